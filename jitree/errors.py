@@ -1,0 +1,165 @@
+"""Status codes and the exceptions that carry them.
+
+A failure is one exception: a status code, what went wrong, and contexts from the inside out (which
+function, file or argument). ``str(error)`` joins them with ``"; "`` the way IREE's tools print a status,
+so command lines and scripts that look for a code or a message find it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class StatusCode(enum.IntEnum):
+    """The canonical status codes; values as in compiled modules (``vm.fail``, ``hal.fence.query``)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+    DEFERRED = 17
+    INCOMPATIBLE = 18
+
+
+class StatusError(RuntimeError):
+    """A failed operation.
+
+    ``code`` is the status code, ``message`` says what failed, ``contexts`` where (inner first). When the
+    failure happened inside VM bytecode, ``backtrace`` holds one line per VM frame, innermost first.
+    Raise the subclass of the code, or build it with :func:`status_error`.
+    """
+
+    code: StatusCode = StatusCode.UNKNOWN
+
+    def __init__(self, message: str, *contexts: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.contexts: list[str] = list(contexts)
+        self.backtrace: list[str] = []
+
+    def with_context(self, context: str) -> StatusError:
+        """Adds where this happened, seen from one level further out; returns self for ``raise``."""
+        self.contexts.append(context)
+        return self
+
+    def __str__(self) -> str:
+        return "; ".join([self.code.name, self.message, *self.contexts])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, *self.contexts))
+
+
+class CancelledError(StatusError):
+    code = StatusCode.CANCELLED
+
+
+class UnknownError(StatusError):
+    code = StatusCode.UNKNOWN
+
+
+class InvalidArgumentError(StatusError, ValueError):
+    code = StatusCode.INVALID_ARGUMENT
+
+
+class DeadlineExceededError(StatusError, TimeoutError):
+    code = StatusCode.DEADLINE_EXCEEDED
+
+
+class NotFoundError(StatusError, ValueError):
+    code = StatusCode.NOT_FOUND
+
+
+class AlreadyExistsError(StatusError):
+    code = StatusCode.ALREADY_EXISTS
+
+
+class PermissionDeniedError(StatusError):
+    code = StatusCode.PERMISSION_DENIED
+
+
+class ResourceExhaustedError(StatusError):
+    code = StatusCode.RESOURCE_EXHAUSTED
+
+
+class FailedPreconditionError(StatusError):
+    code = StatusCode.FAILED_PRECONDITION
+
+
+class AbortedError(StatusError):
+    code = StatusCode.ABORTED
+
+
+class OutOfRangeError(StatusError, IndexError):
+    code = StatusCode.OUT_OF_RANGE
+
+
+class UnimplementedError(StatusError, NotImplementedError):
+    code = StatusCode.UNIMPLEMENTED
+
+
+class InternalError(StatusError):
+    code = StatusCode.INTERNAL
+
+
+class UnavailableError(StatusError):
+    code = StatusCode.UNAVAILABLE
+
+
+class DataLossError(StatusError):
+    code = StatusCode.DATA_LOSS
+
+
+class UnauthenticatedError(StatusError):
+    code = StatusCode.UNAUTHENTICATED
+
+
+class DeferredError(StatusError):
+    code = StatusCode.DEFERRED
+
+
+class IncompatibleError(StatusError):
+    code = StatusCode.INCOMPATIBLE
+
+
+_CLASSES: dict[int, type[StatusError]] = {
+    int(cls.code): cls
+    for cls in (
+        CancelledError, UnknownError, InvalidArgumentError, DeadlineExceededError, NotFoundError,
+        AlreadyExistsError, PermissionDeniedError, ResourceExhaustedError, FailedPreconditionError,
+        AbortedError, OutOfRangeError, UnimplementedError, InternalError, UnavailableError, DataLossError,
+        UnauthenticatedError, DeferredError, IncompatibleError,
+    )
+}  # fmt: skip
+
+
+def status_error(code: int, message: str, *contexts: str) -> StatusError:
+    """The exception of a numeric status code; codes outside the canonical ones become UNKNOWN."""
+    cls = _CLASSES.get(int(code))
+    if cls is None:
+        return UnknownError(f"{message} (status code {int(code)})", *contexts)
+    return cls(message, *contexts)
+
+
+@contextmanager
+def error_context(context: str) -> Iterator[None]:
+    """Adds ``context`` to any StatusError that passes through the block."""
+    try:
+        yield
+    except StatusError as error:
+        error.with_context(context)
+        raise

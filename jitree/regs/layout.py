@@ -1,0 +1,184 @@
+"""Memory layout that Python, the generated loop and compiled code agree on.
+
+Each record is a table of fields; offsets follow from the order. Python reads and writes the records through
+memoryviews of 32- and 64-bit integers, machine code through the byte offsets. All pointers are absolute
+addresses, 0 is null.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SIZES = {"i32": 4, "i64": 8}
+
+
+class Record:
+    """Byte offsets of named fields (``record["name"]``) and the record's size, a multiple of 8."""
+
+    def __init__(self, name: str, fields: str) -> None:
+        self.name = name
+        self.offsets: dict[str, int] = {}
+        self.types: dict[str, str] = {}
+        position = 0
+        for line in fields.strip().splitlines():
+            kind, field = line.split("#")[0].split()
+            size = _SIZES[kind]
+            position = (position + size - 1) // size * size
+            self.offsets[field] = position
+            self.types[field] = kind
+            position += size
+        self.size = (position + 7) // 8 * 8
+
+    def __getitem__(self, field: str) -> int:
+        return self.offsets[field]
+
+    def word(self, field: str) -> int:
+        """Index of the field in a view of the record as integers of the field's own width."""
+        return self.offsets[field] // _SIZES[self.types[field]]
+
+
+STATE: Final = Record(
+    "state",
+    """
+    i64 status            # why the loop returned: LEFT_*
+    i64 pc                # address of the current instruction's opcode word
+    i64 values            # address of the current frame's value slot 0
+    i64 refs              # address of the current frame's ref register 0
+    i64 frame             # address of the current frame record
+    i64 module            # address of the current frame's module record
+    i64 values_limit      # end of the value arena
+    i64 refs_limit        # end of the ref arena
+    i64 frames_limit      # end of the frame arena
+    i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
+    i64 math              # address of the table of C math functions
+    i64 fuel              # reserved: instruction budget
+    """,
+)
+"""One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
+
+LEFT_EXIT: Final = 0
+"""`host.exit` was reached: the results are in the host frame."""
+LEFT_ESCAPE: Final = 1
+"""The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it has
+happened; the plain tier's handler executes it and execution resumes behind it."""
+
+FRAME: Final = Record(
+    "frame",
+    """
+    i64 function          # address of the function record
+    i64 pc                # where this frame goes on when its callee returns; written by the call
+    i64 values            # address of value slot 0
+    i64 refs              # address of ref register 0
+    i64 values_end        # end of this frame's value slots, rounded up to a pair: the callee's slot 0
+    i64 refs_end          # end of this frame's ref registers: the callee's ref register 0
+    i64 results           # address of the (tag, destination) words of the call that made this frame
+    i64 spare
+    """,
+)
+"""Frames lie one behind the other in the frame arena; the caller's record is the one in front."""
+
+FUNCTION: Final = Record(
+    "function",
+    """
+    i64 code              # address of the first instruction word
+    i64 module            # address of the module record
+    i64 arguments         # address of i32 destination slots, one per argument (for calls across modules)
+    i32 value_count       # value slots, a multiple of 2
+    i32 ref_count         # ref registers
+    i32 argument_count
+    i32 ordinal           # in its module
+    i64 entries           # reserved: call counter for promotion
+    """,
+)
+
+MODULE: Final = Record(
+    "module",
+    """
+    i64 code              # address of the module's decoded words
+    i64 functions         # address of its function records
+    i64 imports           # address of its import records
+    i64 globals           # address of the value globals
+    i64 globals_size      # bytes
+    i64 ref_globals       # address of the ref globals, one handle address each
+    i64 ref_global_count
+    i64 rodata            # address of handle addresses, one per rodata segment
+    i64 types             # address of i32 type ids, one per entry of the module's type table
+    i64 index             # position of the module in its context
+    """,
+)
+"""A bytecode module's state in one context."""
+
+IMPORT: Final = Record(
+    "import",
+    """
+    i64 function          # address of the function record if the import is bytecode, else 0
+    i64 resolved          # 1 when found, 0 for a missing optional import
+    """,
+)
+
+ENTRY: Final = Record(
+    "entry",
+    """
+    i32 kind              # type id of the object, KIND_FREE when free
+    i32 count             # references from registers, globals, lists and the host
+    i64 address           # of the bytes (vm.buffer, hal.buffer, view) or of the slots (vm.list)
+    i64 length            # bytes; elements for a vm.list
+    i32 access            # ACCESS_* bits of a vm.buffer; memory type of a hal.buffer
+    i32 usage             # allowed usage of a hal.buffer
+    i32 element_type      # of a view; LIST_* element code or ref type id of a vm.list
+    i32 encoding          # of a view
+    i32 rank              # of a view; capacity of a vm.list
+    i32 number            # position of the host object in the table of objects
+    i64 dimensions        # address of i64 dimensions of a view
+    i64 link              # next in the free or the released list; handle of the buffer of a view
+    """,
+)
+"""A handle entry, 64 bytes. A ref register holds its address."""
+
+assert ENTRY.size == 64 and FRAME.size == 64
+
+KIND_FREE: Final = 0
+KIND_BUFFER: Final = 1
+"""``vm.buffer``"""
+KIND_LIST: Final = 2
+"""``vm.list``"""
+KIND_FIRST_REGISTERED: Final = 16
+"""Types registered by modules are numbered from here."""
+
+ACCESS_READ: Final = 1
+ACCESS_WRITE: Final = 2
+
+LIST_SLOT: Final = Record(
+    "list slot",
+    """
+    i64 tag               # LIST_* code of what the slot holds, LIST_EMPTY when empty
+    i64 bits              # the value (floats as bits, i8-i32 sign extended) or the handle's address
+    """,
+)
+
+LIST_EMPTY: Final = 0
+LIST_I8: Final = -1
+LIST_I16: Final = -2
+LIST_I32: Final = -3
+LIST_I64: Final = -4
+LIST_F32: Final = -5
+LIST_F64: Final = -6
+LIST_REF: Final = -7
+"""As a slot's tag: a ref. As an element code, any positive number is the type id of a typed ref list."""
+LIST_VARIANT: Final = -8
+"""Element code of ``!vm.list<?>``."""
+VALUE_TYPE_CODES: Final = {
+    "i8": LIST_I8, "i16": LIST_I16, "i32": LIST_I32, "i64": LIST_I64, "f32": LIST_F32, "f64": LIST_F64,
+}  # fmt: skip
+TYPE_OPAQUE: Final = LIST_VARIANT
+"""Type id of ``!vm.opaque``: matches only null; as a list element it is the variant."""
+
+MATH_FUNCTIONS: Final = tuple(
+    f"{name}{suffix}"
+    for suffix in ("f", "")
+    for name in (
+        "atan", "atan2", "cos", "sin", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "pow",
+        "tanh", "erf", "remainder",
+    )
+)  # fmt: skip
+"""C library functions in the order of the table that STATE.math points to."""

@@ -1,0 +1,124 @@
+"""Element types of tensors: number, name, size and numpy dtype, one row each.
+
+A number is ``class << 24 | bits`` (the numerical class says how the bits are read). Tensors are dense and
+row-major; elements below 8 bits are packed, low bits first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+CLASS_OPAQUE: Final = 0x00
+CLASS_INTEGER: Final = 0x10
+CLASS_SIGNED: Final = 0x11
+CLASS_UNSIGNED: Final = 0x12
+CLASS_BOOLEAN: Final = 0x13
+INTEGER_CLASSES: Final = frozenset((CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, CLASS_BOOLEAN))
+
+ENCODING_OPAQUE: Final = 0
+ENCODING_DENSE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    code: int
+    name: str
+    """As in ``4xf32`` and in printed values."""
+    numpy_name: str
+    """Name of the numpy or ml_dtypes type of one element; for packed sub-byte types that of the storage."""
+
+    @property
+    def bits(self) -> int:
+        return self.code & 0xFF
+
+    @property
+    def numerical_class(self) -> int:
+        return self.code >> 24
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return _dtype(self.numpy_name)
+
+    def byte_length(self, count: int) -> int:
+        """Bytes of ``count`` densely packed elements."""
+        return (count * self.bits + 7) // 8
+
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    if name in ("bfloat16", "int2", "int4", "uint4") or name.startswith("float8"):
+        import ml_dtypes  # 10 ms: only programs that use these types pay for it
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+def _row(numerical_class: int, bits: int, name: str, numpy_name: str) -> ElementType:
+    return ElementType(numerical_class << 24 | bits, name, numpy_name)
+
+
+ELEMENT_TYPES: Final = (
+    _row(0x13, 8, "i1", "bool"),
+    _row(0x10, 2, "i2", "int2"), _row(0x10, 4, "i4", "int4"),
+    _row(0x10, 8, "i8", "int8"), _row(0x10, 16, "i16", "int16"),
+    _row(0x10, 32, "i32", "int32"), _row(0x10, 64, "i64", "int64"),
+    _row(0x11, 4, "si4", "int4"),
+    _row(0x11, 8, "si8", "int8"), _row(0x11, 16, "si16", "int16"),
+    _row(0x11, 32, "si32", "int32"), _row(0x11, 64, "si64", "int64"),
+    _row(0x12, 4, "ui4", "uint4"),
+    _row(0x12, 8, "ui8", "uint8"), _row(0x12, 16, "ui16", "uint16"),
+    _row(0x12, 32, "ui32", "uint32"), _row(0x12, 64, "ui64", "uint64"),
+    _row(0x21, 16, "f16", "float16"), _row(0x21, 32, "f32", "float32"), _row(0x21, 64, "f64", "float64"),
+    _row(0x22, 16, "bf16", "bfloat16"),
+    _row(0x23, 64, "cf64", "complex64"), _row(0x23, 128, "cf128", "complex128"),
+    _row(0x24, 8, "f8E5M2", "float8_e5m2"), _row(0x25, 8, "f8E4M3FN", "float8_e4m3fn"),
+    _row(0x26, 8, "f8E5M2FNUZ", "float8_e5m2fnuz"), _row(0x27, 8, "f8E4M3FNUZ", "float8_e4m3fnuz"),
+    _row(0x28, 8, "f8E8M0FNU", "float8_e8m0fnu"),
+    _row(0x00, 8, "*8", "V1"), _row(0x00, 16, "*16", "V2"),
+    _row(0x00, 32, "*32", "V4"), _row(0x00, 64, "*64", "V8"),
+)  # fmt: skip
+"""Numbers and names: the element types that compiled modules pass to ``hal.buffer_view.create``."""
+
+BY_CODE: Final = {row.code: row for row in ELEMENT_TYPES}
+BY_NAME: Final = {row.name: row for row in ELEMENT_TYPES} | {
+    "complex<f32>": BY_CODE[0x23000040],
+    "complex<f64>": BY_CODE[0x23000080],
+}
+_NUMPY_PREFERENCE: Final = {
+    row.numpy_name: row for row in reversed(ELEMENT_TYPES) if row.numerical_class != CLASS_SIGNED
+}
+
+
+def element_type(code: int) -> ElementType:
+    """The row of an element type number; unknown numbers become opaque rows of that size."""
+    row = BY_CODE.get(code)
+    if row is None:
+        row = ElementType(code, f"*{code & 0xFF}", f"V{max(1, (code & 0xFF) // 8)}")
+    return row
+
+
+def element_type_of(dtype: np.dtype[Any]) -> ElementType | None:
+    """The element type of a numpy dtype: signless for signed integers, i1 for bool; None if there is none."""
+    return _NUMPY_PREFERENCE.get(dtype.name)
+
+
+_SHAPED = re.compile(r"((?:[0-9]+x)*)(.+)")
+
+
+def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
+    """``"4x2xf32"`` → ((4, 2), f32). Raises KeyError for an unknown element type."""
+    match = _SHAPED.fullmatch(text.strip())
+    if match is None:
+        raise KeyError(text)
+    dims, name = match.groups()
+    return tuple(int(d) for d in dims.split("x")[:-1]), BY_NAME[name]
+
+
+def format_shaped_type(shape: tuple[int, ...], row: ElementType) -> str:
+    """((4, 2), f32) → ``"4x2xf32"``."""
+    return "".join(f"{d}x" for d in shape) + row.name

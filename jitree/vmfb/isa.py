@@ -1,0 +1,102 @@
+"""The instruction set: every opcode of bytecode versions 15, 16 and 17, one row each.
+
+The table (``isa.tsv``) is the only place that states an instruction. The decoder, verifier, disassembler,
+test assembler and the tiers derive from it. No opcode was ever renumbered; a row names the first bytecode
+version that has it.
+
+Operand kinds (sizes in bytes, little endian, packed unless said otherwise):
+
+=============  ==========================================================================================
+``r.i32 r.f32``  u16 ordinal of a 32-bit slot of the value bank
+``r.i64 r.f64``  u16 ordinal of the even, low slot of a pair
+``r.ref``        u16, bit 15 set, bit 14 move flag, bits 0-13 ordinal in the ref bank
+``imm.*``        i32 i64 f32 f64 literals; u32 func (bit 31: import), gbyte, gref, rodata, type ordinals
+``target``       u32 byte offset of a block marker in the function
+``string``       u16 length and bytes
+``list.*``       aligned to 2: u16 count, then u16 each; ``any`` mixes banks, ``segment`` counts tuples
+``remap``        aligned to 2: u16 count, then (u16 source, u16 destination) each, applied in order
+``case_table``   u16 count, then (target, remap) each
+=============  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+CORE: Final = "core"
+EXT_F32: Final = "f32"
+EXT_F64: Final = "f64"
+SETS: Final = (CORE, EXT_F32, EXT_F64)
+
+PREFIXES: Final[dict[int, str]] = {0xE0: EXT_F32, 0xE1: EXT_F64}
+"""Core opcode bytes that announce an opcode of an extension set."""
+
+VERSIONS: Final = (15, 16, 17)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    name: str
+    kind: str
+    output: bool
+    movable: bool
+    """Bit 14 of the ref ordinal is the move flag here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    index: int
+    """Dense number over all three sets: the opcode word of decoded code."""
+    set: str
+    opcode: int
+    since: int
+    mnemonic: str
+    operands: tuple[Operand, ...]
+    terminator: bool
+    block_marker: bool
+
+
+def _operand(text: str) -> Operand:
+    name, kind = text.lstrip(">").rstrip("*").split(":")
+    return Operand(name, kind, text.startswith(">"), text.endswith("*"))
+
+
+def _rows() -> tuple[Instruction, ...]:
+    text = importlib.resources.files(__package__).joinpath("isa.tsv").read_text(encoding="ascii")
+    rows: list[Instruction] = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        set_name, opcode, since, flags, mnemonic, *operands = line.split()
+        rows.append(
+            Instruction(
+                index=len(rows),
+                set=set_name,
+                opcode=int(opcode, 16),
+                since=int(since),
+                mnemonic=mnemonic,
+                operands=tuple(map(_operand, operands)),
+                terminator="T" in flags,
+                block_marker="B" in flags,
+            )
+        )
+    return tuple(rows)
+
+
+INSTRUCTIONS: Final = _rows()
+"""All rows, in the order of :attr:`Instruction.index`."""
+
+BY_MNEMONIC: Final = {row.mnemonic: row for row in INSTRUCTIONS}
+
+
+@cache
+def opcode_table(version: int, set_name: str) -> tuple[Instruction | None, ...]:
+    """256 entries: the instruction of each opcode byte of a set in a bytecode version, None if unknown."""
+    table: list[Instruction | None] = [None] * 256
+    for row in INSTRUCTIONS:
+        if row.set == set_name and row.since <= version:
+            table[row.opcode] = row
+    return tuple(table)

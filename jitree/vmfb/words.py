@@ -1,0 +1,68 @@
+"""The decoded form of bytecode: one flat array of 32-bit words per module, run by every tier.
+
+An instruction is its opcode word (:attr:`Instruction.index`, or an internal form below) and then the words of
+its operands in table order:
+
+==================  =====================================================================================
+operand kind        words
+==================  =====================================================================================
+``r.i32 r.f32``     slot ordinal
+``r.i64 r.f64``     even slot ordinal
+``r.ref``           ref ordinal; a movable *input* is followed by a word 0 (copy) or 1 (move)
+``imm.i32 imm.f32`` the bits
+``imm.i64 imm.f64`` low word, high word
+``imm.gbyte`` …     the offset or ordinal (gbyte, gref, rodata, type)
+``string``          index into the module's string table
+``target``          branch displacement in words, from the branch's own opcode word
+``list.i32`` …      count, then one ordinal each; ``list.ref``: (ordinal, move) each
+``remap``           count, then (tag, source, destination) each, applied in order
+==================  =====================================================================================
+
+Block markers are dropped. Conditional branches carry no remap lists: a remap of theirs becomes a ``br`` stub
+behind the function. Instructions whose operands need more than the generic rule:
+
+==========================  =============================================================================
+``br``                      displacement, remap
+``br.bare``                 displacement (a ``br`` without moves)
+``cond_br``                 condition, displacement if true, displacement if false
+``br_table``                index, default displacement, count, displacements
+``yield``                   displacement, remap
+``cond_break``, ``break``   as ``cond_br`` with both displacements equal, as ``br``
+``fail``                    status slot, string, displacement of the next block in file order or 0
+``return``                  count, then (tag, source) each
+``call.internal``           size, function, argument count, result count, arguments (tag, source,
+                            destination in the callee) each, results (tag, destination) each
+``call.import``             size, call site, import, argument count, result count, arguments
+                            (tag, source) each, results (tag, destination) each
+``host.exit``               leaves the VM: the call made by the host is complete
+==========================  =============================================================================
+
+``size`` is the length of the instruction in words; execution goes on behind it. All four call instructions
+become ``call.internal`` or ``call.import``; the yieldable ones are followed by a ``br.bare`` to their resume
+block. Variadic arguments are flattened; their segment counts stay with the call site.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
+
+TAG_VALUE32: Final = 0
+"""One value slot."""
+TAG_VALUE64: Final = 1
+"""An even pair of value slots."""
+TAG_REF_COPY: Final = 2
+"""A ref; the source keeps its reference."""
+TAG_REF_MOVE: Final = 3
+"""A ref; the source becomes null."""
+
+INTERNAL_FORMS: Final = ("call.internal", "call.import", "br.bare", "host.exit")
+"""Instructions that exist only in decoded form; numbered behind the rows of the table."""
+
+OPCODE: Final[dict[str, int]] = {name: row.index for name, row in BY_MNEMONIC.items()} | {
+    name: len(INSTRUCTIONS) + number for number, name in enumerate(INTERNAL_FORMS)
+}
+"""Opcode word of every mnemonic and internal form."""
+
+OPCODE_NAMES: Final = tuple(OPCODE)
