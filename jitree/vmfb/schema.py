@@ -1,0 +1,139 @@
+"""What a module file contains, as plain immutable records.
+
+:func:`jitree.vmfb.module.read_module` builds them; everything behind (verifier, decoder, linker, dump) works
+on these and never on the FlatBuffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from jitree.vmfb.archive import Archive
+    from jitree.vmfb.debug import DebugDatabase
+
+FEATURE_EXT_F32: Final = 1
+FEATURE_EXT_F64: Final = 2
+FEATURE_YIELD: Final = 4
+FEATURE_UNWIND: Final = 8
+FEATURES: Final[dict[int, str]] = {
+    FEATURE_EXT_F32: "EXT_F32",
+    FEATURE_EXT_F64: "EXT_F64",
+    FEATURE_YIELD: "YIELD",
+    FEATURE_UNWIND: "UNWIND",
+}
+"""Bits of module and function requirements."""
+KNOWN_FEATURES: Final = sum(FEATURES)
+
+MAXIMUM_VALUE_SLOTS: Final = 0x7FFF
+MAXIMUM_REFS: Final = 0x3FFF
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """One entry of a module's reflection."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A module that must (or may) be registered before this one."""
+
+    name: str
+    minimum_version: int
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A function expected from another module; its index is the import ordinal."""
+
+    full_name: str
+    """``module.function``."""
+    cconv: str | None
+    """None when the file states no signature: resolution then skips the comparison."""
+    attrs: dict[str, str]
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A public name of an internal function."""
+
+    name: str
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An internal function. Counts are as recorded in the file (the verifier judges them)."""
+
+    ordinal: int
+    offset: int
+    """Byte offset of the body in the module's bytecode."""
+    length: int
+    """Bytes of the body, without padding behind it."""
+    requirements: int
+    block_count: int
+    value_count: int
+    """32-bit slots of the value bank."""
+    ref_count: int
+    cconv: str
+    attrs: dict[str, str]
+    """Reflection, such as ``iree.abi.declaration``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RodataSegment:
+    """Constant data. ``data`` aliases the archive (read-only) and keeps it alive; any alignment."""
+
+    data: memoryview
+    external: bool
+    """Stored behind the FlatBuffer instead of inside it."""
+    file_offset: int
+    """Bytes from the start of the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A parsed module file. Function bodies are raw bytes, not yet verified."""
+
+    name: str
+    version: int
+    requirements: int
+    attrs: tuple[Attr, ...]
+    types: tuple[str, ...]
+    """Type names as written (``i32``, ``!vm.buffer``, ``!vm.list<i8>``); the index is the type ordinal."""
+    dependencies: tuple[Dependency, ...]
+    imports: tuple[Import, ...]
+    exports: tuple[Export, ...]
+    functions: tuple[Function, ...]
+    rodata: tuple[RodataSegment, ...]
+    globals_size: int
+    """Bytes of value globals."""
+    ref_global_count: int
+    bytecode_version: tuple[int, int]
+    """(major, minor)."""
+    bytecode: memoryview
+    debug: DebugDatabase | None
+    """Source locations, None when stripped or not usable."""
+    archive: Archive
+
+    def body(self, function: Function) -> memoryview:
+        """The raw bytes of a function."""
+        return self.bytecode[function.offset : function.offset + function.length]
+
+    def export(self, name: str) -> Export | None:
+        """The export of that name, None if there is none."""
+        return next((export for export in self.exports if export.name == name), None)
+
+    def function_name(self, ordinal: int) -> str:
+        """A name for messages: the exported one, else the one in the debug database, else ``@N``."""
+        for export in self.exports:
+            if export.ordinal == ordinal:
+                return export.name
+        recorded = self.debug.function_name(ordinal) if self.debug else None
+        return recorded or f"@{ordinal}"
