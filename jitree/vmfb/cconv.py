@@ -1,0 +1,184 @@
+"""Calling conventions: ``0`` argument characters, then ``_`` and result characters.
+
+==========  ==========================================================
+``i f``     32-bit value, one slot
+``I F``     64-bit value, an even pair of slots
+``r``       ref
+``v``       nothing (how an empty side is written)
+``C … D``   in imports' arguments: a span, the characters repeated
+==========  ==========================================================
+
+Registers are described by the tags of :mod:`jitree.vmfb.words`; a ref is always ``TAG_REF_COPY`` here, since
+whether a reference moves is a matter of one call and not of the convention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
+
+TAGS: Final[dict[str, int]] = {
+    "i": TAG_VALUE32,
+    "f": TAG_VALUE32,
+    "I": TAG_VALUE64,
+    "F": TAG_VALUE64,
+    "r": TAG_REF_COPY,
+}
+TYPE_NAMES: Final[dict[str, str]] = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "!vm.ref<?>"}
+
+VARIADIC_FILLER: Final = 0xFFFF
+"""Segment count that compilers write for an argument that is not a span."""
+
+_CACHED_CONVENTIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A variadic argument: any number of tuples of these characters."""
+
+    characters: str
+
+
+Item = str | Span
+"""A top-level argument: one character or a span."""
+
+RegisterSlot = tuple[int, int]
+"""(tag, register ordinal)"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallingConvention:
+    """A parsed calling convention. ``v`` is dropped from both sides."""
+
+    text: str
+    arguments: tuple[Item, ...]
+    results: str
+    argument_tags: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
+    """Tag of each argument; None when there are spans and the call's segment counts are needed."""
+    result_tags: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        plain = None if self.has_spans else tuple(TAGS[str(item)] for item in self.arguments)
+        object.__setattr__(self, "argument_tags", plain)
+        object.__setattr__(self, "result_tags", tuple(TAGS[character] for character in self.results))
+
+    @property
+    def has_spans(self) -> bool:
+        return any(isinstance(item, Span) for item in self.arguments)
+
+    def flat_tags(self, segments: Sequence[int]) -> tuple[int, ...]:
+        """Tag of each register of a variadic call. ``segments`` has one count per argument; the count of an
+        argument that is not a span is ignored."""
+        tags: list[int] = []
+        for item, count in zip(self.arguments, segments, strict=True):
+            if isinstance(item, Span):
+                tags += [TAGS[character] for character in item.characters] * count
+            else:
+                tags.append(TAGS[item])
+        return tuple(tags)
+
+    def __str__(self) -> str:
+        """``(i32, tuple<i32, !vm.ref<?>>...) -> (f32)``"""
+        results = ", ".join(TYPE_NAMES[character] for character in self.results)
+        return f"({', '.join(map(_item_text, self.arguments))}) -> ({results})"
+
+
+def _item_text(item: Item) -> str:
+    if isinstance(item, Span):
+        return f"tuple<{', '.join(TYPE_NAMES[character] for character in item.characters)}>..."
+    return TYPE_NAMES[item]
+
+
+@lru_cache(maxsize=_CACHED_CONVENTIONS)
+def parse(text: str) -> CallingConvention:
+    """Parses a calling convention; the empty string is ``() -> ()``.
+
+    Raises UNIMPLEMENTED for another convention version than 0, INVALID_ARGUMENT for malformed text.
+    """
+    if text and text[0] != "0":
+        raise UnimplementedError(f"calling convention version {text[0]!r} is not supported", f"convention {text!r}")
+    arguments, _, results = text[1:].partition("_")
+    return CallingConvention(text, _parse_arguments(arguments, text), _parse_values(results, text))
+
+
+def _parse_arguments(characters: str, text: str) -> tuple[Item, ...]:
+    items: list[Item] = []
+    position = 0
+    while position < len(characters):
+        if characters[position] == "C":
+            end = characters.find("D", position)
+            if end < 0:
+                raise InvalidArgumentError("span without its closing 'D'", f"calling convention {text!r}")
+            span = _parse_values(characters[position + 1 : end], text)
+            if not span:
+                raise InvalidArgumentError("empty span", f"calling convention {text!r}")
+            items.append(Span(span))
+            position = end + 1
+        else:
+            items.extend(_parse_values(characters[position], text))
+            position += 1
+    return tuple(items)
+
+
+def _parse_values(characters: str, text: str) -> str:
+    unknown = set(characters) - TAGS.keys() - {"v"}
+    if unknown:
+        raise InvalidArgumentError(
+            f"unexpected character {min(unknown)!r}, expected one of v i I f F r", f"calling convention {text!r}"
+        )
+    return characters.replace("v", "")
+
+
+def ascending_slots(tags: Sequence[int]) -> tuple[RegisterSlot, ...]:
+    """Registers of entry arguments as compilers from release 3.5.0 on number them: always upwards, 64-bit
+    values rounded up to an even slot, the hole lost."""
+    slots: list[RegisterSlot] = []
+    value = ref = 0
+    for tag in tags:
+        if tag == TAG_REF_COPY:
+            slots.append((tag, ref))
+            ref += 1
+        elif tag == TAG_VALUE64:
+            value += value & 1
+            slots.append((tag, value))
+            value += 2
+        else:
+            slots.append((tag, value))
+            value += 1
+    return tuple(slots)
+
+
+def first_fit_slots(tags: Sequence[int]) -> tuple[RegisterSlot, ...]:
+    """Registers of entry arguments as compilers up to release 3.4.0 number them: a 32-bit value goes back
+    into the hole that a 64-bit value left."""
+    slots: list[RegisterSlot] = []
+    value = ref = 0
+    holes: list[int] = []
+    for tag in tags:
+        if tag == TAG_REF_COPY:
+            slots.append((tag, ref))
+            ref += 1
+        elif tag == TAG_VALUE64:
+            if value & 1:
+                holes.append(value)
+                value += 1
+            slots.append((tag, value))
+            value += 2
+        elif holes:
+            slots.append((tag, holes.pop(0)))
+        else:
+            slots.append((tag, value))
+            value += 1
+    return tuple(slots)
+
+
+def register_counts(slots: Sequence[RegisterSlot]) -> tuple[int, int]:
+    """(value slots, refs) that entry arguments occupy."""
+    values = max((slot + 1 + (tag == TAG_VALUE64) for tag, slot in slots if tag != TAG_REF_COPY), default=0)
+    refs = sum(tag == TAG_REF_COPY for tag, _ in slots)
+    return values, refs
