@@ -1,0 +1,1 @@
+"""The local drivers: host memory, kernels called in this process."""
