@@ -1,0 +1,185 @@
+"""Primitive operations that the instruction semantics are written over, in plain Python.
+
+Integers are Python ints in the signed range of their width, f32 values are Python floats that binary32
+represents exactly. The builder of the fast tier replaces every function here by a native one of the same
+name (:mod:`jitree.dispatch.fast.native_primitives`), so a semantics function may use nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Final
+
+from jitree.errors import InvalidArgumentError
+from jitree.regs.layout import MATH_FUNCTIONS
+
+INT32_MIN: Final = -(2**31)
+INT64_MIN: Final = -(2**63)
+TWO_POWER_63: Final = 2.0**63
+TWO_POWER_64: Final = 2.0**64
+
+
+def i8(x: int) -> int:
+    """The low 8 bits, sign extended."""
+    return ((x + 0x80) & 0xFF) - 0x80
+
+
+def i16(x: int) -> int:
+    """The low 16 bits, sign extended."""
+    return ((x + 0x8000) & 0xFFFF) - 0x8000
+
+
+def i32(x: int) -> int:
+    """Wraps to the signed 32-bit range."""
+    return ((x + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+def i64(x: int) -> int:
+    """Wraps to the signed 64-bit range."""
+    return ((x + 0x8000000000000000) & 0xFFFFFFFFFFFFFFFF) - 0x8000000000000000
+
+
+def u32(x: int) -> int:
+    """The 32-bit pattern read as unsigned."""
+    return x & 0xFFFFFFFF
+
+
+def u64(x: int) -> int:
+    """The 64-bit pattern read as unsigned."""
+    return x & 0xFFFFFFFFFFFFFFFF
+
+
+def f32(x: float) -> float:
+    """Rounds a binary64 value to binary32, nearest even.
+
+    For sums, differences, products, quotients and square roots of binary32 values this equals the binary32
+    operation: binary64 has more than 2 * 24 + 2 digits, so rounding twice does no harm.
+    """
+    return ctypes.c_float(x).value
+
+
+def f64(x: float) -> float:
+    """A binary32 value as binary64, which is exact."""
+    return x
+
+
+def f32_from_integer(x: int) -> float:
+    """The nearest binary32 value of an integer below 2**64 in magnitude, rounded once."""
+    if -(2**53) <= x <= 2**53:
+        return f32(float(x))
+    # 52 leading bits and whether anything follows them: exact in binary64, and decides ties as x does.
+    return f32(float((x >> 12) | (x & 0xFFF != 0))) * 4096.0
+
+
+def f64_from_integer(x: int) -> float:
+    """The nearest binary64 value of an integer below 2**64 in magnitude."""
+    return float(x)
+
+
+def integer(x: float) -> int:
+    """The 64-bit integer of an integral float inside the signed range."""
+    return int(x)
+
+
+def require_signed_division(lhs: int, rhs: int, minimum: int) -> None:
+    """Refuses a division by zero and the one quotient that does not fit."""
+    if rhs == 0:
+        raise InvalidArgumentError("integer division by zero")
+    if rhs == -1 and lhs == minimum:
+        raise InvalidArgumentError(f"integer division overflow: {lhs} / -1")
+
+
+def require_unsigned_division(rhs: int) -> None:
+    """Refuses a division by zero."""
+    if rhs == 0:
+        raise InvalidArgumentError("integer division by zero")
+
+
+def signed_quotient(lhs: int, rhs: int) -> int:
+    """Truncates toward zero; ``rhs`` is not zero."""
+    quotient = abs(lhs) // abs(rhs)
+    return quotient if (lhs < 0) == (rhs < 0) else -quotient
+
+
+def signed_remainder(lhs: int, rhs: int) -> int:
+    """Has the sign of ``lhs``; ``rhs`` is not zero."""
+    remainder = abs(lhs) % abs(rhs)
+    return -remainder if lhs < 0 else remainder
+
+
+def unsigned_quotient(lhs: int, rhs: int) -> int:
+    """Of values made by :func:`u32` or :func:`u64`."""
+    return lhs // rhs
+
+
+def unsigned_remainder(lhs: int, rhs: int) -> int:
+    """Of values made by :func:`u32` or :func:`u64`."""
+    return lhs % rhs
+
+
+def shift_right_logical(x: int, amount: int) -> int:
+    """Of a value made by :func:`u32` or :func:`u64`."""
+    return x >> amount
+
+
+def leading_zeros_32(x: int) -> int:
+    return 32 - (x & 0xFFFFFFFF).bit_length()
+
+
+def leading_zeros_64(x: int) -> int:
+    return 64 - (x & 0xFFFFFFFFFFFFFFFF).bit_length()
+
+
+def divide(lhs: float, rhs: float) -> float:
+    """IEEE division: zero divisors give infinities or NaN."""
+    if rhs != 0.0:
+        return lhs / rhs
+    if lhs == 0.0 or lhs != lhs:
+        return math.nan
+    return math.copysign(math.inf, lhs) * math.copysign(1.0, rhs)
+
+
+def square_root(x: float) -> float:
+    return math.sqrt(x) if x >= 0.0 else (x if x != x else math.nan)
+
+
+def round_down(x: float) -> float:
+    if not -(2.0**52) < x < 2.0**52:
+        return x
+    return math.copysign(float(math.floor(x)), x)
+
+
+def round_up(x: float) -> float:
+    if not -(2.0**52) < x < 2.0**52:
+        return x
+    return math.copysign(float(math.ceil(x)), x)
+
+
+def round_half_away(x: float) -> float:
+    """The nearest integral value, halves away from zero, keeping the sign of zero."""
+    if not -(2.0**52) < x < 2.0**52:
+        return x
+    magnitude = float(int(abs(x)))
+    if abs(x) - magnitude >= 0.5:
+        magnitude += 1.0
+    return math.copysign(magnitude, x)
+
+
+def _math_function(name: str) -> Callable[..., float]:
+    function = getattr(ctypes.CDLL(None), name)
+    base = name.removesuffix("f") if name.endswith("f") and name != "erf" else name
+    kind = ctypes.c_double if base == name else ctypes.c_float
+    function.argtypes = (kind,) * (2 if base in ("atan2", "pow", "remainder") else 1)
+    function.restype = kind
+    return function  # type: ignore[no-any-return]
+
+
+MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}
+"""C library functions by name (``tanhf``, ``tanh``); every tier calls them, so all agree bit for bit."""
+
+
+def math_function_addresses() -> list[int]:
+    """Addresses in the order of :data:`MATH_FUNCTIONS`, for the table that STATE.math points to."""
+    return [ctypes.cast(MATH[name], ctypes.c_void_p).value or 0 for name in MATH_FUNCTIONS]  # type: ignore[arg-type]

@@ -1,0 +1,231 @@
+"""What floating-point instructions mean: one function per mnemonic, dots written as underscores.
+
+Every operation rounds to nearest even in its own width. The functions of :data:`BIT_PATTERNS` work on the
+bits as integers, so that signalling NaNs and NaN signs pass unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.dispatch.primitives import (
+    divide,
+    f32,
+    i32,
+    integer,
+    round_down,
+    round_half_away,
+    round_up,
+    square_root,
+)
+
+BIT_PATTERNS: Final = frozenset(
+    f"{operation}.{width}" for operation in ("abs", "neg", "select") for width in ("f32", "f64")
+) | {"bitcast.i32.f32", "bitcast.f32.i32", "bitcast.i64.f64", "bitcast.f64.i64"}
+
+
+def add_f32(lhs: float, rhs: float) -> float:
+    return f32(lhs + rhs)
+
+
+def sub_f32(lhs: float, rhs: float) -> float:
+    return f32(lhs - rhs)
+
+
+def mul_f32(lhs: float, rhs: float) -> float:
+    return f32(lhs * rhs)
+
+
+def div_f32(lhs: float, rhs: float) -> float:
+    return f32(divide(lhs, rhs))
+
+
+def fma_f32(a: float, b: float, c: float) -> float:
+    return f32(f32(a * b) + c)
+
+
+def add_f64(lhs: float, rhs: float) -> float:
+    return lhs + rhs
+
+
+def sub_f64(lhs: float, rhs: float) -> float:
+    return lhs - rhs
+
+
+def mul_f64(lhs: float, rhs: float) -> float:
+    return lhs * rhs
+
+
+def div_f64(lhs: float, rhs: float) -> float:
+    return divide(lhs, rhs)
+
+
+def fma_f64(a: float, b: float, c: float) -> float:
+    return a * b + c
+
+
+def abs_f32(x: int) -> int:
+    return x & 0x7FFFFFFF
+
+
+def neg_f32(x: int) -> int:
+    return i32(x ^ 0x80000000)
+
+
+def abs_f64(x: int) -> int:
+    return x & 0x7FFFFFFFFFFFFFFF
+
+
+def neg_f64(x: int) -> int:
+    return x ^ (-0x8000000000000000)
+
+
+def ceil_f32(x: float) -> float:
+    return round_up(x)
+
+
+def floor_f32(x: float) -> float:
+    return round_down(x)
+
+
+def round_f32(x: float) -> float:
+    return round_half_away(x)
+
+
+def ceil_f64(x: float) -> float:
+    return round_up(x)
+
+
+def floor_f64(x: float) -> float:
+    return round_down(x)
+
+
+def round_f64(x: float) -> float:
+    return round_half_away(x)
+
+
+def _half_to_even(x: float, rounded: float) -> float:
+    """Corrects a tie that was rounded away from zero to an odd value; so -0.5 becomes +0."""
+    if abs(x - rounded) == 0.5 and integer(rounded) & 1 == 1:
+        return rounded - 1.0 if rounded > 0.0 else rounded + 1.0
+    return rounded
+
+
+def round_f32_even(x: float) -> float:
+    return f32(_half_to_even(x, round_half_away(x)))
+
+
+def round_f64_even(x: float) -> float:
+    return _half_to_even(x, round_half_away(x))
+
+
+def sqrt_f32(x: float) -> float:
+    return f32(square_root(x))
+
+
+def rsqrt_f32(x: float) -> float:
+    return f32(divide(f32(1.0), f32(square_root(x))))
+
+
+def sqrt_f64(x: float) -> float:
+    return square_root(x)
+
+
+def rsqrt_f64(x: float) -> float:
+    return divide(1.0, square_root(x))
+
+
+def min_f32(lhs: float, rhs: float) -> float:
+    return rhs if rhs < lhs else lhs
+
+
+def max_f32(lhs: float, rhs: float) -> float:
+    return rhs if lhs < rhs else lhs
+
+
+def min_f64(lhs: float, rhs: float) -> float:
+    return rhs if rhs < lhs else lhs
+
+
+def max_f64(lhs: float, rhs: float) -> float:
+    return rhs if lhs < rhs else lhs
+
+
+def cmp_eq_f32_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs == rhs else 0
+
+
+def cmp_eq_f32_u(lhs: float, rhs: float) -> int:
+    return 0 if lhs < rhs or lhs > rhs else 1
+
+
+def cmp_ne_f32_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs != rhs else 0
+
+
+def cmp_ne_f32_u(lhs: float, rhs: float) -> int:
+    return 1 if lhs != rhs else 0
+
+
+def cmp_lt_f32_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs < rhs else 0
+
+
+def cmp_lt_f32_u(lhs: float, rhs: float) -> int:
+    return 0 if lhs >= rhs else 1
+
+
+def cmp_lte_f32_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs <= rhs else 0
+
+
+def cmp_lte_f32_u(lhs: float, rhs: float) -> int:
+    return 0 if lhs > rhs else 1
+
+
+def cmp_nan_f32(x: float) -> int:
+    return 1 if x != x else 0
+
+
+def cmp_eq_f64_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs == rhs else 0
+
+
+def cmp_eq_f64_u(lhs: float, rhs: float) -> int:
+    return 0 if lhs < rhs or lhs > rhs else 1
+
+
+def cmp_ne_f64_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs != rhs else 0
+
+
+def cmp_ne_f64_u(lhs: float, rhs: float) -> int:
+    return 1 if lhs != rhs else 0
+
+
+def cmp_lt_f64_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs < rhs else 0
+
+
+def cmp_lt_f64_u(lhs: float, rhs: float) -> int:
+    return 0 if lhs >= rhs else 1
+
+
+def cmp_lte_f64_o(lhs: float, rhs: float) -> int:
+    return 1 if lhs <= rhs else 0
+
+
+def cmp_lte_f64_u(lhs: float, rhs: float) -> int:
+    return 0 if lhs > rhs else 1
+
+
+def cmp_nan_f64(x: float) -> int:
+    return 1 if x != x else 0
+
+
+def select_f32(cond: int, if_true: int, if_false: int) -> int:
+    return if_true if cond != 0 else if_false
+
+
+def select_f64(cond: int, if_true: int, if_false: int) -> int:
+    return if_true if cond != 0 else if_false
