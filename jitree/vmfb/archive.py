@@ -1,0 +1,163 @@
+"""The file around a module: where its FlatBuffer and its external data lie.
+
+Two layouts (a FlatBuffer, or the same behind the header of a stored ZIP member) differ only in where the
+32-bit size prefix is. The ZIP directory at the end is for other tools; it is never read here.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import stat
+import struct
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+    error_context,
+)
+from jitree.vmfb.recognise import describe_foreign
+
+IDENTIFIER: Final = b"IREE"
+
+_ZIP_HEADER: Final = struct.Struct("<4s22xHH")
+"""Local file header of a ZIP member: signature, length of the name, length of the extra fields."""
+_ZIP_SIGNATURE: Final = b"PK\x03\x04"
+_PREFIX_SIZE: Final = 4
+_MINIMUM_FLATBUFFER: Final = 16
+_RODATA_ALIGNMENT: Final = 64
+
+_MAPPED_SIZE: Final = 1 << 20
+"""Files from this size on are mapped. Smaller ones are read: that takes under a millisecond, and a file that
+is overwritten while its module is in use (compile, run, compile again) does no harm."""
+
+Source = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | BinaryIO
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An opened file. Views of ``data`` keep the memory (or mapping) alive by themselves."""
+
+    name: str
+    """Path, or what the caller called the bytes; for messages."""
+    data: memoryview
+    """All bytes, read-only."""
+    flatbuffer: memoryview
+    """The FlatBuffer without its size prefix."""
+    flatbuffer_offset: int
+    rodata_base: int
+    """Byte offset that the offsets of external segments are relative to."""
+    polyglot: bool
+    """The FlatBuffer is a stored member of a ZIP file."""
+
+    @staticmethod
+    def open(source: Source, name: str | None = None) -> Archive:
+        """Opens a path, a bytes-like object (aliased, not copied) or a binary file (from its position on).
+
+        NOT_FOUND if there is no such file, PERMISSION_DENIED or UNAVAILABLE if it cannot be read,
+        INVALID_ARGUMENT if it is not a module.
+        """
+        shown = _name_of(source) if name is None else name
+        with loading(shown):
+            return _locate(_content(source), shown)
+
+
+def loading(name: str) -> AbstractContextManager[None]:
+    """Adds the context that every failure to load a module carries."""
+    return error_context(f"loading bytecode module at '{name}'")
+
+
+def _name_of(source: Source) -> str:
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    file_name = getattr(source, "name", None)
+    return file_name if isinstance(file_name, str) else f"<{type(source).__name__}>"
+
+
+def _content(source: Source) -> memoryview:
+    if isinstance(source, (str, os.PathLike)):
+        return _read_path(os.fspath(source))
+    if hasattr(source, "read") and not isinstance(source, mmap.mmap):
+        return memoryview(source.read()).toreadonly()
+    return memoryview(source).toreadonly().cast("B")
+
+
+def _read_path(path: str) -> memoryview:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return _read_file(file)
+    except FileNotFoundError:
+        raise NotFoundError(f"no such file: '{path}'") from None
+    except PermissionError as error:
+        raise PermissionDeniedError(f"the file cannot be read: {error.strerror}: '{path}'") from None
+    except IsADirectoryError:
+        raise InvalidArgumentError(f"'{path}' is a directory, not a module file") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise UnavailableError(f"the file cannot be read: {error}") from None
+
+
+def _read_file(file: io.FileIO) -> memoryview:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        return memoryview(file.readall() or b"")
+    if status.st_size >= _MAPPED_SIZE:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if status.st_size == 0:
+        return memoryview(b"")
+    # Memory of whole pages, like a mapping: constants keep the alignment that they have in the file.
+    memory = mmap.mmap(-1, status.st_size)
+    length = file.readinto(memory)
+    return memoryview(memory).toreadonly()[:length]
+
+
+def _locate(data: memoryview, name: str) -> Archive:
+    prefix = _prefix_offset(data)
+    available = len(data) - prefix - _PREFIX_SIZE
+    if available + _PREFIX_SIZE < _MINIMUM_FLATBUFFER:
+        raise _foreign(
+            data, f"FlatBuffer data is not present or less than 16 bytes ({available + _PREFIX_SIZE} total)"
+        )
+    size = int.from_bytes(data[prefix : prefix + _PREFIX_SIZE], "little")
+    if size > available:
+        raise _foreign(
+            data, f"FlatBuffer length prefix out of bounds (prefix is {size} but only {available} available)"
+        )
+    start = prefix + _PREFIX_SIZE
+    flatbuffer = data[start : start + size]
+    if bytes(flatbuffer[4:8]) != IDENTIFIER:
+        raise _foreign(
+            data, f"FlatBuffer identifier mismatch: expected 'IREE', found {bytes(flatbuffer[4:8])!r}"
+        )
+    end = start + size
+    return Archive(
+        name=name,
+        data=data,
+        flatbuffer=flatbuffer,
+        flatbuffer_offset=start,
+        rodata_base=(end + _RODATA_ALIGNMENT - 1) // _RODATA_ALIGNMENT * _RODATA_ALIGNMENT,
+        polyglot=prefix != 0,
+    )
+
+
+def _prefix_offset(data: memoryview) -> int:
+    """Where the size prefix is: behind the ZIP member's header if there is one, else at 0."""
+    if len(data) < _ZIP_HEADER.size:
+        return 0
+    signature, name_length, extra_length = _ZIP_HEADER.unpack_from(data)
+    if signature != _ZIP_SIGNATURE:
+        return 0
+    offset: int = _ZIP_HEADER.size + name_length + extra_length
+    if offset + _PREFIX_SIZE > len(data):
+        raise _foreign(data, f"ZIP header of {offset} bytes exceeds the file ({len(data)} bytes)")
+    return offset
+
+
+def _foreign(data: memoryview, what: str) -> InvalidArgumentError:
+    description = describe_foreign(data)
+    return InvalidArgumentError(f"{what}: {description}" if description else what)

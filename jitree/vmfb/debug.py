@@ -1,0 +1,120 @@
+"""The debug database: which source location an instruction came from.
+
+Read only when somebody asks (a failed call, a dump): it is often the largest table of a module.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import Final
+
+from jitree.errors import StatusError
+from jitree.vmfb.flatbuffer import Table
+
+_LOCATION_TABLE_TYPES: Final = 0
+_LOCATION_TABLE: Final = 1
+_FUNCTIONS: Final = 2
+
+_CALL_SITE: Final = 1
+_FILE_LINE_COLUMN: Final = 2
+_FUSED: Final = 3
+_NAME: Final = 4
+
+_SOURCE_MAP_ENTRY: Final = struct.Struct("<ii")
+_MAXIMUM_LINES: Final = 64
+"""Locations refer to each other by index; fused ones may repeat or loop."""
+
+
+class DebugDatabase:
+    """Function names and source locations.
+
+    The source maps are used only if there is one per function: some releases store a single map under the
+    wrong function.
+    """
+
+    __slots__ = ("_function_count", "_maps", "_root")
+
+    def __init__(self, root: Table, function_count: int) -> None:
+        self._root = root
+        self._function_count = function_count
+        self._maps: list[Table] | None = None
+
+    @property
+    def location_count(self) -> int:
+        """Entries of the location table. INVALID_ARGUMENT if the table is damaged."""
+        found = self._root.vector(_LOCATION_TABLE, 4)
+        return found[1] if found else 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a source map for each function. INVALID_ARGUMENT if the table is damaged."""
+        return len(self._source_maps()) == self._function_count
+
+    def function_name(self, ordinal: int) -> str | None:
+        """The name in the source, None if not recorded."""
+        try:
+            return self._source_maps()[ordinal].text(0) if self.usable else None
+        except StatusError:
+            return None  # asked for messages only; `locate` tells of the damage
+
+    def locate(self, ordinal: int, offset: int) -> list[str]:
+        """Where the instruction at a byte offset of a function comes from: ``file:line:column`` or names.
+
+        The innermost location comes first. Nothing recorded: an empty list. A damaged database is reported
+        as the only entry, since the caller is about to report something more important.
+        """
+        try:
+            return self._locate(ordinal, offset) if self.usable else []
+        except StatusError as error:
+            return [f"<damaged debug database: {error.message}>"]
+
+    def _source_maps(self) -> list[Table]:
+        if self._maps is None:
+            self._maps = self._root.tables(_FUNCTIONS)
+        return self._maps
+
+    def _locate(self, ordinal: int, offset: int) -> list[str]:
+        content = self._source_maps()[ordinal].content(1, _SOURCE_MAP_ENTRY.size)
+        if content is None:
+            return []
+        entries = list(_SOURCE_MAP_ENTRY.iter_unpack(content))
+        index = bisect_right(entries, offset, key=lambda entry: entry[0]) - 1
+        lines: list[str] = []
+        if index >= 0:
+            self._describe(entries[index][1], lines, set())
+        return lines
+
+    def _describe(self, location: int, lines: list[str], seen: set[int]) -> None:
+        """Appends the lines of a location and of those it refers to, depth first."""
+        pending = [location]
+        while pending and len(lines) < _MAXIMUM_LINES:
+            index = pending.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            kind, table = self._location(index)
+            if table is None:
+                continue
+            if kind == _FILE_LINE_COLUMN:
+                lines.append(f"{table.text(0) or '-'}:{table.int32(1)}:{table.int32(2)}")
+            elif kind == _CALL_SITE:
+                pending += [table.int32(1), table.int32(0)]
+            elif kind == _FUSED:
+                pending += reversed(_int32_vector(table, 1))
+            elif kind == _NAME:
+                lines.append(table.text(0) or "-")
+                pending.append(table.int32(1))
+
+    def _location(self, index: int) -> tuple[int, Table | None]:
+        types = self._root.content(_LOCATION_TABLE_TYPES)
+        values = self._root.vector(_LOCATION_TABLE, 4)
+        if types is None or values is None or not 0 <= index < min(len(types), values[1]) or not types[index]:
+            return 0, None
+        buffer = self._root.buffer
+        return types[index], buffer.table(buffer.target(values[0] + 4 * index))
+
+
+def _int32_vector(table: Table, slot: int) -> list[int]:
+    content = table.content(slot, 4)
+    return [] if content is None else list(content.cast("i"))

@@ -1,0 +1,247 @@
+"""Reads the tables of a module file.
+
+Everything but the function bodies is checked here; a module that passes can be walked without further range
+checks. What needs the registered ref types (does each type name resolve?) is checked when a context is made.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.vmfb.archive import IDENTIFIER, Archive, loading
+from jitree.vmfb.debug import DebugDatabase
+from jitree.vmfb.flatbuffer import FlatBuffer, Table
+from jitree.vmfb.isa import VERSIONS
+from jitree.vmfb.schema import (
+    FEATURE_EXT_F32,
+    FEATURE_EXT_F64,
+    FEATURE_UNWIND,
+    FEATURE_YIELD,
+    MAXIMUM_REFS,
+    Attr,
+    Dependency,
+    Export,
+    Function,
+    Import,
+    Module,
+    RodataSegment,
+)
+
+RELEASES: Final[dict[int, str]] = {
+    15: "20240129.785 to 3.9.0",
+    16: "3.10.0",
+    17: "3.11.0 to 3.13.0",
+}
+"""IREE releases that write each major bytecode version."""
+
+_NAME, _VERSION, _REQUIREMENTS, _ATTRS, _TYPES, _DEPENDENCIES, _IMPORTS, _EXPORTS = range(8)
+_SIGNATURES, _RODATA, _RWDATA, _STATE, _DESCRIPTORS, _BYTECODE_VERSION, _BYTECODE, _DEBUG = range(8, 16)
+"""Slots of the root table."""
+
+_OPTIONAL: Final = 2
+"""Flag of dependencies and imports; their flags default to 1, required."""
+
+_DESCRIPTOR: Final = struct.Struct("<iiIhhhh")
+"""offset, length, requirements, reserved, block count, value slots, refs."""
+
+_OVERLAP: Final = 4
+_OVERLAP_SLACK: Final = 1 << 20
+
+
+def known_features(major: int) -> int:
+    """The requirement bits that a bytecode version defines."""
+    features = FEATURE_EXT_F32 | FEATURE_EXT_F64
+    return features | FEATURE_YIELD | FEATURE_UNWIND if major >= 17 else features
+
+
+def read_module(archive: Archive) -> Module:
+    """Parses and checks the tables of an archive.
+
+    INVALID_ARGUMENT for a damaged file or a bytecode version that is not supported, UNIMPLEMENTED for
+    compressed data.
+    """
+    with loading(archive.name):
+        return _read_root(FlatBuffer(archive.flatbuffer).root(IDENTIFIER), archive)
+
+
+def _read_root(root: Table, archive: Archive) -> Module:
+    bytecode_version = _read_bytecode_version(root)
+    _check_requirements(root, bytecode_version[0])
+    bytecode = root.content(_BYTECODE)
+    if bytecode is None:
+        bytecode = archive.flatbuffer[:0]
+    functions = _read_functions(root, len(bytecode))
+    state = root.table(_STATE)
+    debug = root.table(_DEBUG)
+    return Module(
+        name=_required_text(root, _NAME, "module name"),
+        version=root.uint32(_VERSION),
+        requirements=root.uint32(_REQUIREMENTS),
+        attrs=tuple(Attr(*pair) for pair in _read_attrs(root, _ATTRS).items()),
+        types=tuple(
+            _required_text(table, 0, f"types[{index}] name")
+            for index, table in enumerate(root.tables(_TYPES))
+        ),
+        dependencies=_read_dependencies(root),
+        imports=_read_imports(root),
+        exports=_read_exports(root, len(functions)),
+        functions=functions,
+        rodata=_read_rodata(root, archive),
+        globals_size=_capacity(state, 0, "global byte capacity"),
+        ref_global_count=_capacity(state, 1, "global ref count"),
+        bytecode_version=bytecode_version,
+        bytecode=bytecode,
+        debug=DebugDatabase(debug, len(functions)) if debug else None,
+        archive=archive,
+    )
+
+
+def _read_bytecode_version(root: Table) -> tuple[int, int]:
+    recorded = root.uint32(_BYTECODE_VERSION)
+    major, minor = recorded >> 16, recorded & 0xFFFF
+    if major in VERSIONS and minor == 0:
+        return major, minor
+    supported = ", ".join(f"{version}.0 (IREE {RELEASES[version]})" for version in VERSIONS)
+    if major < VERSIONS[0]:
+        origin = "a release before 20240129.785: compile the program again with a later one"
+    elif major > VERSIONS[-1] or minor > 0:
+        origin = "a release after 3.13.0: a later jitree may run it"
+    raise InvalidArgumentError(
+        f"bytecode version mismatch; runtime supports {supported}; module has {major}.{minor} ({origin})"
+    )
+
+
+def _check_requirements(root: Table, major: int) -> None:
+    unknown = root.uint32(_REQUIREMENTS) & ~known_features(major)
+    if unknown:
+        raise InvalidArgumentError(
+            f"module requires features that bytecode version {major} does not define: 0x{unknown:08X}"
+        )
+
+
+def _required_text(table: Table, slot: int, what: str) -> str:
+    text = table.text(slot)
+    if not text:
+        raise InvalidArgumentError(f"{what} missing or empty")
+    return text
+
+
+def _read_attrs(table: Table, slot: int) -> dict[str, str]:
+    return {entry.text(0) or "": entry.text(1) or "" for entry in table.tables(slot)}
+
+
+def _read_dependencies(root: Table) -> tuple[Dependency, ...]:
+    return tuple(
+        Dependency(
+            name=_required_text(table, 0, f"dependencies[{index}] name"),
+            minimum_version=table.uint32(1),
+            required=not table.uint32(2, default=1) & _OPTIONAL,
+        )
+        for index, table in enumerate(root.tables(_DEPENDENCIES))
+    )
+
+
+def _read_imports(root: Table) -> tuple[Import, ...]:
+    imports = []
+    for index, table in enumerate(root.tables(_IMPORTS)):
+        signature = table.table(1)
+        imports.append(
+            Import(
+                full_name=_required_text(table, 0, f"imports[{index}] full name"),
+                cconv=signature.text(0) if signature else None,
+                attrs=_read_attrs(signature, 1) if signature else {},
+                optional=bool(table.uint32(2, default=1) & _OPTIONAL),
+            )
+        )
+    return tuple(imports)
+
+
+def _read_exports(root: Table, function_count: int) -> tuple[Export, ...]:
+    exports = []
+    for index, table in enumerate(root.tables(_EXPORTS)):
+        export = Export(_required_text(table, 0, f"exports[{index}] local name"), table.int32(1))
+        if not 0 <= export.ordinal < function_count:
+            raise InvalidArgumentError(
+                f"exports[{index}] '{export.name}' internal ordinal {export.ordinal} out of range "
+                f"[0, {function_count})"
+            )
+        exports.append(export)
+    return tuple(exports)
+
+
+def _read_functions(root: Table, bytecode_size: int) -> tuple[Function, ...]:
+    descriptors = root.content(_DESCRIPTORS, _DESCRIPTOR.size)
+    rows = [] if descriptors is None else list(_DESCRIPTOR.iter_unpack(descriptors))
+    signatures = root.tables(_SIGNATURES)
+    if len(signatures) != len(rows):
+        raise InvalidArgumentError(f"{len(signatures)} function signatures for {len(rows)} descriptors")
+    functions = tuple(
+        Function(
+            ordinal=ordinal,
+            offset=offset,
+            length=length,
+            requirements=requirements,
+            block_count=block_count,
+            value_count=value_count,
+            ref_count=ref_count,
+            cconv=signature.text(0) or "",
+            attrs=_read_attrs(signature, 1),
+        )
+        for ordinal, (
+            (offset, length, requirements, _, block_count, value_count, ref_count),
+            signature,
+        ) in enumerate(zip(rows, signatures, strict=True))
+    )
+    for function in functions:
+        _check_descriptor(function, bytecode_size)
+    # Functions may share bodies, but each is decoded by itself: without a limit a small file takes hours.
+    if sum(function.length for function in functions) > _OVERLAP * bytecode_size + _OVERLAP_SLACK:
+        raise InvalidArgumentError("function bodies overlap: their lengths far exceed the bytecode data")
+    return functions
+
+
+def _check_descriptor(function: Function, bytecode_size: int) -> None:
+    where = f"functions[{function.ordinal}]"
+    if function.block_count < 1:
+        raise InvalidArgumentError(f"{where} block count {function.block_count} is not positive")
+    if function.length < 1:
+        raise InvalidArgumentError(f"{where} bytecode length {function.length} is not positive")
+    if function.offset < 0 or function.offset + function.length > bytecode_size:
+        raise InvalidArgumentError(
+            f"{where} body of {function.length} bytes at {function.offset} lies outside the bytecode data "
+            f"({bytecode_size} bytes)"
+        )
+    if function.ref_count > MAXIMUM_REFS:  # value slots: the 16-bit field cannot exceed their maximum
+        raise InvalidArgumentError(f"{where} uses {function.ref_count} refs; the most is {MAXIMUM_REFS}")
+
+
+def _read_rodata(root: Table, archive: Archive) -> tuple[RodataSegment, ...]:
+    return tuple(_read_segment(table, index, archive) for index, table in enumerate(root.tables(_RODATA)))
+
+
+def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
+    if table.uint8(0) != 0:
+        raise UnimplementedError(f"rodata[{index}] is compressed; no IREE compiler writes this")
+    embedded = table.vector(2, 1)
+    if embedded is not None:
+        start, length = embedded
+        data = archive.flatbuffer[start : start + length]
+        return RodataSegment(data, external=False, file_offset=archive.flatbuffer_offset + start)
+    start, length = archive.rodata_base + table.uint64(3), table.uint64(4)
+    if length == 0:
+        return RodataSegment(archive.data[:0], external=True, file_offset=start)
+    if start + length > len(archive.data):
+        raise InvalidArgumentError(
+            f"rodata[{index}] external reference out of range: {length} bytes at {start}, but the file has "
+            f"{len(archive.data)} bytes; is it complete?"
+        )
+    return RodataSegment(archive.data[start : start + length], external=True, file_offset=start)
+
+
+def _capacity(state: Table | None, slot: int, what: str) -> int:
+    value = state.int32(slot) if state else 0
+    if value < 0:
+        raise InvalidArgumentError(f"module state: {what} {value} is negative")
+    return value
