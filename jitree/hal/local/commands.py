@@ -132,9 +132,9 @@ class Dispatchable(Protocol):
 class CommandList:
     """Commands in recording order.
 
-    The append methods take ranges that the caller has checked against its buffers (usage, access, bounds); they
-    check what protects the walkers: alignment and workgroup counts. Executables are kept alive by the list,
-    buffers when handed to :meth:`keep`.
+    The append methods take ranges that the caller has checked against its buffers (usage, access, bounds);
+    they check what protects the walkers: alignment and workgroup counts. Executables are kept alive by the
+    list, buffers when handed to :meth:`keep`.
     """
 
     __slots__ = (
@@ -317,8 +317,8 @@ def _resolve(
     base, available = table[slot] if slot < len(table) else (0, -1)
     if available < 0:
         raise InvalidArgumentError(
-            f"the command buffer uses slot {slot} of the binding table, but the table of {len(table)} entries "
-            "has no buffer there"
+            f"the command buffer uses slot {slot} of the binding table, but the table of {len(table)} "
+            "entries has no buffer there"
         )
     if length == WHOLE:
         length = available - offset
