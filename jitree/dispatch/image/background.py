@@ -1,0 +1,71 @@
+"""Starting the builder process and waiting for it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from jitree.dispatch.image import cache
+from jitree.dispatch.image.build import to_json
+from jitree.dispatch.image.recipe import Recipe
+
+BACKGROUND_NICENESS: Final = 5
+"""Gives way to the program's own work, and still gets a share of a busy machine."""
+
+_PACKAGE_ROOT: Final = str(Path(__file__).parents[3])
+_PROGRAM: Final = (
+    f"import sys; sys.path.insert(0, {_PACKAGE_ROOT!r}); from jitree.dispatch.image.build import main; main()"
+)
+
+
+class Builder:
+    """A builder process that this process started. Its messages go to a file beside the image."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def failure(self) -> str | None:
+        """What went wrong, None while it runs or when it succeeded."""
+        code = self._process.poll()
+        if not code:
+            return None
+        try:
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        reason = lines[-1] if lines else "it printed nothing"
+        return f"the builder process ended with code {code}: {reason} (whole output: {self._log})"
+
+
+def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
+    """Starts a builder that outlives this process; None when another process is already building.
+
+    OSError if the cache folder is not writable or no process can be started.
+    """
+    target = cache.path_of(recipe, key)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock_path, log_path = target.with_suffix(".lock"), target.with_suffix(".log")
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        with open(log_path, "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, to_json(recipe), str(niceness)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock,),
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")},
+            )
+        return Builder(process, log_path)
+    finally:
+        os.close(lock)  # the builder's copy keeps the lock

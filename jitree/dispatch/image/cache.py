@@ -1,0 +1,83 @@
+"""The folder where images are kept between processes.
+
+Files are written under a temporary name and renamed, so a reader sees a whole file or none. A file that is
+missing, short, damaged, made for another key or owned by somebody else is a miss, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jitree.dispatch.image.flat import FlatImage, decode, encode
+from jitree.dispatch.image.recipe import Recipe
+
+_SUFFIX: Final = ".image"
+_KEPT: Final = 8
+"""Images of one name that stay: processors and versions that share a home directory."""
+
+
+def directory() -> Path:
+    """``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (not writable) a private temporary folder."""
+    chosen = os.environ.get("JITREE_CACHE_DIR")
+    return Path(chosen) if chosen else _default_directory()
+
+
+@cache
+def _default_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = Path(base, "jitree")
+    with contextlib.suppress(OSError):  # refused or read-only: the next line sees it
+        path.mkdir(parents=True, exist_ok=True)
+    if os.access(path, os.W_OK | os.X_OK):
+        return path
+    import tempfile  # 5 ms, for the rare case only
+
+    path = Path(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def path_of(recipe: Recipe, key: bytes) -> Path:
+    return directory() / f"{recipe.name}-{key.hex()[:32]}{_SUFFIX}"
+
+
+def load(recipe: Recipe, key: bytes) -> FlatImage | None:
+    """The image of a key, or None."""
+    try:
+        with open(path_of(recipe, key), "rb") as file:
+            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
+                return None
+            return decode(file.read(), key)
+    except OSError:
+        return None
+
+
+def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
+    """Writes the file of a key and drops the oldest files of the same name. OSError if the folder refuses."""
+    target = path_of(recipe, key)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(f".{os.getpid()}")
+    try:
+        temporary.write_bytes(encode(image, key))
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _drop_oldest(recipe)
+    return target
+
+
+def _drop_oldest(recipe: Recipe) -> None:
+    def age(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:  # another process dropped it
+            return 0.0
+
+    files = sorted(directory().glob(f"{recipe.name}-*{_SUFFIX}"), key=age)
+    for path in files[:-_KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,70 @@
+"""LLVM IR texts to one object file, with llvmlite. Runs only in the builder and in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    triple: str
+    cpu: str
+    features: str
+
+
+def host_target() -> Target:
+    """The machine this runs on, with every instruction set extension it has."""
+    return Target(
+        llvm.get_process_triple(), llvm.get_host_cpu_name(), str(llvm.get_host_cpu_features().flatten())
+    )
+
+
+@cache
+def target_machine(target: Target) -> Any:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+    )
+
+
+def optimized_module(texts: Sequence[str], entries: Iterable[str], target: Target) -> Any:
+    """Links the texts into the first one, keeps only ``entries`` visible, inlines and optimises."""
+    machine = target_machine(target)
+    module = _parse(texts[0], target)
+    for text in texts[1:]:
+        module.link_in(_parse(text, target))
+    kept = set(entries)
+    for function in module.functions:
+        if not function.is_declaration and function.name not in kept:
+            function.linkage = "internal"
+            function.visibility = "default"
+    for variable in module.global_variables:
+        if not variable.is_declaration or str(variable.linkage) == "Linkage.common":
+            variable.linkage = "internal"
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def compile_object(texts: Sequence[str], entries: Iterable[str], target: Target) -> bytes:
+    """The relocatable object of some IR texts (see :class:`~jitree.dispatch.image.recipe.Recipe`)."""
+    module = optimized_module(texts, entries, target)
+    return bytes(target_machine(target).emit_object(module))
+
+
+def _parse(text: str, target: Target) -> Any:
+    module = llvm.parse_assembly(text)
+    module.triple = target.triple
+    module.data_layout = str(target_machine(target).target_data)
+    return module

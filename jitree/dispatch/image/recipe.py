@@ -1,0 +1,86 @@
+"""What an image is made from, and the key that tells whether a file is still that image.
+
+Computing a key imports neither numba nor llvmlite: their versions are read from their version files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+FORMAT: Final = 1
+"""Raised when the builder, linker or file form changes so that old files must not be used."""
+
+_COMPILERS: Final = ("llvmlite", "numba")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One image: a few functions made from LLVM IR, kept in one file.
+
+    ``generator`` is ``"package.module:function"``; the builder process calls it without arguments for the
+    LLVM IR texts to link, the first of which defines ``entries`` (functions called from outside, which
+    stay; everything else becomes internal and is inlined or dropped). ``sources`` are the files that decide
+    what it returns. ``title`` and ``seconds`` (to build it) are for messages.
+    """
+
+    name: str
+    title: str
+    generator: str
+    sources: tuple[Path, ...]
+    entries: tuple[str, ...]
+    seconds: float
+
+
+def key_of(recipe: Recipe) -> bytes:
+    """32 bytes that change with anything that could change the image's machine code."""
+    digest = hashlib.sha256(_environment())
+    digest.update(repr((FORMAT, recipe.name, recipe.generator, recipe.entries)).encode())
+    for source in recipe.sources:
+        data = source.read_bytes()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()
+
+
+@cache
+def _environment() -> bytes:
+    return b"\0".join([os.uname().machine.encode(), _processor(), *map(_version, _COMPILERS)])
+
+
+def _version(package: str) -> bytes:
+    """The text of the package's version file; empty if the package is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return b""
+    path = Path(spec.submodule_search_locations[0], "_version.py")
+    return path.read_bytes() if path.exists() else b""
+
+
+_CHANGING: Final = (
+    b"processor",
+    b"cpu MHz",
+    b"bogomips",
+    b"BogoMIPS",
+    b"apicid",
+    b"initial apicid",
+    b"core id",
+)
+"""Lines of a processor's description that do not say what it can execute."""
+
+
+def _processor() -> bytes:
+    """What the system says about the first processor: model and instruction set extensions."""
+    try:
+        with open("/proc/cpuinfo", "rb") as file:
+            first = file.read(1 << 14).split(b"\n\n")[0]
+    except OSError:
+        import platform  # only where there is no /proc
+
+        return platform.processor().encode()
+    return b"\n".join(line for line in first.splitlines() if not line.startswith(_CHANGING))
