@@ -6,17 +6,17 @@
 ...     %i2 = add.i32 %i0, %i1
 ...     return [%i2]
 ... ''')
->>> data = module.build()                           # bytes of a .vmfb; build("plain") without the ZIP around it
+>>> data = module.build()                           # bytes of a .vmfb; build("plain"): without the ZIP
 
 Function bodies are lines of ``results = mnemonic operands``, mnemonics and operand order as in
 ``jitree/vmfb/isa.tsv`` (commas are optional):
 
 * registers ``%i0`` (value slot; a 64-bit value is named by its even slot, in a list by the pair ``%i2:3``),
   ``%r0`` (ref), ``%R0`` (ref, moved); lists ``[%i0, %r1]``; an empty list at the end may be left out;
-* branch targets ``^label`` with an optional remap ``{%i0->%i1, %R0->%r1}``; ``^label:`` on a line of its own
+* branch targets ``^label`` with an optional remap ``{%i0->%i1, %R0->%r1}``; ``^label:`` on its own line
   begins a block (the entry block needs none); ``br_table %i0, ^default {}, [^a, ^b {%i0->%i1}]``;
-* callees ``@name`` of a function or an import, or a raw number; types by name (``i32``, ``!vm.buffer``), which
-  enters them in the type table, or by ordinal; rodata by ordinal; strings in double quotes;
+* callees ``@name`` of a function or an import, or a raw number; types by name (``i32``, ``!vm.buffer``), entered
+  in the type table by that, or by ordinal; rodata by ordinal; strings in double quotes;
 * integers, floats, ``nan``, ``inf``; ``0x…`` gives the bits of a float; ``//`` begins a comment;
 * ``.bytes 79 FF 00`` puts raw bytes anywhere (for damaged bodies).
 
