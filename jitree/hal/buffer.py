@@ -1,0 +1,198 @@
+"""Device memory as programs see it: allocations, buffers (ranges of them) and buffer views (shape and type)."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.errors import OutOfRangeError, PermissionDeniedError
+from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
+_WRITE: Final = int(MemoryAccess.WRITE)
+_owners_lock = allocate_lock()
+
+
+class Allocation:
+    """A piece of memory and what keeps it alive.
+
+    Whoever holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory: ``release`` is
+    called when nothing refers to it any more, and only then can the memory be used again.
+    """
+
+    __slots__ = (
+        "__weakref__", "_owners", "_release", "address", "allowed_access", "allowed_usage", "byte_length",
+        "host_address", "memory_type", "source",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        address: int,
+        byte_length: int,
+        memory_type: int,
+        allowed_usage: int,
+        allowed_access: int,
+        *,
+        host_address: int | None,
+        source: object = None,
+        release: Callable[[Any], None] | None = None,
+    ) -> None:
+        """``address`` is what the device uses, ``host_address`` where the host sees it (None: it does not).
+
+        ``source`` is kept, and passed to ``release`` at the end.
+        """
+        self.address = address
+        self.byte_length = byte_length
+        self.memory_type = memory_type
+        self.allowed_usage = allowed_usage
+        self.allowed_access = allowed_access
+        self.host_address = host_address
+        self.source = source
+        self._release = release
+        self._owners = 1
+
+    def __del__(self) -> None:
+        if self._release is not None:
+            self._release(self.source)
+
+    @property
+    def __array_interface__(self) -> dict[str, object]:
+        """Makes the allocation the base of every array over its memory."""
+        return {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (self.byte_length,),
+            "data": (self.host_address or 0, not self.allowed_access & _WRITE),
+        }
+
+    @property
+    def owner_count(self) -> int:
+        return self._owners
+
+    def preserve(self) -> None:
+        """One more owner. The count frees nothing: programs ask for it before they deallocate."""
+        with _owners_lock:
+            self._owners += 1
+
+    def discard(self) -> bool:
+        """One owner less; True when that was the last one."""
+        with _owners_lock:
+            self._owners = max(0, self._owners - 1)
+            return self._owners == 0
+
+
+class Buffer:
+    """A range of an allocation.
+
+    ``address`` is where it begins for the device; ``memory_type``, ``allowed_usage`` and ``allowed_access`` are bits of
+    the enumerations as plain integers; lengths and offsets are bytes.
+    """
+
+    __slots__ = (
+        "__weakref__", "_array", "address", "allocation", "allowed_access", "allowed_usage", "byte_length",
+        "byte_offset", "memory_type",
+    )  # fmt: skip
+
+    def __init__(self, allocation: Allocation, byte_offset: int = 0, byte_length: int = WHOLE_BUFFER) -> None:
+        if byte_length == WHOLE_BUFFER:
+            byte_length = allocation.byte_length - byte_offset
+        self.allocation = allocation
+        self.address = allocation.address + byte_offset
+        self.byte_offset = byte_offset
+        self.byte_length = byte_length
+        self.memory_type = allocation.memory_type
+        self.allowed_usage = allocation.allowed_usage
+        self.allowed_access = allocation.allowed_access
+        self._array: NDArray[np.uint8] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<hal.buffer of {self.byte_length} bytes, {MemoryType(self.memory_type)!s}, "
+            f"{BufferUsage(self.allowed_usage)!s}>"
+        )
+
+    def range(self, offset: int, length: int) -> int:
+        """The length of the range with WHOLE_BUFFER resolved; OUT_OF_RANGE when it is not inside."""
+        available = self.byte_length - offset
+        if length == WHOLE_BUFFER:
+            length = available
+        if offset < 0 or not 0 <= length <= available:
+            raise OutOfRangeError(
+                f"bytes {offset} to {offset + length} are outside a buffer of {self.byte_length} bytes"
+            )
+        return length
+
+    def subspan(self, offset: int, length: int = WHOLE_BUFFER) -> Buffer:
+        """A range of this range that shares the memory; the whole range is this object itself.
+
+        OUT_OF_RANGE when it is not inside; an empty range at the very end is.
+        """
+        length = self.range(offset, length)
+        if offset == 0 and length == self.byte_length:
+            return self
+        return type(self)(self.allocation, self.byte_offset + offset, length)
+
+    def host_array(self) -> NDArray[np.uint8]:
+        """The bytes as a numpy array over the memory itself, read-only when writing is not allowed.
+
+        The array keeps the memory. PERMISSION_DENIED for memory the host cannot see. Waits for nothing.
+        """
+        array = self._array
+        if array is None:
+            allocation = self.allocation
+            if not self.memory_type & _HOST_VISIBLE or allocation.host_address is None:
+                raise PermissionDeniedError(
+                    f"the host cannot map a buffer of memory type {MemoryType(self.memory_type)!s}; copy it "
+                    "to a host-visible buffer first"
+                )
+            array = np.asarray(allocation)[self.byte_offset : self.byte_offset + self.byte_length]
+            self._array = array
+        return array
+
+    def host_view(self) -> memoryview:
+        """As :meth:`host_array`, as a memoryview of bytes."""
+        return memoryview(self.host_array())
+
+    @property
+    def host_address(self) -> int:
+        """Where the host sees the first byte. PERMISSION_DENIED for memory it cannot see."""
+        if self.allocation.host_address is None:
+            self.host_array()
+        return (self.allocation.host_address or 0) + self.byte_offset
+
+    def overlaps(self, offset: int, other: Buffer, other_offset: int, length: int) -> bool:
+        """Whether ranges of one length of this and another buffer share bytes."""
+        if self.allocation is not other.allocation:
+            return False
+        first = self.byte_offset + offset
+        second = other.byte_offset + other_offset
+        return first < second + length and second < first + length
+
+    def preserve(self) -> None:
+        self.allocation.preserve()
+
+    def discard(self) -> bool:
+        return self.allocation.discard()
+
+    def is_terminal(self) -> bool:
+        """Whether exactly one owner remains."""
+        return self.allocation.owner_count == 1
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class BufferView:
+    """A buffer with shape and element type; whether they fit its length is the maker's business."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    element_type: int
+    """Number as in ``jitree.types``."""
+    encoding: int
+    """``jitree.types.ENCODING_*``"""

@@ -1,0 +1,65 @@
+"""Checks that recorded commands and queue operations share."""
+
+from __future__ import annotations
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
+from jitree.hal.buffer import Buffer
+from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess
+
+
+def check_flags(command: str, flags: int, allowed: int = 0) -> None:
+    """INVALID_ARGUMENT for flags that the operation does not have."""
+    if flags & ~allowed:
+        raise InvalidArgumentError(f"{command}: unknown flags {flags:#x}")
+
+
+def check_buffer(buffer: Buffer, command: str, usage: int, access: int) -> None:
+    """PERMISSION_DENIED when the buffer may not be used or accessed like that."""
+    missing = usage & ~buffer.allowed_usage
+    if missing:
+        raise PermissionDeniedError(
+            f"{command}: the buffer was not allocated with usage {BufferUsage(missing)!s}"
+        )
+    missing = access & ~buffer.allowed_access
+    if missing:
+        raise PermissionDeniedError(f"{command}: the buffer does not allow access {MemoryAccess(missing)!s}")
+
+
+def check_fill(offset: int, length: int, pattern_length: int) -> None:
+    """INVALID_ARGUMENT for pattern lengths other than 1, 2 and 4 and for ranges that are no multiples of them.
+
+    A length that is not known yet (the rest of a binding table slot) passes.
+    """
+    if pattern_length not in (1, 2, 4):
+        raise InvalidArgumentError(f"a fill pattern of {pattern_length} bytes; must be 1, 2 or 4")
+    if offset % pattern_length or (length != WHOLE_BUFFER and length % pattern_length):
+        raise InvalidArgumentError(
+            f"a fill at offset {offset} of {length} bytes; both must be multiples of the pattern's {pattern_length} "
+            "bytes"
+        )
+
+
+def check_overlap(source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int) -> None:
+    """INVALID_ARGUMENT when a copy would overlap itself."""
+    if source.overlaps(source_offset, target, target_offset, length):
+        raise InvalidArgumentError(
+            f"a copy of {length} bytes from offset {source_offset} to {target_offset} overlaps inside one buffer"
+        )
+
+
+def update_contents(source: memoryview, source_offset: int, length: int) -> memoryview:
+    """The bytes of an update as a view of ``source``; WHOLE_BUFFER = the rest.
+
+    INVALID_ARGUMENT for more than 65536, OUT_OF_RANGE outside the source.
+    """
+    contents = memoryview(source).cast("B") if memoryview(source).nbytes else memoryview(b"")
+    if length == WHOLE_BUFFER:
+        length = contents.nbytes - source_offset
+    if length > MAXIMUM_UPDATE:
+        raise InvalidArgumentError(f"an update of {length} bytes; at most {MAXIMUM_UPDATE}")
+    if source_offset < 0 or length < 0 or source_offset + length > contents.nbytes:
+        raise OutOfRangeError(
+            f"bytes {source_offset} to {source_offset + length} are outside the update's source of "
+            f"{contents.nbytes} bytes"
+        )
+    return contents[source_offset : source_offset + length]

@@ -1,0 +1,380 @@
+"""Recording of command buffers: every check of a recording call, once, for all drivers.
+
+Drivers implement the ``_record_*`` methods and get references that have been checked. A reference is
+``(slot, buffer, offset, length)``: with a buffer, its slot does not matter and the range has been checked against the
+buffer; with None the buffer comes from the binding table of a submission, which :meth:`CommandBuffer.check_table`
+checks then.
+"""
+
+from __future__ import annotations
+
+import abc
+from _thread import allocate_lock
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    UnimplementedError,
+)
+from jitree.hal import checks
+from jitree.hal.buffer import Buffer
+from jitree.hal.enums import (
+    MAXIMUM_BINDINGS,
+    WHOLE_BUFFER,
+    BufferUsage,
+    CommandBufferMode,
+    CommandCategory,
+    MemoryAccess,
+)
+from jitree.hal.executable import Executable
+from jitree.hal.objects import Channel, Event
+
+_READ: Final = int(MemoryAccess.READ)
+_WRITE: Final = int(MemoryAccess.WRITE)
+_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
+_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+_ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
+
+
+class BufferRange(NamedTuple):
+    """A range of a buffer, or of what a submission's binding table holds in ``slot`` when ``buffer`` is None."""
+
+    slot: int
+    buffer: Buffer | None
+    offset: int
+    length: int = WHOLE_BUFFER
+    """Bytes; WHOLE_BUFFER = the rest."""
+
+
+Reference = BufferRange | tuple[int, Buffer | None, int, int]
+BindingTable = Sequence[tuple[Buffer | None, int, int]]
+"""(buffer, offset, length) per slot; WHOLE_BUFFER as a length is the rest."""
+
+
+class CommandBuffer(abc.ABC):
+    """Commands recorded once and submitted with ``Device.queue_execute``.
+
+    Recording is one thread's business. A finalized command buffer never changes: it can be submitted any number of
+    times and by several threads at once, with mode ONE_SHOT once. Commands between two barriers may run together.
+    """
+
+    def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
+        """INVALID_ARGUMENT for no category or a negative capacity."""
+        if not categories & CommandCategory.ANY or binding_capacity < 0:
+            raise InvalidArgumentError(
+                f"a command buffer needs a category (1 transfer, 2 dispatch; got {categories}) and a binding capacity "
+                f"of 0 or more (got {binding_capacity})"
+            )
+        self.modes = int(modes)
+        self.categories = int(categories)
+        self.queue_affinity = queue_affinity
+        self.binding_capacity = binding_capacity
+        self.recording = True
+        self._open_groups = 0
+        self._slots: dict[int, tuple[int, int]] = {}
+        self._copies: list[tuple[Reference, Reference]] = []
+        self._lock = allocate_lock()
+        self._submitted = False
+
+    # Recording.
+
+    def finalize(self) -> None:
+        """Ends recording. FAILED_PRECONDITION when it has ended or a debug group is open."""
+        self._begin("finalize", 0)
+        if self._open_groups:
+            raise FailedPreconditionError(
+                f"a command buffer was finalized with {self._open_groups} debug groups still open"
+            )
+        self.recording = False
+        self._finish()
+
+    def begin_debug_group(self, label: str) -> None:
+        self._begin("begin_debug_group", 0)
+        self._open_groups += 1
+
+    def end_debug_group(self) -> None:
+        self._begin("end_debug_group", 0)
+        if not self._open_groups:
+            raise FailedPreconditionError("end_debug_group without an open debug group")
+        self._open_groups -= 1
+
+    def execution_barrier(self, source_stages: int, target_stages: int, flags: int = 0) -> None:
+        """Commands behind it see all effects of commands before it."""
+        self._begin("execution_barrier", 0)
+        self._record_barrier(source_stages, target_stages, flags)
+
+    def signal_event(self, event: Event, source_stages: int) -> None:
+        self._begin("signal_event", 0)
+
+    def reset_event(self, event: Event, source_stages: int) -> None:
+        self._begin("reset_event", 0)
+
+    def wait_events(self, events: Sequence[Event], source_stages: int, target_stages: int) -> None:
+        """Commands behind it see the effects of those before the events' signals; recorded as a barrier."""
+        self._begin("wait_events", 0)
+        if events:
+            self._record_barrier(source_stages, target_stages, 0)
+
+    def advise_buffer(self, target: Reference, flags: int = 0, argument0: int = 0, argument1: int = 0) -> None:
+        """A hint; nothing is recorded."""
+        self._begin("advise_buffer", 0)
+        self._check(target, "advise_buffer", 0, 0)
+
+    def flush_buffer(self, target: Reference) -> None:
+        """Makes device writes visible to others: nothing to do on coherent memory."""
+        self._begin("flush_buffer", CommandCategory.TRANSFER)
+        self._check(target, "flush_buffer", 0, 0)
+
+    def invalidate_buffer(self, target: Reference) -> None:
+        """Makes writes of others visible: nothing to do on coherent memory."""
+        self._begin("invalidate_buffer", CommandCategory.TRANSFER)
+        self._check(target, "invalidate_buffer", 0, 0)
+
+    def fill_buffer(self, target: Reference, pattern: int, pattern_length: int, flags: int = 0) -> None:
+        """Repeats the low ``pattern_length`` (1, 2 or 4) bytes of ``pattern``, little endian.
+
+        INVALID_ARGUMENT for another pattern length and for an offset or length that is no multiple of it.
+        """
+        self._begin("fill_buffer", CommandCategory.TRANSFER)
+        checks.check_flags("fill_buffer", flags)
+        target = self._check(target, "fill_buffer", _TARGET, _WRITE)
+        checks.check_fill(target[2], target[3], pattern_length)
+        if target[3]:
+            self._record_fill(target, pattern & (1 << 8 * pattern_length) - 1, pattern_length)
+
+    def update_buffer(self, source: memoryview, source_offset: int, target: Reference, flags: int = 0) -> None:
+        """Writes ``target``'s length of bytes of ``source``, captured now; at most 65536.
+
+        OUT_OF_RANGE outside the source, INVALID_ARGUMENT for more bytes.
+        """
+        self._begin("update_buffer", CommandCategory.TRANSFER)
+        checks.check_flags("update_buffer", flags)
+        target = self._check(target, "update_buffer", _TARGET, _WRITE)
+        contents = checks.update_contents(source, source_offset, target[3])
+        if len(contents):
+            self._record_update(contents, (target[0], target[1], target[2], len(contents)))
+
+    def copy_buffer(self, source: Reference, target: Reference, flags: int = 0) -> None:
+        """Copies between ranges of one length that do not overlap (else INVALID_ARGUMENT)."""
+        self._begin("copy_buffer", CommandCategory.TRANSFER)
+        checks.check_flags("copy_buffer", flags)
+        source = self._check(source, "copy_buffer", _SOURCE, _READ)
+        length = source[3] if source[3] != WHOLE_BUFFER else target[3]
+        target = self._check((target[0], target[1], target[2], length), "copy_buffer", _TARGET, _WRITE)
+        if target[3] != length:  # only the target's length is known: the rest of its buffer
+            source = (source[0], source[1], source[2], target[3])
+        if source[1] is None or target[1] is None:
+            self._copies.append((source, target))
+        else:
+            checks.check_overlap(source[1], source[2], target[1], target[2], length)
+        if length:
+            self._record_copy(source, target)
+
+    def collective(
+        self,
+        channel: Channel,
+        operation: int,
+        parameter: int,
+        send: Reference | None,
+        receive: Reference | None,
+        element_count: int,
+    ) -> None:
+        """A collective operation over a channel (encoding: kind | reduction << 8 | element type << 16)."""
+        self._begin("collective", CommandCategory.TRANSFER)
+        send = None if send is None else self._check(send, "collective", 0, _READ)
+        receive = None if receive is None else self._check(receive, "collective", 0, _WRITE)
+        self._record_collective(channel, operation, parameter, send, receive, element_count)
+
+    def dispatch(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int = 0,
+    ) -> None:
+        """Runs a grid of workgroups; any count of zero is no work.
+
+        ``constants`` are 32-bit words, ``bindings[i]`` is binding i. OUT_OF_RANGE for an unknown function or more than
+        32 bindings, INVALID_ARGUMENT for other counts of constants or bindings than the executable states.
+        """
+        self._begin("dispatch", CommandCategory.DISPATCH)
+        checked = self._check_dispatch(executable, function, constants, bindings)
+        if 0 not in workgroups:
+            self._record_dispatch(executable, function, workgroups, constants, checked, flags)
+
+    def dispatch_indirect(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: Reference,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int = 0,
+    ) -> None:
+        """As :meth:`dispatch` with three u32 counts that are read from a buffer when the command executes.
+
+        The offset must be a multiple of 4 (INVALID_ARGUMENT) and the 12 bytes inside the buffer.
+        """
+        self._begin("dispatch_indirect", CommandCategory.DISPATCH)
+        checked = self._check_dispatch(executable, function, constants, bindings)
+        slot, buffer, offset, _ = workgroups
+        if offset % 4:
+            raise InvalidArgumentError(f"workgroup counts at offset {offset}: must be a multiple of 4")
+        counts = self._check((slot, buffer, offset, 12), "dispatch_indirect", 0, _READ)
+        self._record_dispatch_indirect(executable, function, counts, constants, checked, flags)
+
+    # Submission.
+
+    def begin_submission(self, waits: bool) -> None:
+        """Called by queues: FAILED_PRECONDITION when not finalized, or when a ONE_SHOT one is submitted again."""
+        if self.recording:
+            raise FailedPreconditionError("a command buffer must be finalized before it is submitted")
+        if waits and self.modes & CommandBufferMode.ALLOW_INLINE_EXECUTION:
+            raise InvalidArgumentError("a command buffer that allows inline execution was submitted with a wait fence")
+        if self.modes & _ONE_SHOT:
+            with self._lock:
+                if self._submitted:
+                    raise FailedPreconditionError("a ONE_SHOT command buffer was submitted a second time")
+                self._submitted = True
+
+    def check_table(self, table: BindingTable) -> list[tuple[Buffer, int, int] | None]:
+        """Resolves the binding table of a submission: (buffer, offset, length) per entry, None for an empty one.
+
+        INVALID_ARGUMENT when a slot that commands use has no buffer or copies overlap, OUT_OF_RANGE for an entry outside
+        its buffer, PERMISSION_DENIED for missing usage or access. Ranges inside entries are for the driver to check.
+        """
+        entries: list[tuple[Buffer, int, int] | None] = [
+            None if buffer is None else (buffer, offset, buffer.range(offset, length))
+            for buffer, offset, length in table
+        ]
+        for slot, (usage, access) in self._slots.items():
+            entry = entries[slot] if slot < len(entries) else None
+            if entry is None:
+                raise InvalidArgumentError(
+                    f"the command buffer uses slot {slot} of the binding table, which has no buffer there "
+                    f"({len(entries)} entries)"
+                )
+            checks.check_buffer(entry[0], f"slot {slot}", usage, access)
+        for source, target in self._copies:
+            _check_slot_copy(entries, source, target)
+        return entries
+
+    # Checks.
+
+    def _begin(self, command: str, category: int) -> None:
+        if not self.recording:
+            raise FailedPreconditionError(f"{command}: the command buffer has been finalized")
+        if category & ~self.categories:
+            raise FailedPreconditionError(
+                f"{command} needs a command buffer of category {CommandCategory(category)!s}, this one has "
+                f"{CommandCategory(self.categories)!s}"
+            )
+
+    def _check(self, reference: Reference, command: str, usage: int, access: int) -> Reference:
+        slot, buffer, offset, length = reference
+        if buffer is not None:
+            checks.check_buffer(buffer, command, usage, access)
+            return slot, buffer, offset, buffer.range(offset, length)
+        if not 0 <= slot < self.binding_capacity:
+            raise OutOfRangeError(
+                f"{command}: slot {slot} of a command buffer with a binding capacity of {self.binding_capacity}"
+            )
+        if offset < 0 or length < WHOLE_BUFFER:
+            raise OutOfRangeError(f"{command}: offset {offset}, length {length} of slot {slot}")
+        known = self._slots.get(slot, (0, 0))
+        self._slots[slot] = known[0] | usage, known[1] | access
+        return reference
+
+    def _check_dispatch(
+        self, executable: Executable, function: int, constants: Sequence[int], bindings: Sequence[Reference]
+    ) -> list[Reference]:
+        if not 0 <= function < executable.function_count:
+            raise OutOfRangeError(
+                f"dispatch of function {function} of an executable with {executable.function_count} functions"
+            )
+        if len(bindings) > MAXIMUM_BINDINGS:
+            raise OutOfRangeError(f"dispatch with {len(bindings)} bindings; at most {MAXIMUM_BINDINGS}")
+        for what, expected, count in (
+            ("constants", executable.constant_count(function), len(constants)),
+            ("bindings", executable.binding_count(function), len(bindings)),
+        ):
+            if expected is not None and expected != count:
+                raise InvalidArgumentError(
+                    f"dispatch of '{executable.function_name(function)}' with {count} {what}; the executable states "
+                    f"{expected}"
+                )
+        return [self._check(reference, "dispatch", 0, 0) for reference in bindings]
+
+    # What drivers implement.
+
+    @abc.abstractmethod
+    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None: ...
+
+    @abc.abstractmethod
+    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None: ...
+
+    @abc.abstractmethod
+    def _record_update(self, contents: memoryview, target: Reference) -> None: ...
+
+    @abc.abstractmethod
+    def _record_copy(self, source: Reference, target: Reference) -> None:
+        """Lengths are equal, or both WHOLE_BUFFER when both are slots."""
+
+    @abc.abstractmethod
+    def _record_dispatch(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def _record_dispatch_indirect(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: Reference,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None: ...
+
+    def _record_collective(
+        self,
+        channel: Channel,
+        operation: int,
+        parameter: int,
+        send: Reference | None,
+        receive: Reference | None,
+        element_count: int,
+    ) -> None:
+        raise UnimplementedError("this device has no collective operations")
+
+    def _finish(self) -> None:
+        """Called once at the end of recording."""
+
+
+def _check_slot_copy(
+    entries: Sequence[tuple[Buffer, int, int] | None], source: Reference, target: Reference
+) -> None:
+    """A copy of which at least one side is a slot, once the table is known."""
+    ranges = []
+    for slot, buffer, offset, length in (source, target):
+        entry = entries[slot] if buffer is None else (buffer, 0, buffer.byte_length)
+        if entry is None:
+            raise InvalidArgumentError(f"slot {slot} of the binding table has no buffer")
+        ranges.append((entry[0], entry[1] + offset, entry[2] - offset if length == WHOLE_BUFFER else length))
+    (source_buffer, source_offset, length), (target_buffer, target_offset, target_length) = ranges
+    if length != target_length:
+        raise InvalidArgumentError(f"a copy of {length} bytes into a range of {target_length}")
+    checks.check_overlap(source_buffer, source_offset, target_buffer, target_offset, length)
+
+

@@ -1,0 +1,263 @@
+"""The device contract: what every driver's devices can do.
+
+Queue operations take a wait and a signal fence, either of which may be None. Order is given by fences only: an
+operation starts when its wait fence is reached and reaches its signal fence when it is done; two operations without a
+fence between them may overlap. Errors in the arguments fail the call. When the wait fence or the operation
+itself fails, the signal fence fails with the same status (and the call, when there is no signal fence and the failure
+is known before it returns). Operations keep what they use alive until they are done.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.enums import SemaphoreCompatibility, WaitMode
+from jitree.hal.executable import Executable, ExecutableCache
+from jitree.hal.fence import Fence
+from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
+from jitree.hal.profiling import ProfilingMode
+from jitree.hal.semaphore import Semaphore, wait_for
+
+
+class Device(abc.ABC):
+    """A device. All methods may be called from any thread."""
+
+    @property
+    @abc.abstractmethod
+    def id(self) -> str:
+        """The driver's name for it, as programs ask for in ``hal.device.id``: ``local-task``."""
+
+    @property
+    @abc.abstractmethod
+    def uri(self) -> str:
+        """What creates it again: ``local-task://``."""
+
+    @property
+    @abc.abstractmethod
+    def host_allocator(self) -> Allocator:
+        """Allocates host memory for objects that the device itself does not touch."""
+
+    @property
+    @abc.abstractmethod
+    def device_allocator(self) -> Allocator: ...
+
+    @abc.abstractmethod
+    def replace_device_allocator(self, allocator: Allocator) -> None:
+        """From now on allocates with another allocator; existing buffers keep theirs."""
+
+    @abc.abstractmethod
+    def replace_channel_provider(self, provider: ChannelProvider | None) -> None: ...
+
+    @abc.abstractmethod
+    def trim(self) -> None:
+        """Gives back all memory that is only kept for reuse."""
+
+    @abc.abstractmethod
+    def query_i64(self, category: str, key: str) -> tuple[bool, int]:
+        """(known, value) of a device query; never fails."""
+
+    # Objects.
+
+    @abc.abstractmethod
+    def create_channel(
+        self, queue_affinity: int, identifier: bytes | None, group: str | None, rank: int, count: int, flags: int = 0
+    ) -> Channel:
+        """A channel for collectives; rank and count -1 and None as id or group: from the provider."""
+
+    @abc.abstractmethod
+    def create_command_buffer(
+        self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
+    ) -> CommandBuffer:
+        """A command buffer that is recording."""
+
+    @abc.abstractmethod
+    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event: ...
+
+    @abc.abstractmethod
+    def create_executable_cache(self, identifier: str = "") -> ExecutableCache: ...
+
+    @abc.abstractmethod
+    def import_file(
+        self,
+        queue_affinity: int,
+        access: int,
+        source: FileSource,
+        offset: int = 0,
+        length: int = -1,
+        flags: int = 0,
+    ) -> File:
+        """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write` (``objects.open_file``)."""
+
+    @abc.abstractmethod
+    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore: ...
+
+    @abc.abstractmethod
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility: ...
+
+    # Queue operations.
+
+    @abc.abstractmethod
+    def queue_alloca(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        pool: int,
+        memory_type: int,
+        usage: int,
+        size: int,
+        flags: int = 0,
+    ) -> Buffer:
+        """The buffer exists at once, its memory may be touched after the signal fence. UNIMPLEMENTED for pools."""
+
+    @abc.abstractmethod
+    def queue_dealloca(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, buffer: Buffer, flags: int = 0
+    ) -> None:
+        """Ends the use of a buffer; a barrier for one that :meth:`queue_alloca` did not make."""
+
+    @abc.abstractmethod
+    def queue_fill(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        target: Buffer,
+        offset: int,
+        length: int,
+        pattern: int,
+        pattern_length: int,
+        flags: int = 0,
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def queue_update(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: memoryview,
+        source_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        """Writes bytes that are captured by the call."""
+
+    @abc.abstractmethod
+    def queue_copy(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def queue_read(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        file: File,
+        file_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def queue_write(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        offset: int,
+        file: File,
+        file_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def queue_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
+    ) -> None:
+        """Signals after the wait, nothing else."""
+
+    @abc.abstractmethod
+    def queue_dispatch(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int = 0,
+    ) -> None:
+        """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
+
+    @abc.abstractmethod
+    def queue_execute(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        command_buffer: CommandBuffer | None,
+        binding_table: BindingTable = (),
+        flags: int = 0,
+    ) -> None:
+        """Runs a finalized command buffer; None is a barrier. The binding table is copied."""
+
+    @abc.abstractmethod
+    def queue_flush(self, queue_affinity: int = -1) -> None:
+        """Hands over what is still gathered; a hint."""
+
+    def wait_semaphores(
+        self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
+    ) -> bool:
+        """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
+        return wait_for(points, mode, timeout)
+
+    # Profiling and the end.
+
+    @abc.abstractmethod
+    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
+        """Starts to measure queue operations. FAILED_PRECONDITION while measuring."""
+
+    @abc.abstractmethod
+    def profiling_flush(self) -> None:
+        """Writes what has been measured so far to the path given at the beginning."""
+
+    @abc.abstractmethod
+    def profiling_end(self) -> None:
+        """Flushes and stops; without a beginning nothing happens."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends the device's threads. Work still queued fails with CANCELLED, further calls with FAILED_PRECONDITION."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

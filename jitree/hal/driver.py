@@ -1,0 +1,149 @@
+"""Drivers by name, and devices by URI: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``."""
+
+from __future__ import annotations
+
+import abc
+from _thread import allocate_lock
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from jitree.hal.device import Device
+from jitree.hal.executable import ExecutableLoader
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device that a driver could create."""
+
+    id: int
+    """For ``Driver.create_device_by_id``."""
+    path: str
+    """For ``Driver.create_device_by_path``; empty for a driver's only device."""
+    name: str
+    """For people."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """What a device is created with besides its id."""
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """``k=v`` of the URI; INVALID_ARGUMENT for names and values that the driver does not know."""
+    loaders: Sequence[ExecutableLoader] = ()
+    """Makers of executables, asked in this order; drivers with formats of their own use those."""
+
+
+class Driver(abc.ABC):
+    """Makes devices of one kind."""
+
+    DEFAULT_ID = -1
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @abc.abstractmethod
+    def query_available_devices(self) -> list[DeviceInfo]: ...
+
+    @abc.abstractmethod
+    def dump_device_info(self, device_id: int) -> str:
+        """Details for people, in lines. NOT_FOUND for an unknown id."""
+
+    @abc.abstractmethod
+    def create_device_by_id(self, device_id: int, options: DeviceOptions = DeviceOptions()) -> Device:  # noqa: B008
+        """DEFAULT_ID = the driver's default device. NOT_FOUND for an unknown id."""
+
+    def create_device_by_path(self, path: str, options: DeviceOptions = DeviceOptions()) -> Device:  # noqa: B008
+        """A device by ordinal or path; the empty path is the default device. NOT_FOUND with those there are."""
+        if not path:
+            return self.create_device_by_id(self.DEFAULT_ID, options)
+        infos = self.query_available_devices()
+        for info in infos:
+            if info.path == path:
+                return self.create_device_by_id(info.id, options)
+        if path.isdecimal() and int(path) < len(infos):
+            return self.create_device_by_id(infos[int(path)].id, options)
+        known = ", ".join(f"{self.name}://{info.path}" for info in infos) or "none"
+        raise NotFoundError(f"driver '{self.name}' has no device '{path}'; there are: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUri:
+    driver: str
+    path: str
+    parameters: dict[str, str]
+
+
+def parse_uri(uri: str) -> DeviceUri:
+    """``driver``, ``driver://path?key=value&key=value``. INVALID_ARGUMENT when it is neither."""
+    head, _, query = uri.strip().partition("?")
+    driver, separator, path = head.partition("://")
+    if not driver or ":" in driver or (not separator and "/" in driver):
+        raise InvalidArgumentError(
+            f"'{uri}' is not a device URI; expected <driver> or <driver>://<ordinal or path>?<key>=<value>"
+        )
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"device URI '{uri}': '{query}' are not parameters of the form <key>=<value>&…"
+        ) from error
+    return DeviceUri(driver, unquote(path).strip("/"), dict(pairs))
+
+
+DriverFactory = Callable[[], Driver]
+
+
+class DriverRegistry:
+    """Driver factories by name; drivers are made when first asked for, and kept."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._factories: dict[str, tuple[str, DriverFactory]] = {}
+        self._drivers: dict[str, Driver] = {}
+
+    def register(self, name: str, description: str, factory: DriverFactory) -> None:
+        """ALREADY_EXISTS when the name is taken. A factory whose driver cannot start raises UNAVAILABLE."""
+        with self._lock:
+            if name in self._factories:
+                raise AlreadyExistsError(f"a driver '{name}' is registered already")
+            self._factories[name] = (description, factory)
+
+    def unregister(self, name: str) -> None:
+        """NOT_FOUND for an unknown name. Devices made by the driver live on."""
+        with self._lock:
+            if self._factories.pop(name, None) is None:
+                raise NotFoundError(f"no driver '{name}' registered")
+            self._drivers.pop(name, None)
+
+    def enumerate(self) -> list[tuple[str, str]]:
+        """(name, description) of every driver, in order of registration."""
+        with self._lock:
+            return [(name, description) for name, (description, _) in self._factories.items()]
+
+    def driver(self, name: str) -> Driver:
+        """NOT_FOUND for an unknown name; UNAVAILABLE when the driver cannot start."""
+        with self._lock:
+            driver = self._drivers.get(name)
+            row = self._factories.get(name)
+        if driver is not None:
+            return driver
+        if row is None:
+            known = ", ".join(name for name, _ in self.enumerate()) or "none"
+            raise NotFoundError(f"no driver '{name}' registered; there are: {known}")
+        driver = row[1]()
+        with self._lock:
+            return self._drivers.setdefault(name, driver)
+
+    def create_device(
+        self,
+        uri: str,
+        loaders: Sequence[ExecutableLoader] = (),
+        parameters: Mapping[str, str] | None = None,
+    ) -> Device:
+        """A new device by URI. ``parameters`` are defaults for those that the URI does not state."""
+        parsed = parse_uri(uri)
+        options = DeviceOptions({**(parameters or {}), **parsed.parameters}, tuple(loaders))
+        return self.driver(parsed.driver).create_device_by_path(parsed.path, options)

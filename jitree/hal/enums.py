@@ -1,0 +1,150 @@
+"""Bit sets and enumerations that compiled modules pass to the HAL.
+
+Objects keep the bits as plain integers (an ``IntFlag`` operation costs ten times an integer one); these
+classes name them: ``MemoryType(buffer.memory_type)``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+
+class MemoryType(enum.IntFlag):
+    """Where memory lies and who can reach it."""
+
+    NONE = 0
+    OPTIMAL = 0x1
+    HOST_VISIBLE = 0x2
+    HOST_COHERENT = 0x4
+    HOST_CACHED = 0x8
+    DEVICE_VISIBLE = 0x10
+    DEVICE_LOCAL = 0x30
+    HOST_LOCAL = 0x46
+
+
+class BufferUsage(enum.IntFlag):
+    """What a buffer may be used for."""
+
+    NONE = 0
+    TRANSFER_SOURCE = 0x1
+    TRANSFER_TARGET = 0x2
+    TRANSFER = 0x3
+    DISPATCH_INDIRECT_PARAMETERS = 0x100
+    DISPATCH_UNIFORM_READ = 0x200
+    DISPATCH_STORAGE_READ = 0x400
+    DISPATCH_STORAGE_WRITE = 0x800
+    DISPATCH_STORAGE = 0xC00
+    DEFAULT = 0xC03
+    DISPATCH_IMAGE_READ = 0x1000
+    DISPATCH_IMAGE_WRITE = 0x2000
+    DISPATCH_IMAGE = 0x3000
+    SHARING_EXPORT = 0x10000
+    SHARING_REPLICATE = 0x20000
+    SHARING_CONCURRENT = 0x40000
+    SHARING_IMMUTABLE = 0x80000
+    MAPPING_SCOPED = 0x1000000
+    MAPPING_PERSISTENT = 0x2000000
+    MAPPING_OPTIONAL = 0x4000000
+    MAPPING_ACCESS_RANDOM = 0x8000000
+    MAPPING = 0x9000000
+    MAPPING_ACCESS_SEQUENTIAL_WRITE = 0x10000000
+
+
+class MemoryAccess(enum.IntFlag):
+    NONE = 0
+    READ = 0x1
+    WRITE = 0x2
+    DISCARD = 0x4
+    DISCARD_WRITE = 0x6
+    ALL = 0x7
+    MAY_ALIAS = 0x8
+    UNALIGNED = 0x10
+    ANY = 0x20
+
+
+class BufferCompatibility(enum.IntFlag):
+    """What an allocator can do with memory of given properties."""
+
+    NONE = 0
+    ALLOCATABLE = 0x1
+    IMPORTABLE = 0x2
+    EXPORTABLE = 0x4
+    QUEUE_TRANSFER = 0x400
+    QUEUE_DISPATCH = 0x800
+
+
+class CommandBufferMode(enum.IntFlag):
+    DEFAULT = 0
+    """Submitted any number of times, also at the same time."""
+    ONE_SHOT = 0x1
+    NESTED = 0x2
+    """0.2 modules only: executed from other command buffers."""
+    ALLOW_INLINE_EXECUTION = 0x10
+    UNVALIDATED = 0x20
+    UNRETAINED = 0x40
+
+
+class CommandCategory(enum.IntFlag):
+    TRANSFER = 0x1
+    DISPATCH = 0x2
+    ANY = 0x3
+
+
+class ExecutionStage(enum.IntFlag):
+    COMMAND_ISSUE = 0x1
+    COMMAND_PROCESS = 0x2
+    DISPATCH = 0x4
+    TRANSFER = 0x8
+    COMMAND_RETIRE = 0x10
+    HOST = 0x20
+
+
+class DispatchFlags(enum.IntFlag):
+    """As numbered by releases from 3.7.0 on; earlier modules only pass 0."""
+
+    NONE = 0
+    DYNAMIC_INDIRECT_PARAMETERS = 0x1
+    STATIC_INDIRECT_PARAMETERS = 0x2
+    CUSTOM_DIRECT_ARGUMENTS = 0x4
+    DYNAMIC_INDIRECT_ARGUMENTS = 0x8
+    STATIC_INDIRECT_ARGUMENTS = 0x10
+    ALLOW_INLINE_EXECUTION = 0x20
+
+
+class SemaphoreCompatibility(enum.IntFlag):
+    """Who can wait for and signal a semaphore together with a device."""
+
+    NONE = 0
+    HOST_WAIT = 0x1
+    DEVICE_WAIT = 0x2
+    HOST_SIGNAL = 0x4
+    DEVICE_SIGNAL = 0x8
+    HOST_ONLY = 0x5
+    ALL = 0xF
+
+
+class WaitMode(enum.IntEnum):
+    ALL = 0
+    ANY = 1
+
+
+class CachingMode(enum.IntFlag):
+    """What a loader may do with the bytes of an executable."""
+
+    NONE = 0
+    ALIAS_PROVIDED_DATA = 0x1
+    """They stay as they are for the life of the executable: no copy is needed."""
+
+
+QUEUE_AFFINITY_ANY: Final = -1
+"""All bits of the 64-bit set of queues."""
+WHOLE_BUFFER: Final = -1
+"""As a length: the rest of the buffer behind the offset."""
+
+MAXIMUM_UPDATE: Final = 65536
+"""Bytes of one ``update_buffer`` or ``queue.update``."""
+MAXIMUM_BINDINGS: Final = 32
+"""Of one dispatch."""
+MAXIMUM_PAYLOAD: Final = 2**63 - 1
+"""Of a timeline semaphore."""

@@ -1,0 +1,116 @@
+"""Executables, the loaders that make them, and the cache that asks the loaders."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from jitree.errors import NotFoundError, StatusCode, StatusError
+from jitree.hal.enums import CachingMode
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLayout:
+    """What one function of an executable of ABI 0.2 to 0.4 takes."""
+
+    constant_count: int
+    """32-bit words."""
+    bindings: tuple[tuple[int, int], ...]
+    """(set, binding) in the order in which the function gets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableParameters:
+    format: str
+    data: memoryview
+    """Kept by the executable when ``caching_mode`` says it stays as it is, else copied as needed."""
+    constants: tuple[int, ...] = ()
+    """32-bit specialization constants, unsigned."""
+    caching_mode: CachingMode = CachingMode.NONE
+    layouts: tuple[PipelineLayout, ...] = ()
+    """One per function for ABI 0.2 to 0.4, else empty."""
+
+
+@runtime_checkable
+class Executable(Protocol):
+    """A loaded executable: functions by ordinal."""
+
+    @property
+    def function_count(self) -> int: ...
+
+    def function_name(self, ordinal: int) -> str:
+        """The symbol name, or ``""`` when the executable has no names."""
+
+    def lookup(self, name: str) -> int:
+        """The ordinal of a function. NOT_FOUND when there is none, UNAVAILABLE without names."""
+
+    def constant_count(self, ordinal: int) -> int | None:
+        """32-bit words it takes; None when the executable does not say."""
+
+    def binding_count(self, ordinal: int) -> int | None: ...
+
+
+@runtime_checkable
+class LocalExecutable(Executable, Protocol):
+    """One that the local drivers can run."""
+
+    def entry_point(self, ordinal: int) -> int:
+        """Address of the function's ENTRY_POINT record (``hal.local.commands``), valid as long as the executable."""
+
+    def local_memory(self, ordinal: int) -> int:
+        """Bytes of memory a workgroup needs for itself."""
+
+
+class ExecutableLoader(abc.ABC):
+    """Makes executables of the formats it knows; handed to devices by whoever creates them."""
+
+    @abc.abstractmethod
+    def query_support(self, format: str) -> bool:
+        """Whether the loader takes executables of this format."""
+
+    @abc.abstractmethod
+    def try_load(self, parameters: ExecutableParameters) -> Executable:
+        """Loads one. CANCELLED or NOT_FOUND let the next loader try."""
+
+    def query_i64(self, category: str, key: str) -> int | None:
+        """Answers device queries that only the loader can (``hal.cpu`` :: feature); None = not known."""
+        return None
+
+
+_NEXT_LOADER = (StatusCode.CANCELLED, StatusCode.NOT_FOUND)
+
+
+class ExecutableCache:
+    """Asks loaders in order; what it prepares can be used on the device it was created for."""
+
+    def __init__(self, identifier: str, loaders: Sequence[ExecutableLoader]) -> None:
+        self.identifier = identifier
+        self._loaders = tuple(loaders)
+
+    def can_prepare_format(self, format: str) -> bool:
+        return any(loader.query_support(format) for loader in self._loaders)
+
+    def prepare_executable(self, parameters: ExecutableParameters) -> Executable:
+        """Loads an executable.
+
+        NOT_FOUND naming the format when no loader takes it. When loaders took it and passed, the cause that the first
+        one gave is raised.
+        """
+        cause: StatusError | None = None
+        for loader in self._loaders:
+            if not loader.query_support(parameters.format):
+                continue
+            try:
+                return loader.try_load(parameters)
+            except StatusError as error:
+                if error.code not in _NEXT_LOADER:
+                    raise
+                cause = cause or error
+        if cause is not None:
+            raise cause.with_context(f"loading an executable of format '{parameters.format}'")
+        raise NotFoundError(
+            f"no loader of this device takes executables of format '{parameters.format}'; compile the module for this "
+            "machine or use another device"
+        )

@@ -1,0 +1,128 @@
+"""Fences: sets of timeline points that order work between queues and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Iterable
+from typing import TYPE_CHECKING
+
+from jitree.errors import StatusCode, StatusError
+from jitree.hal.enums import WaitMode
+from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again, wait_for, when_reached
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from jitree.hal.device import Device
+
+
+class Fence(Awaitable[None]):
+    """Reached when every semaphore's payload is at least its value, failed when any semaphore has failed.
+
+    Where a fence may be None (wait and signal fences of queue operations), None means already reached. ``await
+    fence`` works in any asyncio loop; the loop stays responsive.
+    """
+
+    __slots__ = ("__weakref__", "timepoints")
+
+    def __init__(self, timepoints: Iterable[tuple[Semaphore, int]] = ()) -> None:
+        self.timepoints: tuple[tuple[Semaphore, int], ...] = tuple(timepoints)
+
+    @classmethod
+    def create(cls, device: Device) -> Fence:
+        """A fence on a new semaphore of the device: payload 0, reached at 1."""
+        return cls(((device.create_semaphore(0), 1),))
+
+    @classmethod
+    def join(cls, fences: Iterable[Fence | None]) -> Fence | None:
+        """The union, per semaphore the larger value; None when there is nothing to wait for."""
+        present = [fence for fence in fences if fence is not None]
+        if not present:
+            return None
+        merged: dict[Semaphore, int] = {}
+        for fence in present:
+            for semaphore, value in fence.timepoints:
+                merged[semaphore] = max(value, merged.get(semaphore, 0))
+        return cls(merged.items())
+
+    def is_reached(self) -> bool:
+        """Without raising: False while pending and when failed."""
+        return all(semaphore.is_reached(value) for semaphore, value in self.timepoints)
+
+    @property
+    def failure(self) -> StatusError | None:
+        """The failure of the first failed semaphore, or None. Raise a copy (``semaphore.again``), not the object."""
+        for semaphore, _ in self.timepoints:
+            if semaphore.failure is not None:
+                return semaphore.failure
+        return None
+
+    def query(self) -> StatusCode:
+        """OK when reached, DEFERRED while pending, else the code of the failure."""
+        failure = self.failure
+        if failure is not None:
+            return failure.code
+        return StatusCode.OK if self.is_reached() else StatusCode.DEFERRED
+
+    def signal(self) -> None:
+        """Raises each semaphore to its value."""
+        for semaphore, value in self.timepoints:
+            semaphore.advance(value)
+
+    def fail(self, error: StatusError) -> None:
+        for semaphore, _ in self.timepoints:
+            semaphore.fail(error)
+
+    def wait(self, timeout: float | None = None) -> StatusCode:
+        """Waits with the GIL released: OK, or DEADLINE_EXCEEDED when ``timeout`` seconds have passed.
+
+        None waits for ever, 0 looks only. Raises the failure of a failed fence.
+        """
+        return wait_fences((self,), timeout)
+
+    def on_reached(self, callback: ReachedCallback) -> list[Timepoint]:
+        """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is so now."""
+        return when_reached(self.timepoints, WaitMode.ALL, callback)
+
+    def __await__(self) -> Generator[object, None, None]:
+        if self.is_reached():
+            return
+        yield from self._as_future().__await__()
+
+    def _as_future(self) -> asyncio.Future[None]:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def settle(failure: StatusError | None) -> None:
+            if future.cancelled():
+                return
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(again(failure))
+
+        def reached(failure: StatusError | None) -> None:
+            try:
+                loop.call_soon_threadsafe(settle, failure)
+            except RuntimeError:
+                if not loop.is_closed():  # nobody is left to tell when it is
+                    raise
+
+        open_points = self.on_reached(reached)
+
+        def forget(done: asyncio.Future[None]) -> None:
+            if done.cancelled():
+                for timepoint in open_points:
+                    timepoint.cancel()
+
+        future.add_done_callback(forget)
+        return future
+
+
+def wait_fences(fences: Iterable[Fence | None], timeout: float | None = None) -> StatusCode:
+    """Waits for all; None elements are skipped. Results and errors as :meth:`Fence.wait`."""
+    points = [point for fence in fences if fence is not None for point in fence.timepoints]
+    if all(semaphore.is_reached(value) for semaphore, value in points):
+        return StatusCode.OK
+    return StatusCode.OK if wait_for(points, WaitMode.ALL, timeout) else StatusCode.DEADLINE_EXCEEDED

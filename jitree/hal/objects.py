@@ -1,0 +1,177 @@
+"""Small objects of a device: events, channels and files."""
+
+from __future__ import annotations
+
+import abc
+import os
+from typing import Protocol
+
+from jitree.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    status_error,
+)
+from jitree.errors import StatusCode as Code
+from jitree.hal.enums import MemoryAccess
+
+
+class Event:
+    """Orders commands inside a command buffer more finely than a barrier. The local drivers need nothing of it."""
+
+    __slots__ = ("__weakref__", "flags", "queue_affinity")
+
+    def __init__(self, queue_affinity: int, flags: int = 0) -> None:
+        self.queue_affinity = queue_affinity
+        self.flags = flags
+
+
+class Channel(Protocol):
+    """A group of devices that take part in collective operations."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def split(self, color: int, key: int, flags: int = 0) -> Channel:
+        """The part of the channel whose members give the same color, ranked by key."""
+
+
+class ChannelProvider(Protocol):
+    """Where a device learns rank, count and id when a program does not state them."""
+
+    def query_default_rank_and_count(self) -> tuple[int, int]: ...
+
+    def exchange_default_id(self, identifier: bytes) -> bytes: ...
+
+
+class File(abc.ABC):
+    """Bytes that queues read from and write to; offsets and lengths in bytes."""
+
+    __slots__ = ("__weakref__", "access", "name")
+
+    def __init__(self, access: int, name: str) -> None:
+        self.access = access
+        self.name = name
+
+    @property
+    @abc.abstractmethod
+    def length(self) -> int: ...
+
+    @abc.abstractmethod
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fills ``target``. OUT_OF_RANGE when the file ends before."""
+
+    @abc.abstractmethod
+    def write_from(self, source: memoryview, offset: int) -> None: ...
+
+    def check(self, access: MemoryAccess, offset: int, length: int) -> None:
+        """PERMISSION_DENIED for access that was not asked for at opening, OUT_OF_RANGE outside the file."""
+        if not self.access & access:
+            verb = "written" if access & MemoryAccess.WRITE else "read"
+            raise PermissionDeniedError(f"file {self.name} cannot be {verb}: it was opened without that access")
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise OutOfRangeError(
+                f"bytes {offset} to {offset + length} are outside file {self.name} of {self.length} bytes"
+            )
+
+
+class MemoryFile(File):
+    """Host bytes as a file; they are kept, not copied."""
+
+    __slots__ = ("contents",)
+
+    def __init__(self, contents: memoryview, access: int, name: str = "in memory") -> None:
+        super().__init__(access, name)
+        self.contents = contents.cast("B") if contents.nbytes else memoryview(b"")
+        if access & MemoryAccess.WRITE and self.contents.readonly and contents.nbytes:
+            raise PermissionDeniedError(f"file {name} cannot be opened for writing: its memory is read-only")
+
+    @property
+    def length(self) -> int:
+        return self.contents.nbytes
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        self.check(MemoryAccess.READ, offset, target.nbytes)
+        target[:] = self.contents[offset : offset + target.nbytes]
+
+    def write_from(self, source: memoryview, offset: int) -> None:
+        self.check(MemoryAccess.WRITE, offset, source.nbytes)
+        self.contents[offset : offset + source.nbytes] = source
+
+
+class DescriptorFile(File):
+    """An open file; positions of other users do not matter (``pread``, ``pwrite``). The GIL is released meanwhile."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int, access: int, name: str) -> None:
+        """Takes over ``descriptor``."""
+        super().__init__(access, name)
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], access: int) -> DescriptorFile:
+        """NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, naming the path."""
+        mode = os.O_RDWR if access & MemoryAccess.WRITE else os.O_RDONLY
+        name = os.fspath(path)
+        try:
+            return cls(os.open(name, mode | os.O_CLOEXEC), access, f"'{name}'")
+        except FileNotFoundError as error:
+            raise NotFoundError(f"no file '{name}'") from error
+        except PermissionError as error:
+            raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
+        except OSError as error:
+            raise status_error(Code.UNAVAILABLE, f"file '{name}' cannot be opened: {error.strerror}") from error
+
+    def __del__(self) -> None:
+        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    @property
+    def length(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        self.check(MemoryAccess.READ, offset, target.nbytes)
+        done = 0
+        while done < target.nbytes:
+            count = os.preadv(self._descriptor, [target[done:]], offset + done)
+            if count == 0:
+                raise OutOfRangeError(f"file {self.name} ended at {offset + done} bytes while it was read")
+            done += count
+
+    def write_from(self, source: memoryview, offset: int) -> None:
+        self.check(MemoryAccess.WRITE, offset, 0)
+        done = 0
+        while done < source.nbytes:
+            count = os.pwrite(self._descriptor, source[done:], offset + done)
+            if count == 0:
+                raise InternalError(f"file {self.name} took no more bytes at {offset + done}")
+            done += count
+
+
+FileSource = memoryview | bytes | bytearray | str | os.PathLike[str]
+"""What files are imported from: memory, or a path."""
+
+
+def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1) -> File:
+    """The file of ``source``; a part of memory (length -1 = the rest), or a whole path.
+
+    INVALID_ARGUMENT without any access; for errors of opening see :meth:`DescriptorFile.open`.
+    """
+    if not access & MemoryAccess.ALL:
+        raise InvalidArgumentError("a file must be imported for reading, writing or both")
+    if not isinstance(source, memoryview | bytes | bytearray):
+        return DescriptorFile.open(source, access)
+    view = memoryview(source)
+    view = view.cast("B") if view.nbytes else memoryview(b"")
+    end = view.nbytes if length == -1 else offset + length
+    if not 0 <= offset <= end <= view.nbytes:
+        raise OutOfRangeError(f"bytes {offset} to {end} are outside the {view.nbytes} bytes of the file's memory")
+    return MemoryFile(view[offset:end], access)

@@ -1,0 +1,247 @@
+"""Timeline semaphores: a payload that only grows, and who waits for it.
+
+Everything here is correct with threads that run at the same time: payload and failure change under the
+semaphore's lock, callbacks run outside of it. A payload once reached stays reached and a failure is never
+taken back, so reading either without the lock can only miss news, which the locked path then sees.
+"""
+
+from __future__ import annotations
+
+import time
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable, Sequence
+
+from jitree.errors import InvalidArgumentError, StatusError
+from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
+
+ReachedCallback = Callable[[StatusError | None], None]
+"""Called once, with None when the value was reached and with the failure otherwise, on the thread that caused it.
+Must be short, must not block and must not raise."""
+
+
+def again(error: StatusError) -> StatusError:
+    """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next."""
+    copy = type(error)(error.message, *error.contexts)
+    copy.backtrace = list(error.backtrace)
+    copy.__cause__ = error.__cause__ or error
+    return copy
+
+
+class Timepoint:
+    """A callback registered for a value of a semaphore."""
+
+    __slots__ = ("_callback", "_semaphore", "value")
+
+    def __init__(self, semaphore: Semaphore, value: int, callback: ReachedCallback) -> None:
+        self._semaphore = semaphore
+        self._callback = callback
+        self.value = value
+
+    def cancel(self) -> bool:
+        """Takes the callback back; False when it has been called or is being called."""
+        return self._semaphore._forget(self)
+
+
+class Semaphore:
+    """A timeline semaphore on the host."""
+
+    __slots__ = ("__weakref__", "_failure", "_lock", "_timepoints", "_value")
+
+    def __init__(self, initial_value: int = 0) -> None:
+        self._lock = allocate_lock()
+        self._value = initial_value
+        self._failure: StatusError | None = None
+        self._timepoints: dict[Timepoint, None] | None = None
+
+    @property
+    def failure(self) -> StatusError | None:
+        """The failure, or None. To raise it use :meth:`query`, which makes a copy."""
+        return self._failure
+
+    def query(self) -> int:
+        """The payload. Raises the failure of a failed semaphore."""
+        failure = self._failure
+        if failure is not None:
+            raise again(failure)
+        return self._value
+
+    def is_reached(self, value: int) -> bool:
+        """Whether the payload is at least ``value`` and the semaphore has not failed; costs nothing."""
+        return self._failure is None and self._value >= value
+
+    def signal(self, value: int) -> None:
+        """Raises the payload to ``value``, which must be larger than the present one (INVALID_ARGUMENT).
+
+        Raises the failure of a failed semaphore.
+        """
+        if not 0 < value <= MAXIMUM_PAYLOAD:
+            raise InvalidArgumentError(
+                f"a semaphore cannot be signalled to {value}; payloads are 1 to {MAXIMUM_PAYLOAD}"
+            )
+        with self._lock:
+            present, failure = self._value, self._failure
+            if failure is None and value > present:
+                self._value = value
+                due = self._take_due(value)
+        if failure is not None:
+            raise again(failure)
+        if value <= present:
+            raise InvalidArgumentError(
+                f"a semaphore at {present} cannot be signalled to {value}: payloads only grow"
+            )
+        _call(due, None)
+
+    def advance(self, value: int) -> None:
+        """Raises the payload to at least ``value``; nothing happens when it is there already or has failed."""
+        with self._lock:
+            if self._failure is not None or value <= self._value:
+                return
+            self._value = value
+            due = self._take_due(value)
+        if due:
+            _call(due, None)
+
+    def fail(self, error: StatusError) -> None:
+        """Fails the semaphore for good; the first failure stays."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+            due = tuple(self._timepoints or ())
+            self._timepoints = None
+        _call(due, error)
+
+    def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
+        """Calls ``callback`` once when ``value`` is reached or the semaphore fails.
+
+        Called at once, with None returned, when that is so already; otherwise the timepoint can be cancelled.
+        """
+        if self._failure is None and self._value < value:
+            with self._lock:
+                if self._failure is None and self._value < value:
+                    timepoint = Timepoint(self, value, callback)
+                    if self._timepoints is None:
+                        self._timepoints = {}
+                    self._timepoints[timepoint] = None
+                    return timepoint
+        callback(self._failure)
+        return None
+
+    def wait(self, value: int, timeout: float | None = None) -> bool:
+        """Waits until the payload is at least ``value``; the GIL is released meanwhile.
+
+        ``timeout`` in seconds, None = for ever, 0 = look only. False when the time ran out. Raises the failure of a
+        failed semaphore.
+        """
+        if self._failure is None and self._value >= value:
+            return True
+        return wait_for(((self, value),), WaitMode.ALL, timeout)
+
+    def _take_due(self, value: int) -> Sequence[Timepoint]:
+        timepoints = self._timepoints
+        if not timepoints:
+            return ()
+        due = [timepoint for timepoint in timepoints if timepoint.value <= value]
+        for timepoint in due:
+            del timepoints[timepoint]
+        return due
+
+    def _forget(self, timepoint: Timepoint) -> bool:
+        with self._lock:
+            if not self._timepoints or timepoint not in self._timepoints:
+                return False
+            del self._timepoints[timepoint]
+            return True
+
+
+def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:
+    """Calls all; a callback that raises is a bug, which is reported after the others have been called."""
+    raised: BaseException | None = None
+    for timepoint in due:
+        try:
+            timepoint._callback(failure)
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised
+
+
+class Countdown:
+    """Collects the callbacks of several timepoints into one: all reached, any reached, or the first failure."""
+
+    __slots__ = ("_done", "_lock", "_remaining", "failure")
+
+    def __init__(self, remaining: int, done: ReachedCallback) -> None:
+        self._lock = allocate_lock()
+        self._remaining = remaining
+        self._done = done
+        self.failure: StatusError | None = None
+
+    def __call__(self, failure: StatusError | None) -> None:
+        with self._lock:
+            if self._remaining == 0:
+                return
+            self._remaining = 0 if failure is not None else self._remaining - 1
+            if self._remaining:
+                return
+            self.failure = failure
+        self._done(failure)
+
+
+def when_reached(
+    points: Iterable[tuple[Semaphore, int]], mode: WaitMode, callback: ReachedCallback
+) -> list[Timepoint]:
+    """Calls ``callback`` once: when all or any of the points are reached, or with the first failure.
+
+    Returns the timepoints that are still open; they can be cancelled, with no call made once all are.
+    """
+    points = tuple(points)
+    if not points:
+        callback(None)
+        return []
+    if len(points) > 1:
+        callback = Countdown(len(points) if mode == WaitMode.ALL else 1, callback)
+    registered = (semaphore.on_reached(value, callback) for semaphore, value in points)
+    return [timepoint for timepoint in registered if timepoint is not None]
+
+
+def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: float | None) -> bool:
+    """Blocks until all or any of the points are reached; arguments and result as :meth:`Semaphore.wait`."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    wake = allocate_lock()
+    wake.acquire()
+    failures: list[StatusError | None] = []
+
+    def reached(failure: StatusError | None) -> None:
+        failures.append(failure)
+        wake.release()
+
+    open_points = when_reached(points, mode, reached)
+    if not failures:
+        if deadline is None:
+            wake.acquire()
+        elif not _acquire_until(wake, deadline):
+            for timepoint in open_points:
+                timepoint.cancel()
+            if not failures:
+                return False
+    elif open_points:
+        for timepoint in open_points:
+            timepoint.cancel()
+    failure = failures[0]
+    if failure is not None:
+        raise again(failure)
+    return True
+
+
+_LONGEST_ACQUIRE = 1e6
+"""Seconds; ``lock.acquire`` refuses time-outs beyond about 292 years, and rounding makes shorter ones safer."""
+
+
+def _acquire_until(lock: object, deadline: float) -> bool:
+    while True:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return lock.acquire(False)  # type: ignore[attr-defined, no-any-return]
+        if lock.acquire(True, min(remaining, _LONGEST_ACQUIRE)):  # type: ignore[attr-defined]
+            return True
