@@ -1,0 +1,77 @@
+"""``vm.buffer``: bytes that VM code reads and writes directly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE
+from jitree.regs.memory import Bytes, address_of, zeroed
+
+if TYPE_CHECKING:
+    from jitree.regs.handles import HandleTable
+
+DEFAULT_ALIGNMENT: Final = 64
+"""What compiled kernels assume of the memory they are given."""
+
+
+class VmBuffer:
+    """``length`` bytes at ``address``: owned zero-filled memory, or an alias made by :meth:`alias`.
+
+    ``data`` (numpy uint8) and ``view`` (memoryview of bytes) show the same memory and keep it alive;
+    ``np.asarray(buffer)`` aliases it too, ``bytes(buffer)`` copies it.
+    """
+
+    __slots__ = ("__weakref__", "access", "address", "data", "length", "view")
+
+    access: int
+    """ACCESS_READ, with ACCESS_WRITE if VM code may change the bytes."""
+
+    def __init__(self, length: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
+        """INVALID_ARGUMENT for a negative length, RESOURCE_EXHAUSTED if there is no such room."""
+        if length < 0:
+            raise InvalidArgumentError(f"a buffer of {length} bytes")
+        try:
+            data = zeroed(length, max(alignment, DEFAULT_ALIGNMENT))
+        except (MemoryError, ValueError, OverflowError):
+            raise ResourceExhaustedError(f"no memory for a buffer of {length} bytes") from None
+        self._show(data, ACCESS_READ | ACCESS_WRITE)
+
+    @classmethod
+    def alias(cls, source: Any) -> VmBuffer:
+        """A buffer over the bytes of an object with the buffer protocol (C-contiguous, any alignment);
+        writable when the source is."""
+        data: Bytes = np.frombuffer(source, np.uint8)
+        buffer = cls.__new__(cls)
+        buffer._show(data, ACCESS_READ | ACCESS_WRITE if data.flags.writeable else ACCESS_READ)
+        return buffer
+
+    def _show(self, data: Bytes, access: int) -> None:
+        self.data = data
+        self.view = data.data
+        self.length = len(data)
+        self.address = address_of(data)
+        self.access = access
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.access & ACCESS_WRITE)
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        table.set_extent(address, self.address, self.length)
+        table.set_word(address, "access", self.access)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __bytes__(self) -> bytes:
+        return self.view.tobytes()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.data, dtype=dtype, copy=bool(copy)) if copy or dtype else self.data
+
+    def __repr__(self) -> str:
+        return f"<VmBuffer of {self.length} bytes{'' if self.writable else ', read-only'}>"

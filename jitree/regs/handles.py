@@ -1,0 +1,190 @@
+"""Handles: counted references to Python objects that machine code can copy, move and drop.
+
+A handle is the address of a 64-byte entry (:data:`jitree.regs.layout.ENTRY`) in one region that never moves.
+The entry counts the references that registers, globals and lists hold; as long as it is not free the table
+keeps the object alive. Machine code counts by itself; entries whose count it brought to zero it links into
+the list of STATE.released, which :meth:`HandleTable.drain` frees.
+
+A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
+the garbage collector finds) waits in ``deferred``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from jitree.errors import InternalError, ResourceExhaustedError
+from jitree.regs.layout import ENTRY, KIND_FREE, STATE
+from jitree.regs.memory import Block
+from jitree.regs.ref_types import RefTypes
+
+CAPACITY: Final = 1 << 20
+"""Live objects per table. Untouched entries cost address space only."""
+
+_KIND: Final = ENTRY.word("kind")
+_COUNT: Final = ENTRY.word("count")
+_ADDRESS: Final = ENTRY.word("address")
+_LENGTH: Final = ENTRY.word("length")
+_NUMBER: Final = ENTRY.word("number")
+_LINK: Final = ENTRY.word("link")
+_RELEASED: Final = STATE.word("released")
+_POISON: Final = bytes(ENTRY.size)
+assert KIND_FREE == 0
+
+
+class HandleTable:
+    """The handles of one context.
+
+    ``base`` is the region's address; ``i32`` and ``i64`` view it. The entry of handle ``h`` starts at
+    ``(h - base) >> 2`` in ``i32``.
+    """
+
+    __slots__ = (
+        "_addresses", "_bytes", "_free", "_memory", "_objects", "base", "capacity", "deferred", "i32", "i64",
+        "ref_types",
+    )  # fmt: skip
+
+    def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
+        self.ref_types = ref_types
+        self.capacity = capacity
+        self._memory = Block(capacity * ENTRY.size)
+        self.base = self._memory.address
+        self.i32 = self._memory.i32
+        self.i64 = self._memory.i64
+        self._bytes = self._memory.array.data
+        self._objects: list[object] = []
+        self._addresses: dict[int, int] = {}
+        self._free: list[int] = []
+        self.deferred: deque[Iterable[int]] = deque()
+
+    @property
+    def live_count(self) -> int:
+        """Objects that some register, global or list refers to."""
+        return len(self._addresses)
+
+    def count(self, address: int) -> int:
+        """References to a live handle."""
+        return self.i32[((address - self.base) >> 2) + _COUNT]
+
+    def kind(self, address: int) -> int:
+        """The type number of the object of a handle, KIND_FREE for null."""
+        return self.i32[((address - self.base) >> 2) + _KIND] if address else KIND_FREE
+
+    def wrap(self, obj: object) -> int:
+        """A new reference to an object; 0 for None. The same object always has the same handle.
+
+        INVALID_ARGUMENT if its class is no ref type, RESOURCE_EXHAUSTED when the table is full.
+        """
+        if obj is None:
+            return 0
+        address = self._addresses.get(id(obj))
+        if address is not None:
+            self.i32[((address - self.base) >> 2) + _COUNT] += 1
+            return address
+        kind = self.ref_types.id_of(obj)
+        if self._free:
+            number = self._free.pop()
+            self._objects[number] = obj
+        elif len(self._objects) < self.capacity:
+            number = len(self._objects)
+            self._objects.append(obj)
+        else:
+            raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
+        address = self.base + number * ENTRY.size
+        word = number * (ENTRY.size // 4)
+        self.i32[word + _KIND] = kind
+        self.i32[word + _COUNT] = 1
+        self.i32[word + _NUMBER] = number
+        self._addresses[id(obj)] = address
+        fill = getattr(obj, "fill_entry", None)
+        if fill is not None:
+            try:
+                fill(self, address)
+            except BaseException:
+                self._free_entry(address)
+                raise
+        return address
+
+    def retain(self, address: int) -> int:
+        """Adds a reference and returns the handle."""
+        if address:
+            self.i32[((address - self.base) >> 2) + _COUNT] += 1
+        return address
+
+    def release(self, address: int) -> None:
+        """Drops a reference; the last one frees the entry and lets go of the object."""
+        if address:
+            word = ((address - self.base) >> 2) + _COUNT
+            count = self.i32[word] - 1
+            self.i32[word] = count
+            if count <= 0:
+                self._free_entry(address)
+                if self.deferred:
+                    self.drain_deferred()
+
+    def take(self, address: int) -> object | None:
+        """The object of a handle whose reference the caller gives up."""
+        if not address:
+            return None
+        obj = self._objects[(address - self.base) >> 6]
+        self.release(address)
+        return obj
+
+    def release_all(self, addresses: Iterable[int]) -> None:
+        """Drops one reference of each handle; nulls are skipped."""
+        for address in addresses:
+            if address:
+                self.release(address)
+
+    def drain(self, state: memoryview) -> None:
+        """Frees the entries that machine code released: the list in a STATE block (viewed as 64-bit words).
+
+        Must run before anything else happens to the table after machine code ran.
+        """
+        address = state[_RELEASED]
+        state[_RELEASED] = 0
+        while address:
+            following = self.i64[((address - self.base) >> 3) + _LINK]
+            self._free_entry(address)
+            address = following
+        if self.deferred:
+            self.drain_deferred()
+
+    def drain_deferred(self) -> None:
+        """Drops the references that objects held which died outside the table's control."""
+        while self.deferred:
+            self.release_all(self.deferred.popleft())
+
+    def _free_entry(self, address: int) -> None:
+        number = (address - self.base) >> 6
+        obj = self._objects[number]
+        word = number * (ENTRY.size // 4)
+        if self.i32[word + _KIND] == KIND_FREE or self.i32[word + _COUNT] < 0:
+            raise InternalError(f"reference of a freed object dropped (handle {number}): a counting error")
+        # All zero is the poison: a stale handle has kind KIND_FREE and length 0, which every check refuses.
+        self._bytes[word * 4 : word * 4 + ENTRY.size] = _POISON
+        self._objects[number] = None
+        del self._addresses[id(obj)]
+        self._free.append(number)
+        forget = getattr(obj, "leave_entry", None)
+        if forget is not None:
+            forget(self)
+
+    def set_extent(self, address: int, data: int, length: int) -> None:
+        """Publishes the address and length of an object's data in its entry."""
+        word = (address - self.base) >> 3
+        self.i64[word + _ADDRESS] = data
+        self.i64[word + _LENGTH] = length
+
+    def set_word(self, address: int, field: str, value: int) -> None:
+        """Publishes any other field of ENTRY."""
+        if ENTRY.types[field] == "i32":
+            self.i32[((address - self.base) >> 2) + ENTRY.word(field)] = value
+        else:
+            self.i64[((address - self.base) >> 3) + ENTRY.word(field)] = value
+
+    def object(self, address: int) -> object | None:
+        """The object of a handle, None for null."""
+        return self._objects[(address - self.base) >> 6] if address else None

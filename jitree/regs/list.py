@@ -1,0 +1,326 @@
+"""``vm.list``: growable lists of values or references, in memory that machine code indexes directly.
+
+A slot is a tag and 64 bits (:data:`jitree.regs.layout.LIST_SLOT`). A list belongs to no handle table until
+VM code first sees it: until then the references it holds are Python objects, afterwards they are handles of
+that table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+)
+from jitree.regs.layout import (
+    LIST_EMPTY,
+    LIST_F32,
+    LIST_F64,
+    LIST_I8,
+    LIST_I16,
+    LIST_I32,
+    LIST_I64,
+    LIST_REF,
+    LIST_SLOT,
+    LIST_VARIANT,
+    VALUE_TYPE_CODES,
+)
+from jitree.regs.memory import address_of
+
+if TYPE_CHECKING:
+    from jitree.regs.handles import HandleTable
+
+MAXIMUM_CAPACITY: Final = 1 << 26
+"""Slots of one list, 1 GiB. Programs keep a handful; more is a program gone wrong, which must not take the
+machine's memory with it."""
+
+_WORDS: Final = LIST_SLOT.size // 8
+_INTEGER_BITS: Final = {LIST_I8: 8, LIST_I16: 16, LIST_I32: 32, LIST_I64: 64}
+_NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
+_F32: Final = struct.Struct("<f")
+_F64: Final = struct.Struct("<d")
+
+
+def _f32_bits(value: float) -> int:
+    try:
+        return int.from_bytes(_F32.pack(value), "little")
+    except OverflowError:  # beyond binary32: infinity, as the conversion instruction gives
+        return 0x7F800000 if value > 0 else 0xFF800000
+
+
+def _signed(value: int, bits: int) -> int:
+    half = 1 << (bits - 1)
+    return ((value + half) & ((1 << bits) - 1)) - half
+
+
+def to_bits(code: int, value: float) -> int:
+    """The slot contents of a value of a LIST_* value code; integers are truncated and sign extended."""
+    bits = _INTEGER_BITS.get(code)
+    if bits is not None:
+        return _signed(int(value), bits)
+    if code == LIST_F32:
+        return _f32_bits(value)
+    return int.from_bytes(_F64.pack(value), "little", signed=True)
+
+
+def from_bits(code: int, bits: int) -> int | float:
+    """The value of slot contents of a LIST_* value code."""
+    if code == LIST_F32:
+        return float(_F32.unpack(struct.pack("<I", bits & 0xFFFFFFFF))[0])
+    if code == LIST_F64:
+        return float(_F64.unpack(struct.pack("<q", bits))[0])
+    return bits
+
+
+def convert(source: int, bits: int, target: int) -> int:
+    """Slot contents of code ``target`` from those of code ``source``: integers change width, floats convert,
+    and between integers and floats the result is 0."""
+    if source == target:
+        return bits
+    if target in _INTEGER_BITS:
+        return _signed(bits, _INTEGER_BITS[target]) if source in _INTEGER_BITS else 0
+    return 0 if source in _INTEGER_BITS else to_bits(target, from_bits(source, bits))
+
+
+class VmList:
+    """A list of elements of one type: a LIST_* code, LIST_VARIANT (anything) or the number of a ref type.
+
+    From Python it reads like a sequence (integers, floats, objects, None) and is filled by :meth:`append`.
+    A list that VM code uses belongs to that context's thread.
+    """
+
+    __slots__ = (
+        "__weakref__", "_objects", "_slots", "capacity", "element_type", "handle", "size", "table", "words",
+    )  # fmt: skip
+
+    def __init__(self, element_type: int | str = LIST_VARIANT, capacity: int = 0) -> None:
+        """``element_type`` may be the name of a value type. RESOURCE_EXHAUSTED for a huge capacity."""
+        if isinstance(element_type, str):
+            element_type = VALUE_TYPE_CODES[element_type]
+        self.element_type = element_type
+        self.size = 0
+        self.capacity = 0
+        self.table: HandleTable | None = None
+        """Whose handles the references in the slots are; None while they are Python objects."""
+        self.handle = 0
+        """The list's own entry in that table while VM code refers to it."""
+        self._objects: dict[int, object] = {}
+        self._slots = np.zeros(0, np.int64)
+        self.words = self._slots.data
+        """Tag and bits of each slot, alternating."""
+        self.reserve(capacity)
+
+    # -- handle table ------------------------------------------------------------------------------
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """VM code of ``table``'s context is about to see the list.
+
+        FAILED_PRECONDITION while another context uses it.
+        """
+        if self.table is not table:
+            if self.handle:
+                raise FailedPreconditionError("the vm.list is in use by another context")
+            self._unbind()
+            self._bind(table)
+        self.handle = address
+        table.set_word(address, "element_type", self.element_type)
+        self._publish()
+
+    def leave_entry(self, table: HandleTable) -> None:
+        """VM code no longer refers to the list."""
+        self.handle = 0
+
+    def _bind(self, table: HandleTable) -> None:
+        self.table = table
+        objects, self._objects = self._objects, {}
+        for index, obj in objects.items():
+            handle = table.wrap(obj)
+            self.words[index * _WORDS + 1] = handle
+            if self.element_type > 0:
+                self._check_type(handle)
+
+    def _unbind(self) -> None:
+        table, self.table = self.table, None
+        if table is not None:
+            for index in range(self.size):
+                if self.words[index * _WORDS] == LIST_REF:
+                    self._objects[index] = table.object(self.words[index * _WORDS + 1])
+                    table.deferred.append((self.words[index * _WORDS + 1],))
+                    self.words[index * _WORDS + 1] = 0
+
+    def _publish(self) -> None:
+        if self.handle and self.table is not None:
+            self.table.set_extent(self.handle, address_of(self._slots), self.size)
+            self.table.set_word(self.handle, "rank", self.capacity)
+
+    def __del__(self) -> None:
+        table = getattr(self, "table", None)
+        if table is not None and self.holds_references:
+            table.deferred.append(self._handles(0))
+
+    @property
+    def holds_references(self) -> bool:
+        """Whether elements may be references."""
+        return self.element_type > 0 or self.element_type in (LIST_VARIANT, LIST_REF)
+
+    def _handles(self, start: int) -> list[int]:
+        words = self.words[start * _WORDS : self.size * _WORDS].tolist()
+        return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
+
+    # -- size --------------------------------------------------------------------------------------
+
+    def reserve(self, capacity: int) -> None:
+        """Makes room for ``capacity`` slots; the size stays."""
+        if capacity <= self.capacity:
+            return
+        if capacity > MAXIMUM_CAPACITY:
+            raise ResourceExhaustedError(f"a vm.list of {capacity} elements; the limit is {MAXIMUM_CAPACITY}")
+        slots = np.zeros(capacity * _WORDS, np.int64)
+        slots[: self.size * _WORDS] = self._slots[: self.size * _WORDS]
+        self._slots = slots
+        self.words = slots.data
+        self.capacity = capacity
+        self._publish()
+
+    def resize(self, size: int) -> None:
+        """New slots are zero, null or (variant) empty; dropped ones release what they held."""
+        if size > self.capacity:
+            self.reserve(max(size, min(2 * self.capacity, MAXIMUM_CAPACITY)))
+        dropped: list[int] = []
+        if size < self.size:
+            dropped = self._handles(size) if self.table is not None else []
+            self._objects = {index: obj for index, obj in self._objects.items() if index < size}
+        first, last = min(size, self.size) * _WORDS, max(size, self.size) * _WORDS
+        self._slots[first:last] = 0
+        if size > self.size and self.element_type != LIST_VARIANT:
+            self._slots[first:last:_WORDS] = LIST_REF if self.element_type > 0 else self.element_type
+        self.size = size
+        self._publish()
+        if self.table is not None:
+            self.table.release_all(dropped)
+
+    # -- elements as VM code sees them ---------------------------------------------------------------
+
+    def get_value(self, index: int, code: int) -> int | float:
+        """The element converted to a LIST_* value code. OUT_OF_RANGE, or FAILED_PRECONDITION if it is empty
+        or a reference."""
+        tag = self._tag(index)
+        if tag in (LIST_EMPTY, LIST_REF):
+            what = "empty" if tag == LIST_EMPTY else "a reference"
+            raise FailedPreconditionError(
+                f"list element {index} is {what}, not a value of type {_NAMES[code]}"
+            )
+        return from_bits(code, convert(tag, self.words[index * _WORDS + 1], code))
+
+    def set_value(self, index: int, code: int, value: float) -> None:
+        """Stores a value of a LIST_* value code, converted to the list's element type."""
+        self._tag(index)
+        if self.element_type > 0 or self.element_type == LIST_REF:
+            raise FailedPreconditionError(f"a value of type {_NAMES[code]} stored into a list of references")
+        target = code if self.element_type == LIST_VARIANT else self.element_type
+        old = self._take_reference(index)
+        self.words[index * _WORDS] = target
+        self.words[index * _WORDS + 1] = convert(code, to_bits(code, value), target)
+        self._drop(old)
+
+    def get_handle(self, index: int, type_id: int) -> int:
+        """The handle of the element (not a new reference) if it is of that type, else 0."""
+        tag = self._tag(index)
+        if tag not in (LIST_EMPTY, LIST_REF):
+            raise FailedPreconditionError(
+                f"list element {index} is a value of type {_NAMES[tag]}, not a reference"
+            )
+        handle: int = self.words[index * _WORDS + 1]
+        if not handle or self.table is None or self.table.kind(handle) != type_id:
+            return 0
+        return handle
+
+    def set_handle(self, index: int, handle: int) -> None:
+        """Stores a reference, which passes from the caller to the list. On failure it stays the caller's."""
+        self._tag(index)
+        if not self.holds_references:
+            raise FailedPreconditionError(f"a reference stored into a list of {_NAMES[self.element_type]}")
+        self._check_type(handle)
+        old = self._take_reference(index)
+        self.words[index * _WORDS] = LIST_REF
+        self.words[index * _WORDS + 1] = handle
+        self._drop(old)
+
+    def _tag(self, index: int) -> int:
+        if not 0 <= index < self.size:
+            raise OutOfRangeError(f"list index {index} out of bounds: the list has {self.size} elements")
+        return self.words[index * _WORDS]
+
+    def _check_type(self, handle: int) -> None:
+        table = self.table
+        if handle and self.element_type > 0 and table is not None and table.kind(handle) != self.element_type:
+            expected = table.ref_types.name(self.element_type)
+            actual = table.ref_types.name(table.kind(handle))
+            raise InvalidArgumentError(f"a reference of type {actual} stored into a list of {expected}")
+
+    def _take_reference(self, index: int) -> int:
+        self._objects.pop(index, None)
+        is_reference = self.words[index * _WORDS] == LIST_REF
+        return self.words[index * _WORDS + 1] if is_reference else 0
+
+    def _drop(self, handle: int) -> None:
+        if handle and self.table is not None:
+            self.table.release(handle)
+
+    # -- elements as Python sees them ----------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> object:
+        """An integer, a float, an object, or None for a null reference or an empty slot."""
+        tag = self._tag(index if index >= 0 else index + self.size)
+        index %= self.size
+        if tag not in (LIST_EMPTY, LIST_REF):
+            return from_bits(tag, self.words[index * _WORDS + 1])
+        if self.table is None:
+            return self._objects.get(index)
+        return self.table.object(self.words[index * _WORDS + 1])
+
+    def __iter__(self) -> Iterator[object]:
+        return (self[index] for index in range(self.size))
+
+    def __setitem__(self, index: int, value: object) -> None:
+        """Stores an integer (i64), a float (f64), an object or None, converted to the list's element type."""
+        if isinstance(value, (int, float)):
+            self.set_value(index, LIST_F64 if isinstance(value, float) else LIST_I64, value)
+        elif self.table is not None:
+            handle = self.table.wrap(value)
+            try:
+                self.set_handle(index, handle)
+            except BaseException:
+                self.table.release(handle)
+                raise
+        else:
+            self.set_handle(index, 0)
+            if value is not None:
+                self._objects[index] = value
+
+    def append(self, value: object) -> None:
+        """Adds an element as ``list[i] = value`` would store it."""
+        self.resize(self.size + 1)
+        try:
+            self[self.size - 1] = value
+        except BaseException:
+            self.resize(self.size - 1)
+            raise
+
+    def tag(self, index: int) -> int:
+        """The LIST_* code of what an element holds; LIST_EMPTY, LIST_REF or a value code."""
+        return self._tag(index)
+
+    def __repr__(self) -> str:
+        name = _NAMES.get(self.element_type, f"type {self.element_type}")
+        return f"<VmList<{name}> of {self.size}>"

@@ -1,0 +1,236 @@
+"""A call stack: frames of registers, and the state block through which machine code runs on it.
+
+All tiers run on the same memory. While Python runs, ``pc`` is an index into ``code`` and the attributes
+``i32 … refs`` show the registers of the current frame; while machine code runs, STATE holds addresses.
+:meth:`Machine.publish` and :meth:`Machine.adopt` go from one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import ResourceExhaustedError
+from jitree.regs.handles import HandleTable
+from jitree.regs.layout import FRAME, STATE
+from jitree.regs.memory import Block
+from jitree.regs.records import FunctionRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jitree.regs.records import ModuleRecord
+
+    Completion = Callable[["Machine", object], bool]
+
+MAXIMUM_FRAMES: Final = 8192
+VALUE_ARENA: Final = 4 << 20
+"""Bytes: 128 value slots a frame at full depth. Upstream's stack of 1 MiB ends at about 7000 small frames."""
+REF_ARENA: Final = 2 << 20
+_FRAMES_AT: Final = 256
+_VALUES_AT: Final = _FRAMES_AT + MAXIMUM_FRAMES * FRAME.size
+_REFS_AT: Final = _VALUES_AT + VALUE_ARENA
+_SIZE: Final = _REFS_AT + REF_ARENA
+assert STATE.size <= _FRAMES_AT
+
+_CACHED_WINDOWS: Final = 512
+"""Frames whose views are kept for the next call at the same place: what non-recursive programs reach."""
+
+FRAME_WORDS: Final = FRAME.size // 8
+_FUNCTION: Final = FRAME.word("function")
+_PC: Final = FRAME.word("pc")
+_VALUES: Final = FRAME.word("values")
+_REFS: Final = FRAME.word("refs")
+_VALUES_END: Final = FRAME.word("values_end")
+_REFS_END: Final = FRAME.word("refs_end")
+_RESULTS: Final = FRAME.word("results")
+
+_STATE_PC: Final = STATE.word("pc")
+_STATE_VALUES: Final = STATE.word("values")
+_STATE_REFS: Final = STATE.word("refs")
+_STATE_FRAME: Final = STATE.word("frame")
+_STATE_MODULE: Final = STATE.word("module")
+_STATE_RELEASED: Final = STATE.word("released")
+
+LEAVE: Final = -1
+"""Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""
+
+Window = tuple[memoryview, memoryview, memoryview[float], memoryview[float], memoryview]
+
+
+class Machine:
+    """One call stack of a context, reused from call to call.
+
+    ``i32``, ``f32`` are indexed by value slot, ``i64``, ``f64`` by slot / 2, ``refs`` by ref ordinal, all of
+    the current frame. ``code`` are the words of the current function's program, ``module`` is its state.
+    """
+
+    __slots__ = (
+        "_memory", "_windows", "code", "code_address", "completion", "f32", "f64", "frame", "frames",
+        "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending", "refs", "state",
+        "state_address", "table",
+    )  # fmt: skip
+
+    def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
+        """``functions`` maps the addresses of function records to them; it is the context's and may grow."""
+        self.table = table
+        self.functions = functions
+        self._memory = Block(_SIZE)
+        base = self._memory.address
+        self.state_address = base
+        self.state: memoryview = self._memory.i64[: STATE.size // 8]
+        self.frames_address = base + _FRAMES_AT
+        self.frames: memoryview = self._memory.i64[_FRAMES_AT // 8 : _VALUES_AT // 8]
+        self.state[STATE.word("values_limit")] = base + _REFS_AT
+        self.state[STATE.word("refs_limit")] = base + _SIZE
+        self.state[STATE.word("frames_limit")] = base + _VALUES_AT
+        self._windows: dict[tuple[int, int], Window] = {}
+        self.frame = 0
+        """Word index of the current frame's record in ``frames``."""
+        self.pc = 0
+        """Where to go on; valid while the engine is not running."""
+        self.pending: object = None
+        """What the call waits for when the engine left without finishing it."""
+        self.completion: Completion | None = None
+        """Takes the results of ``pending`` and writes them to their registers."""
+        self.function: FunctionRecord
+        self.module: ModuleRecord
+        self.code: memoryview
+        self.code_address = 0
+        self.i32: memoryview
+        self.i64: memoryview
+        self.f32: memoryview[float]
+        self.f64: memoryview[float]
+        self.refs: memoryview
+
+    # -- frames --------------------------------------------------------------------------------------
+
+    def begin(self, function: FunctionRecord) -> None:
+        """Makes the host's frame, the outermost one, with zero registers."""
+        base = self._memory.address
+        self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
+        self._select(0, function)
+        self.i32[: function.value_count] = function.zero_values
+        self.refs[: function.ref_count] = function.null_refs
+
+    def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
+        """Enters a function: a frame of zero registers behind the current one, which becomes current.
+
+        ``return_pc`` is where the caller goes on, ``results`` the word index of its (tag, destination) list.
+        RESOURCE_EXHAUSTED when the stack is full; nothing has changed then.
+        """
+        frame, frames = self.frame, self.frames
+        values, refs = frames[frame + _VALUES_END], frames[frame + _REFS_END]
+        base = self._memory.address
+        if (
+            values + 4 * function.value_count > base + _REFS_AT
+            or refs + 8 * function.ref_count > base + _SIZE
+            or frame + FRAME_WORDS >= len(frames)
+        ):
+            raise ResourceExhaustedError(f"stack overflow: {frame // FRAME_WORDS} nested calls")
+        frames[frame + _PC] = self.code_address + 4 * return_pc
+        self._write_frame(frame + FRAME_WORDS, function, values, refs, self.code_address + 4 * results)
+        self._select(frame + FRAME_WORDS, function)
+        self.i32[: function.value_count] = function.zero_values
+        self.refs[: function.ref_count] = function.null_refs
+
+    def _write_frame(
+        self, frame: int, function: FunctionRecord, values: int, refs: int, results: int
+    ) -> None:
+        frames = self.frames
+        frames[frame + _FUNCTION] = function.address
+        frames[frame + _VALUES] = values
+        frames[frame + _REFS] = refs
+        frames[frame + _VALUES_END] = values + 4 * function.value_count
+        frames[frame + _REFS_END] = refs + 8 * function.ref_count
+        frames[frame + _RESULTS] = results
+
+    def caller_results(self) -> tuple[memoryview, int]:
+        """The code of the calling function and the word index of the list of destinations in it."""
+        caller = self.functions[self.frames[self.frame - FRAME_WORDS + _FUNCTION]]
+        return caller.code, (self.frames[self.frame + _RESULTS] - caller.code_address) >> 2
+
+    def pop(self) -> int:
+        """Leaves the current frame, dropping the references in its registers; the caller's becomes current.
+        Returns where the caller goes on."""
+        count = self.function.ref_count
+        if count:
+            self.table.release_all(self.refs[:count].tolist())
+        frame = self.frame - FRAME_WORDS
+        self._select(frame, self.functions[self.frames[frame + _FUNCTION]])
+        return (self.frames[frame + _PC] - self.code_address) >> 2
+
+    def _select(self, frame: int, function: FunctionRecord) -> None:
+        key = (self.frames[frame + _VALUES], self.frames[frame + _REFS])
+        window = self._windows.get(key)
+        if window is None:
+            window = self._make_window(key)
+        self.i32, self.i64, self.f32, self.f64, self.refs = window
+        self.frame = frame
+        self.function = function
+        self.code = function.code
+        self.code_address = function.code_address
+        self.module = function.module
+
+    def _make_window(self, key: tuple[int, int]) -> Window:
+        memory = self._memory
+        low, high = (key[0] - memory.address) >> 2, _REFS_AT >> 2
+        window = (
+            memory.i32[low:high],
+            memory.i64[low >> 1 : high >> 1],
+            memory.f32[low:high],
+            memory.f64[low >> 1 : high >> 1],
+            memory.i64[(key[1] - memory.address) >> 3 : _SIZE >> 3],
+        )
+        if len(self._windows) < _CACHED_WINDOWS:
+            self._windows[key] = window
+        return window
+
+    def set_ref(self, register: int, handle: int) -> None:
+        """Puts a reference, which passes to the register, in place of the one that is there."""
+        refs = self.refs
+        old = refs[register]
+        refs[register] = handle
+        if old:
+            self.table.release(old)
+
+    def release_frames(self) -> None:
+        """Drops every reference in the registers of every frame: the call is over."""
+        end = self.frames[self.frame + _REFS_END]
+        first, last = _REFS_AT >> 3, (end - self._memory.address) >> 3
+        refs = self._memory.i64[first:last]
+        handles = refs.tolist()
+        refs[:] = memoryview(bytes(8 * len(handles))).cast("q")
+        self.pending = None
+        self.completion = None
+        self.table.release_all(handles)
+
+    def locations(self, pc: int) -> Iterator[tuple[FunctionRecord, int]]:
+        """(function, word index in its code) of the instruction at ``pc`` and of each call that led to it,
+        innermost first; the host's frame is left out."""
+        word = pc
+        for frame in range(self.frame, 0, -FRAME_WORDS):
+            yield self.functions[self.frames[frame + _FUNCTION]], word
+            caller = self.functions[self.frames[frame - FRAME_WORDS + _FUNCTION]]
+            word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
+
+    # -- machine code ----------------------------------------------------------------------------------
+
+    def publish(self, pc: int) -> None:
+        """Writes the state block so that machine code goes on at ``pc`` of the current frame."""
+        state, frames, frame = self.state, self.frames, self.frame
+        state[_STATE_PC] = self.code_address + 4 * pc
+        state[_STATE_VALUES] = frames[frame + _VALUES]
+        state[_STATE_REFS] = frames[frame + _REFS]
+        state[_STATE_FRAME] = self.frames_address + 8 * frame
+        state[_STATE_MODULE] = self.module.address
+
+    def adopt(self) -> int:
+        """Takes over where machine code left: selects its frame, frees what it released, returns the pc."""
+        state = self.state
+        frame = (state[_STATE_FRAME] - self.frames_address) >> 3
+        if frame != self.frame or self.frames[frame + _FUNCTION] != self.function.address:
+            self._select(frame, self.functions[self.frames[frame + _FUNCTION]])
+        if state[_STATE_RELEASED]:
+            self.table.drain(state)
+        return (state[_STATE_PC] - self.code_address) >> 2

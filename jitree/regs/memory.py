@@ -1,0 +1,43 @@
+"""Blocks of memory with an address that never changes, and views of it."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+_NO_RESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0)
+"""Only pages that are written count; missing from the mmap module of some platforms."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def zeroed(length: int, alignment: int = 64) -> Bytes:
+    """``length`` zero bytes whose address is a multiple of ``alignment``. MemoryError if there is no room."""
+    block: Bytes = np.zeros(length + alignment, np.uint8)
+    start = -address_of(block) % alignment
+    return block[start : start + length]
+
+
+class Block:
+    """Page-aligned zero memory of ``size`` bytes that takes room only where it is written."""
+
+    __slots__ = ("address", "array", "f32", "f64", "i32", "i64", "size")
+
+    def __init__(self, size: int) -> None:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        self.size = size
+        self.array: Bytes = np.frombuffer(mapping, np.uint8)
+        self.address = address_of(self.array)
+        view = memoryview(mapping)
+        self.i32: memoryview = view.cast("i")
+        self.i64: memoryview = view.cast("q")
+        self.f32: memoryview[float] = view.cast("f")
+        self.f64: memoryview[float] = view.cast("d")

@@ -1,0 +1,108 @@
+"""Named types of references, shared by all modules of one instance.
+
+A ref register is untyped; what it points to carries the number of its type. The two types that the
+instruction set knows are fixed, modules register theirs by name (``hal.buffer`` …) with the Python class
+whose instances (and those of subclasses) are references of that type.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from jitree.regs.layout import (
+    KIND_BUFFER,
+    KIND_FIRST_REGISTERED,
+    KIND_LIST,
+    TYPE_OPAQUE,
+    VALUE_TYPE_CODES,
+)
+
+BUFFER_NAME: Final = "vm.buffer"
+LIST_NAME: Final = "vm.list"
+_OPAQUE_NAMES: Final = ("vm.opaque", "vm.ref<?>", "?")
+
+
+class RefTypes:
+    """Type numbers by name and by class."""
+
+    def __init__(self) -> None:
+        from jitree.regs.objects import VmBuffer, VmList
+
+        self._lock = threading.Lock()
+        self._ids: dict[str, int] = {BUFFER_NAME: KIND_BUFFER, LIST_NAME: KIND_LIST}
+        self._names: dict[int, str] = {KIND_BUFFER: BUFFER_NAME, KIND_LIST: LIST_NAME}
+        self._classes: dict[type, int] = {VmBuffer: KIND_BUFFER, VmList: KIND_LIST}
+        self._cache: dict[type, int] = dict(self._classes)
+
+    def register(self, name: str, cls: type) -> int:
+        """The type number of ``name`` (without ``!``), whose objects are instances of ``cls``.
+
+        Registering the same pair again returns the same number; ALREADY_EXISTS if the name or the class
+        belongs to another one.
+        """
+        name = name.removeprefix("!")
+        with self._lock:
+            known, owner = self._ids.get(name), self._classes.get(cls)
+            if known is not None and known == owner:
+                return known
+            if known is not None or owner is not None:
+                other = name if known is not None else self._names[owner or 0]
+                raise AlreadyExistsError(
+                    f"ref type '{name}' of class {cls.__name__}: '{other}' is registered differently"
+                )
+            number = KIND_FIRST_REGISTERED + len(self._ids)
+            self._ids[name] = number
+            self._names[number] = name
+            self._classes[cls] = number
+            self._cache = dict(self._classes)
+            return number
+
+    def lookup(self, name: str) -> int:
+        """The number of a registered type; NOT_FOUND if there is none of that name."""
+        number = self._ids.get(name.removeprefix("!"))
+        if number is None:
+            known = ", ".join(sorted(self._ids))
+            raise NotFoundError(f"ref type '{name}' is not registered; registered are {known}")
+        return number
+
+    def resolve(self, type_name: str) -> int:
+        """The type id of an entry of a module's type table (``i32``, ``!vm.list<i8>``, ``!hal.buffer``):
+        a LIST_* code for value types, TYPE_OPAQUE, or the number of a ref type. NOT_FOUND if unknown."""
+        code = VALUE_TYPE_CODES.get(type_name)
+        if code is not None:
+            return code
+        name = type_name.removeprefix("!")
+        if name in _OPAQUE_NAMES:
+            return TYPE_OPAQUE
+        if name.startswith(LIST_NAME):
+            return KIND_LIST
+        if name.startswith("vm.ref<"):
+            return self.resolve(name.removeprefix("vm.ref<").removesuffix(">"))
+        return self.lookup(name)
+
+    def name(self, number: int) -> str:
+        """The name of a type id for messages."""
+        if number == TYPE_OPAQUE:
+            return "vm.opaque"
+        return self._names.get(number, f"type {number}")
+
+    def id_of(self, obj: object) -> int:
+        """The type number of an object by its class or the nearest registered base class.
+
+        INVALID_ARGUMENT if the object cannot be a reference.
+        """
+        cls = type(obj)
+        number = self._cache.get(cls)
+        if number is None:
+            for base in cls.__mro__:
+                number = self._classes.get(base)
+                if number is not None:
+                    self._cache[cls] = number
+                    return number
+            raise InvalidArgumentError(
+                f"a value of class {cls.__module__}.{cls.__qualname__} cannot be passed as a reference: "
+                "its class is not a registered ref type"
+            )
+        return number
