@@ -15,7 +15,7 @@ Function bodies are lines of ``results = mnemonic operands``, mnemonics and oper
   ``%r0`` (ref), ``%R0`` (ref, moved); lists ``[%i0, %r1]``; an empty list at the end may be left out;
 * branch targets ``^label`` with an optional remap ``{%i0->%i1, %R0->%r1}``; ``^label:`` on its own line
   begins a block (the entry block needs none); ``br_table %i0, ^default {}, [^a, ^b {%i0->%i1}]``;
-* callees ``@name`` of a function or an import, or a raw number; types by name (``i32``, ``!vm.buffer``), entered
+* callees ``@name`` of a function or an import, or a raw number; types by name (``i32``), entered
   in the type table by that, or by ordinal; rodata by ordinal; strings in double quotes;
 * integers, floats, ``nan``, ``inf``; ``0x…`` gives the bits of a float; ``//`` begins a comment;
 * ``.bytes 79 FF 00`` puts raw bytes anywhere (for damaged bodies).
