@@ -1,0 +1,157 @@
+"""Where the parts of a module file lie, and what is said about files that are none."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import mmap
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
+from jitree.vmfb.archive import Archive
+from tests.assembler import Assembler
+
+EXTERNAL = bytes(range(256)) * 20
+
+
+def module_with_data() -> Assembler:
+    module = Assembler("m").function("f", "0_i", "%i0 = const.i32 1\n return [%i0]")
+    module.rodata(b"embedded")
+    module.rodata(EXTERNAL, external=True)
+    return module
+
+
+@pytest.mark.parametrize("container", ["zip", "plain"])
+def test_layout_of_both_containers(container: str) -> None:
+    data = module_with_data().build(container)
+    archive = Archive.open(data)
+    assert archive.polyglot == (container == "zip")
+    assert archive.flatbuffer_offset == (68 if container == "zip" else 4)
+    assert bytes(archive.flatbuffer[4:8]) == b"IREE"
+    assert archive.rodata_base % 64 == 0
+    assert bytes(archive.data[archive.rodata_base :]).count(EXTERNAL) == 1
+
+
+def test_the_zip_layout_is_a_zip_file() -> None:
+    members = zipfile.ZipFile(io.BytesIO(module_with_data().build()))
+    assert members.testzip() is None
+    assert members.read("rodata_0.bin") == EXTERNAL
+
+
+def test_every_kind_of_source(tmp_path: Path) -> None:
+    data = module_with_data().build()
+    path = tmp_path / "m.vmfb"
+    path.write_bytes(data)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        sources = [data, bytearray(data), memoryview(data), np.frombuffer(data, np.int8), mapping]
+        for source in (*sources, str(path), path, file, io.BytesIO(data)):
+            archive = Archive.open(source)  # type: ignore[arg-type]
+            assert archive.data == data
+            assert archive.data.readonly
+            del archive
+
+
+def test_bytes_are_aliased_and_kept_alive() -> None:
+    data = bytearray(module_with_data().build())
+    archive = Archive.open(data)
+    data[-1] ^= 0xFF
+    assert archive.data[-1] == data[-1]
+    with pytest.raises(BufferError):
+        data.clear()
+
+
+def test_large_files_are_mapped_and_small_ones_survive_overwriting(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.vmfb", tmp_path / "large.vmfb"
+    module = module_with_data()
+    small.write_bytes(module.build())
+    module.rodata(bytes(2 << 20), external=True)
+    large.write_bytes(module.build())
+    opened = Archive.open(small)
+    expected = bytes(opened.data)
+    small.write_bytes(b"")
+    assert opened.data == expected
+    assert isinstance(Archive.open(large).data.obj, mmap.mmap)
+
+
+def test_missing_file_names_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "none.vmfb"
+    with pytest.raises(NotFoundError) as caught:
+        Archive.open(path)
+    assert str(caught.value).count(f"'{path}'") == 2
+    assert f"loading bytecode module at '{path}'" in str(caught.value)
+
+
+def test_directory(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is a directory"):
+        Archive.open(tmp_path)
+
+
+def npz() -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, weights=np.zeros(4))
+    return stream.getvalue()
+
+
+def zip_of(name: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as members:
+        members.writestr(name, "text " * 20)
+    return stream.getvalue()
+
+
+FOREIGN = {
+    "empty": (b"", "the file is empty"),
+    "elf": (b"\x7fELF\2\1\1" + bytes(200), "ELF"),
+    "mlir": (b"module @m {\n  func.func @f() { return }\n}\n", "MLIR text; compile it with iree-compile"),
+    "mlir with comment": (b"// RUN: x\nfunc.func @f(%x: tensor<4xf32>) -> tensor<4xf32>\n", "MLIR text"),
+    "mlir bytecode": (b"ML\xefR\x0dMLIR20.0" + bytes(50), "MLIR bytecode"),
+    "safetensors": (
+        (56).to_bytes(8, "little") + b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  ' + bytes(4),
+        "safetensors",
+    ),
+    "gguf": (b"GGUF\3\0\0\0" + bytes(64), "GGUF"),
+    "parameter archive": (b"IRPA" + bytes(64), "IREE parameter archive"),
+    "gzip": (gzip.compress(b"x" * 1000), "gzip"),
+    "npz": (npz(), "numpy archive (.npz)"),
+    "zip": (zip_of("a.txt"), "ZIP archive that begins with 'a.txt'"),
+    "npy": (b"\x93NUMPY\1\0" + bytes(100), "numpy array"),
+    "text": ("the quick brown fox, größer\n".encode() * 400, "plain text"),
+    "web page": (b"<!DOCTYPE html><html>" + b" " * 40, "web page"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git LFS pointer"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_foreign_files_are_recognised(kind: str) -> None:
+    content, expected = FOREIGN[kind]
+    with pytest.raises(InvalidArgumentError) as caught:
+        Archive.open(content, name="model.vmfb")
+    assert expected in str(caught.value)
+    assert "loading bytecode module at 'model.vmfb'" in str(caught.value)
+
+
+@pytest.mark.parametrize("container", ["zip", "plain"])
+def test_every_truncation_is_refused_or_harmless(container: str) -> None:
+    from jitree.vmfb.module import read_module
+
+    data = module_with_data().build(container)
+    whole = read_module(Archive.open(data))
+    needed = whole.rodata[1].file_offset + len(EXTERNAL)
+    for length in range(0, len(data), 7):
+        if length >= needed:
+            assert read_module(Archive.open(data[:length])).rodata[1].data == EXTERNAL
+            continue
+        with pytest.raises(StatusError) as caught:
+            read_module(Archive.open(data[:length]))
+        assert isinstance(caught.value, InvalidArgumentError)
+
+
+def test_zip_header_beyond_the_file() -> None:
+    data = bytearray(module_with_data().build()[:400])
+    data[26:28] = (60000).to_bytes(2, "little")
+    with pytest.raises(InvalidArgumentError, match="ZIP header"):
+        Archive.open(data)
