@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 TAGS: Final[dict[str, int]] = {
@@ -71,16 +71,25 @@ class CallingConvention:
     def has_spans(self) -> bool:
         return any(isinstance(item, Span) for item in self.arguments)
 
-    def flat_tags(self, segments: Sequence[int]) -> tuple[int, ...]:
-        """Tag of each register of a variadic call. ``segments`` has one count per argument; the count of an
-        argument that is not a span is ignored."""
-        tags: list[int] = []
-        for item, count in zip(self.arguments, segments, strict=True):
-            if isinstance(item, Span):
-                tags += [TAGS[character] for character in item.characters] * count
-            else:
-                tags.append(TAGS[item])
-        return tuple(tags)
+    def flat_tags(self, segments: Sequence[int], register_count: int) -> tuple[int, ...]:
+        """Tag of each register of a variadic call with ``register_count`` of them. ``segments`` has one count
+        per argument; the count of an argument that is not a span is ignored. OUT_OF_RANGE when the numbers
+        do not agree."""
+        if len(segments) != len(self.arguments):
+            raise OutOfRangeError(
+                f"segment list has {len(segments)} entries, {self.text!r} has {len(self.arguments)} arguments"
+            )
+        parts = [
+            (item.characters, count) if isinstance(item, Span) else (item, 1)
+            for item, count in zip(self.arguments, segments, strict=True)
+        ]
+        needed = sum(len(characters) * count for characters, count in parts)
+        if needed != register_count:  # before anything of that size is made
+            raise OutOfRangeError(
+                f"argument list has {register_count} entries, {self.text!r} with these segments needs "
+                f"{needed}"
+            )
+        return tuple(TAGS[character] for characters, count in parts for character in characters * count)
 
     def __str__(self) -> str:
         """``(i32, tuple<i32, !vm.ref<?>>...) -> (f32)``"""
@@ -101,7 +110,9 @@ def parse(text: str) -> CallingConvention:
     Raises UNIMPLEMENTED for another convention version than 0, INVALID_ARGUMENT for malformed text.
     """
     if text and text[0] != "0":
-        raise UnimplementedError(f"calling convention version {text[0]!r} is not supported", f"convention {text!r}")
+        raise UnimplementedError(
+            f"convention version {text[0]!r} is not supported", f"calling convention {text!r}"
+        )
     arguments, _, results = text[1:].partition("_")
     return CallingConvention(text, _parse_arguments(arguments, text), _parse_values(results, text))
 
@@ -129,7 +140,8 @@ def _parse_values(characters: str, text: str) -> str:
     unknown = set(characters) - TAGS.keys() - {"v"}
     if unknown:
         raise InvalidArgumentError(
-            f"unexpected character {min(unknown)!r}, expected one of v i I f F r", f"calling convention {text!r}"
+            f"unexpected character {min(unknown)!r}, expected one of v i I f F r",
+            f"calling convention {text!r}",
         )
     return characters.replace("v", "")
 

@@ -15,6 +15,7 @@ operand kind        words
 ``string``          index into the module's string table
 ``target``          branch displacement in words, from the branch's own opcode word
 ``list.i32`` …      count, then one ordinal each; ``list.ref``: (ordinal, move) each
+``list.any``        of ``trace`` and ``print``: count, then (tag, register) each, values as one slot
 ``remap``           count, then (tag, source, destination) each, applied in order
 ==================  =====================================================================================
 

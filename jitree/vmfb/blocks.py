@@ -1,0 +1,99 @@
+"""A function between bytes and words: basic blocks with their exits.
+
+The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks, :mod:`jitree.vmfb.fuse` may rewrite them, and
+:func:`lay_out` joins them to one run of words with displacements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jitree.vmfb.words import OPCODE
+
+
+@dataclass(slots=True)
+class Edge:
+    """A branch out of a block."""
+
+    position: int
+    """Where in the exit's words the displacement belongs."""
+    target: int
+    """Byte offset of the target block's marker."""
+    moves: list[int]
+    """Words (tag, source, destination) of each move that this edge needs and the exit's words do not carry;
+    such an edge goes through a ``br`` stub."""
+
+
+@dataclass(slots=True)
+class Exit:
+    """The instruction that ends a block."""
+
+    offset: int
+    """Its byte offset."""
+    words: list[int]
+    """Opcode word and operands; displacements are 0 until the layout is known."""
+    edges: list[Edge]
+
+
+@dataclass(slots=True)
+class Block:
+    """A block's instructions but the last, and its exit."""
+
+    offset: int
+    """Byte offset of the marker."""
+    words: list[int]
+    starts: list[int] = field(default_factory=list)
+    """Where each instruction begins in ``words``."""
+    offsets: list[int] = field(default_factory=list)
+    """Byte offset of each instruction."""
+    exit: Exit = field(init=False)
+    call_sites: list[int] = field(default_factory=list)
+    """Position in ``words`` of each import call, in the order of their call sites."""
+
+
+@dataclass(slots=True)
+class Layout:
+    """Words of a module under construction."""
+
+    words: list[int] = field(default_factory=list)
+    instruction_words: list[int] = field(default_factory=list)
+    instruction_offsets: list[int] = field(default_factory=list)
+    call_words: list[int] = field(default_factory=list)
+    """Word index of each call site."""
+
+    def add(self, blocks: Sequence[Block]) -> None:
+        """Appends the words of one function. Every edge must lead to one of its blocks."""
+        words = self.words
+        starts: dict[int, int] = {}
+        branches: list[tuple[int, int, Edge]] = []
+        for block in blocks:
+            start = len(words)
+            starts[block.offset] = start
+            words += block.words
+            self.instruction_words += [start + position for position in block.starts]
+            self.instruction_offsets += block.offsets
+            self.call_words += [start + position for position in block.call_sites]
+            leave = block.exit
+            start = len(words)
+            words += leave.words
+            self.instruction_words.append(start)
+            self.instruction_offsets.append(leave.offset)
+            branches += [(start, leave.offset, edge) for edge in leave.edges]
+        for start, offset, edge in branches:
+            target = starts[edge.target]
+            if edge.moves:
+                stub = len(words)
+                words += branch_words(edge.moves)
+                words[stub + 1] = target - stub
+                self.instruction_words.append(stub)
+                self.instruction_offsets.append(offset)
+                target = stub
+            words[start + edge.position] = target - start
+
+
+def branch_words(moves: list[int]) -> list[int]:
+    """An unconditional branch that applies the moves; its displacement is word 1."""
+    if not moves:
+        return [OPCODE["br.bare"], 0]
+    return [OPCODE["br"], 0, len(moves) // 3, *moves]

@@ -1,0 +1,145 @@
+"""Reading of call instructions: all four become ``call.internal`` or ``call.import``.
+
+Functions as in :mod:`jitree.vmfb.special`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.vmfb.blocks import Edge, branch_words
+from jitree.vmfb.cconv import RegisterSlot
+from jitree.vmfb.instructions import IMPORT_BIT
+from jitree.vmfb.linkage import PendingSite
+from jitree.vmfb.words import OPCODE
+
+if TYPE_CHECKING:
+    from jitree.vmfb.walk import FunctionWalk
+
+_INTERNAL, _IMPORT = OPCODE["call.internal"], OPCODE["call.import"]
+
+
+def _call(walk: FunctionWalk, opcode: int, at: int) -> int:
+    callee = walk.word(at)
+    arguments, at = walk.entries(at + 4)
+    results, at = walk.entries(at)
+    if callee & IMPORT_BIT:
+        _add_import_call(walk, callee, None, arguments, results)
+    else:
+        _add_internal_call(walk, callee, arguments, results)
+    return at
+
+
+def _call_variadic(walk: FunctionWalk, opcode: int, at: int) -> int:
+    callee = _variadic_callee(walk, at)
+    segments, at = walk.entries(at + 4)
+    arguments, at = walk.entries(at)
+    results, at = walk.entries(at)
+    _add_import_call(walk, callee, segments, arguments, results)
+    return at
+
+
+def _call_yieldable(walk: FunctionWalk, opcode: int, at: int) -> int:
+    callee = walk.word(at)
+    arguments, at = walk.entries(at + 4)
+    resume = walk.target(at)
+    results, at = walk.entries(at + 4)
+    if callee & IMPORT_BIT:
+        _add_import_call(walk, callee, None, arguments, results)
+    else:
+        _add_internal_call(walk, callee, arguments, results)
+    walk.leaving = branch_words([]), [Edge(1, resume, [])]
+    return at
+
+
+def _call_variadic_yieldable(walk: FunctionWalk, opcode: int, at: int) -> int:
+    callee = _variadic_callee(walk, at)
+    segments, at = walk.entries(at + 4)
+    arguments, at = walk.entries(at)
+    resume = walk.target(at)
+    results, at = walk.entries(at + 4)
+    _add_import_call(walk, callee, segments, arguments, results)
+    walk.leaving = branch_words([]), [Edge(1, resume, [])]
+    return at
+
+
+def _variadic_callee(walk: FunctionWalk, at: int) -> int:
+    callee = walk.word(at)
+    if not callee & IMPORT_BIT:
+        raise FailedPreconditionError(f"variadic call of internal function {callee}")
+    return callee
+
+
+def _add_import_call(
+    walk: FunctionWalk,
+    callee: int,
+    segments: tuple[int, ...] | None,
+    arguments: tuple[int, ...],
+    results: tuple[int, ...],
+) -> None:
+    linkage = walk.linkage
+    ordinal = linkage.import_ordinal(callee)
+    cconv = linkage.import_convention(ordinal)
+    if segments is not None:
+        tags = cconv.flat_tags(segments, len(arguments))
+    elif cconv.argument_tags is None:
+        raise InvalidArgumentError(
+            f"call without segments of '{linkage.imports[ordinal].full_name}', whose convention "
+            f"{cconv.text!r} has variadic spans"
+        )
+    else:
+        tags = cconv.argument_tags
+    sources = _registers(walk, "argument", arguments, tags, walk.moves_honoured)
+    destinations = _registers(walk, "result", results, cconv.result_tags, False)
+    words = walk.words
+    size = 6 + 2 * len(sources) + 2 * len(destinations)
+    site = len(linkage.sites)
+    walk.block.call_sites.append(len(words))
+    words += (_IMPORT, size, site, ordinal, len(sources), len(destinations))
+    for register in sources:
+        words += register
+    for register in destinations:
+        words += register
+    linkage.sites.append(PendingSite(ordinal, cconv, segments, tuple(sources), tuple(destinations)))
+
+
+def _add_internal_call(
+    walk: FunctionWalk, callee: int, arguments: tuple[int, ...], results: tuple[int, ...]
+) -> None:
+    signature = walk.linkage.signature(callee)
+    sources = _registers(walk, "argument", arguments, signature.argument_tags, True)
+    destinations = _registers(walk, "result", results, signature.cconv.result_tags, False)
+    words = walk.words
+    size = 5 + 3 * len(sources) + 2 * len(destinations)
+    words += (_INTERNAL, size, callee, len(sources), len(destinations))
+    for (tag, source), (_, slot) in zip(sources, signature.argument_slots, strict=True):
+        words += (tag, source, slot)
+    for register in destinations:
+        words += register
+
+
+def _registers(
+    walk: FunctionWalk, what: str, entries: tuple[int, ...], tags: tuple[int, ...], honours_move: bool
+) -> list[RegisterSlot]:
+    if len(entries) != len(tags):
+        raise OutOfRangeError(
+            f"{what} list has {len(entries)} entries, the callee's convention needs {len(tags)}"
+        )
+    return [walk.register(entry, tag, honours_move) for entry, tag in zip(entries, tags, strict=True)]
+
+
+def _import_resolved(walk: FunctionWalk, opcode: int, at: int) -> int:
+    ordinal = walk.linkage.import_ordinal(walk.word(at))
+    walk.words += (opcode, ordinal, walk.value(walk.halfword(at + 4)))
+    return at + 6
+
+
+CALL_INSTRUCTIONS: Final = {
+    "call": _call,
+    "call.variadic": _call_variadic,
+    "call.yieldable": _call_yieldable,
+    "call.variadic.yieldable": _call_variadic_yieldable,
+    "import.resolved": _import_resolved,
+}
+"""Reader of each mnemonic."""

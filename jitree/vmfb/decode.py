@@ -1,0 +1,68 @@
+"""Verifies a module's function bodies and decodes them into one :class:`~jitree.vmfb.program.Program`."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from jitree.errors import error_context
+from jitree.vmfb.blocks import Layout
+from jitree.vmfb.fuse import fuse
+from jitree.vmfb.linkage import Linkage
+from jitree.vmfb.program import CallSite, DecodedFunction, Program
+from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.signature import read_signatures
+from jitree.vmfb.walk import FunctionWalk
+
+__all__ = ["CallSite", "DecodedFunction", "Program", "decode_module"]
+
+
+def decode_module(module: Module) -> Program:
+    """The decoded form of all functions.
+
+    Every instruction is verified on the way: a module that decodes can be run without checks of operands.
+    Raises the status of the failed check with function, byte offset and mnemonic as contexts.
+    """
+    signatures = read_signatures(module)
+    linkage = Linkage(module, signatures)
+    layout = Layout()
+    functions = []
+    for function, signature in zip(module.functions, signatures, strict=True):
+        walk = walk_function(module, function, linkage)
+        fuse(walk.blocks)
+        start = len(layout.words)
+        layout.add(walk.blocks)
+        functions.append(
+            DecodedFunction(
+                ordinal=function.ordinal,
+                start=start,
+                end=len(layout.words),
+                value_count=walk.value_count + 1 & ~1,
+                ref_count=walk.ref_count,
+                cconv=signature.cconv,
+                argument_slots=signature.argument_slots,
+                result_tags=signature.cconv.result_tags,
+            )
+        )
+    sites = tuple(
+        CallSite(index, word, site.import_ordinal, site.cconv, site.segments, site.arguments, site.results)
+        for index, (word, site) in enumerate(zip(layout.call_words, linkage.sites, strict=True))
+    )
+    return Program(
+        words=np.array(layout.words, np.int32),
+        functions=tuple(functions),
+        sites=sites,
+        strings=linkage.strings(),
+        instruction_words=array("i", layout.instruction_words),
+        instruction_offsets=array("i", layout.instruction_offsets),
+    )
+
+
+def walk_function(module: Module, function: Function, linkage: Linkage) -> FunctionWalk:
+    """Verifies one function; the walk holds its blocks."""
+    signature = linkage.signatures[function.ordinal]
+    walk = FunctionWalk(function, bytes(module.body(function)), signature, linkage)
+    with error_context(f"function '{module.function_name(function.ordinal)}'"):
+        walk.run()
+    return walk

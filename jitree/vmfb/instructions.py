@@ -1,0 +1,131 @@
+"""One raw instruction as a record: the form that the disassembler, data flow and tests read.
+
+Nothing is judged here but that the bytes can be read; registers are raw operand words with their flag bits.
+Loading a module goes another, faster way over the same table (:mod:`jitree.vmfb.walk`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.vmfb.isa import CORE, PREFIXES, Instruction, opcode_table
+
+REF_BIT: Final = 0x8000
+"""In a register operand: the ref bank."""
+MOVE_BIT: Final = 0x4000
+"""In a ref operand: the source register is given up."""
+REF_MASK: Final = 0x3FFF
+IMPORT_BIT: Final = 0x80000000
+"""In a function operand: the other bits are an import ordinal."""
+
+Moves = tuple[tuple[int, int], ...]
+"""(source, destination) register operands, applied in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An instruction as it stands in a function body.
+
+    ``operands`` follow the table's row: int for registers, literals, ordinals and targets (float for float
+    literals), bytes for a string, a tuple of ints for a list, a tuple of pairs for a remap, a tuple of
+    (target, remap) for a case table.
+    """
+
+    offset: int
+    """Byte offset in the function."""
+    length: int
+    instruction: Instruction
+    operands: tuple[Any, ...]
+
+
+_Reader = Callable[[bytes, int], tuple[Any, int]]
+
+
+def _scalar(text: str) -> _Reader:
+    layout = struct.Struct(text)
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        (value,) = layout.unpack_from(body, at)
+        return value, at + layout.size
+
+    return read
+
+
+def _string(body: bytes, at: int) -> tuple[bytes, int]:
+    (length,) = struct.unpack_from("<H", body, at)
+    (data,) = struct.unpack_from(f"{length}s", body, at + 2)
+    return data, at + 2 + length
+
+
+def _list(body: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    at += at & 1
+    (count,) = struct.unpack_from("<H", body, at)
+    return struct.unpack_from(f"<{count}H", body, at + 2), at + 2 + 2 * count
+
+
+def _remap(body: bytes, at: int) -> tuple[Moves, int]:
+    at += at & 1
+    (count,) = struct.unpack_from("<H", body, at)
+    registers = struct.unpack_from(f"<{2 * count}H", body, at + 2)
+    return tuple(zip(registers[::2], registers[1::2], strict=True)), at + 2 + 4 * count
+
+
+def _case_table(body: bytes, at: int) -> tuple[tuple[tuple[int, Moves], ...], int]:
+    (count,) = struct.unpack_from("<H", body, at)
+    at += 2
+    cases: list[tuple[int, Moves]] = []
+    for _ in range(count):
+        (target,) = struct.unpack_from("<I", body, at)
+        moves, at = _remap(body, at + 4)
+        cases.append((target, moves))
+    return tuple(cases), at
+
+
+_U16, _U32 = _scalar("<H"), _scalar("<I")
+_READERS: Final[dict[str, _Reader]] = {
+    "r.i32": _U16, "r.f32": _U16, "r.i64": _U16, "r.f64": _U16, "r.ref": _U16,
+    "imm.i32": _scalar("<i"), "imm.i64": _scalar("<q"), "imm.f32": _scalar("<f"), "imm.f64": _scalar("<d"),
+    "imm.func": _U32, "imm.gbyte": _U32, "imm.gref": _U32, "imm.rodata": _U32, "imm.type": _U32,
+    "target": _U32, "string": _string, "remap": _remap, "case_table": _case_table, "list.segment": _list,
+    "list.any": _list, "list.i32": _list, "list.i64": _list, "list.f32": _list, "list.f64": _list,
+    "list.ref": _list,
+}  # fmt: skip
+
+
+def read_instruction(body: bytes, offset: int, version: int) -> Record:
+    """The instruction at a byte offset of a function body in a bytecode (major) version.
+
+    Raises OUT_OF_RANGE when the body ends inside it, INVALID_ARGUMENT for an unknown opcode.
+    """
+    try:
+        set_name, at = CORE, offset + 1
+        opcode = body[offset]
+        if opcode in PREFIXES:
+            set_name, at = PREFIXES[opcode], offset + 2
+            opcode = body[offset + 1]
+        row = opcode_table(version, set_name)[opcode]
+        if row is None:
+            raise InvalidArgumentError(
+                f"unknown opcode 0x{opcode:02X} of the {set_name} set in bytecode version {version}",
+                f"at byte offset {offset}",
+            )
+        operands: list[Any] = []
+        for operand in row.operands:
+            value, at = _READERS[operand.kind](body, at)
+            operands.append(value)
+    except (struct.error, IndexError):
+        raise OutOfRangeError("the body ends inside an instruction", f"at byte offset {offset}") from None
+    return Record(offset, at - offset, row, tuple(operands))
+
+
+def read_instructions(body: bytes, version: int) -> Iterator[Record]:
+    """Every instruction of a function body in file order; errors as of :func:`read_instruction`."""
+    offset = 0
+    while offset < len(body):
+        record = read_instruction(body, offset, version)
+        yield record
+        offset += record.length

@@ -1,0 +1,79 @@
+"""What function bodies refer to: the tables of their module, and the call sites and strings found in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
+from jitree.vmfb import classes
+from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
+from jitree.vmfb.instructions import IMPORT_BIT
+from jitree.vmfb.schema import Module
+from jitree.vmfb.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSite:
+    """A call of an import that has no place in the words yet."""
+
+    import_ordinal: int
+    cconv: CallingConvention
+    segments: tuple[int, ...] | None
+    arguments: tuple[RegisterSlot, ...]
+    results: tuple[RegisterSlot, ...]
+
+
+class Linkage:
+    """Shared by the walks over all functions of a module."""
+
+    def __init__(self, module: Module, signatures: tuple[Signature, ...]) -> None:
+        self.version = module.bytecode_version[0]
+        self.signatures = signatures
+        self.imports = module.imports
+        self.globals_size = module.globals_size
+        self.ref_global_count = module.ref_global_count
+        self.rodata_count = len(module.rodata)
+        self.type_count = len(module.types)
+        self.sites: list[PendingSite] = []
+        self._strings: dict[bytes, int] = {}
+
+    def string(self, data: bytes) -> int:
+        """Index of a message in the string table."""
+        return self._strings.setdefault(data, len(self._strings))
+
+    def strings(self) -> tuple[str, ...]:
+        return tuple(data.decode("utf-8", "replace") for data in self._strings)
+
+    def import_ordinal(self, callee: int) -> int:
+        """The import that a function operand names."""
+        if not callee & IMPORT_BIT:
+            raise InvalidArgumentError(f"function ordinal {callee} where an import is needed")
+        ordinal = callee & ~IMPORT_BIT
+        if ordinal >= len(self.imports):
+            raise InvalidArgumentError(
+                f"import ordinal {ordinal} out of range; the module has {len(self.imports)}"
+            )
+        return ordinal
+
+    def import_convention(self, ordinal: int) -> CallingConvention:
+        """An import without signature is called without arguments."""
+        return parse(self.imports[ordinal].cconv or "")
+
+    def signature(self, callee: int) -> Signature:
+        """The internal function that a function operand names."""
+        if callee >= len(self.signatures):
+            raise InvalidArgumentError(
+                f"function ordinal {callee} out of range; the module has {len(self.signatures)}"
+            )
+        return self.signatures[callee]
+
+    def out_of_range(self, value: int, operand_class: int) -> StatusError:
+        """The error of an operand that is not below the limit of its class."""
+        what, limit = {
+            classes.RODATA: ("rodata ordinal", self.rodata_count),
+            classes.TYPE: ("type ordinal", self.type_count),
+            classes.REF_GLOBAL: ("ref global", self.ref_global_count),
+            classes.GLOBAL32: ("offset of a 32-bit global", self.globals_size),
+            classes.GLOBAL64: ("offset of a 64-bit global", self.globals_size),
+        }[operand_class]
+        return OutOfRangeError(f"{what} {value} out of range; the module has {limit}")

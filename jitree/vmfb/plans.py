@@ -1,0 +1,94 @@
+"""How to read each opcode's operands while loading: struct formats and operand classes from the table.
+
+Instructions whose operands are all of fixed size have a plan; the walk reads them in one ``unpack`` and
+compares each field with the limit of its class. All others have a function of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from jitree.vmfb.calls import CALL_INSTRUCTIONS
+from jitree.vmfb.classes import (
+    FIRST_MOVING_VERSION,
+    GLOBAL32,
+    GLOBAL64,
+    LITERAL,
+    PAIR,
+    REF,
+    REF_BORROWED,
+    REF_GLOBAL,
+    REF_MOVABLE,
+    RODATA,
+    TYPE,
+    VALUE,
+)
+from jitree.vmfb.isa import Instruction, Operand, opcode_table
+from jitree.vmfb.special import SPECIAL_INSTRUCTIONS
+
+if TYPE_CHECKING:
+    from jitree.vmfb.walk import FunctionWalk
+
+_FIXED: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+    "r.i32": ("H", (VALUE,)),
+    "r.f32": ("H", (VALUE,)),
+    "r.i64": ("H", (PAIR,)),
+    "r.f64": ("H", (PAIR,)),
+    "imm.i32": ("i", (LITERAL,)),
+    "imm.f32": ("i", (LITERAL,)),
+    "imm.i64": ("ii", (LITERAL, LITERAL)),
+    "imm.f64": ("ii", (LITERAL, LITERAL)),
+    "imm.gref": ("I", (REF_GLOBAL,)),
+    "imm.rodata": ("I", (RODATA,)),
+    "imm.type": ("I", (TYPE,)),
+}
+"""Struct format and classes of operand kinds."""
+
+Special = Callable[["FunctionWalk", int, int], int]
+"""(walk, opcode word, position of the operands) → position behind the instruction."""
+
+
+class Plan(NamedTuple):
+    opcode: int
+    """Opcode word."""
+    size: int
+    """Bytes of the operands."""
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    classes: tuple[int, ...]
+    special: Special | None
+    """Reads the instruction instead when set."""
+
+
+@cache
+def plan_table(version: int, set_name: str) -> tuple[Plan | None, ...]:
+    """256 plans; None for opcodes that are unknown, prefixes or the block marker."""
+    return tuple(
+        None if row is None or row.block_marker else _plan(row, version)
+        for row in opcode_table(version, set_name)
+    )
+
+
+def _plan(row: Instruction, version: int) -> Plan:
+    special = SPECIAL_INSTRUCTIONS.get(row.mnemonic) or CALL_INSTRUCTIONS.get(row.mnemonic)
+    formats: list[str] = []
+    classes: list[int] = []
+    if special is None:
+        for operand in row.operands:
+            text, of_operand = _fixed(row, operand, version)
+            formats.append(text)
+            classes += of_operand
+    layout = struct.Struct("<" + "".join(formats))
+    return Plan(row.index, layout.size, layout.unpack_from, tuple(classes), special)
+
+
+def _fixed(row: Instruction, operand: Operand, version: int) -> tuple[str, tuple[int, ...]]:
+    if operand.kind == "imm.gbyte":
+        return "I", (GLOBAL64 if row.mnemonic.endswith("64") else GLOBAL32,)
+    if operand.kind == "r.ref":
+        if operand.output or not operand.movable:
+            return "H", (REF,)
+        return "H", (REF_MOVABLE if version >= FIRST_MOVING_VERSION else REF_BORROWED,)
+    return _FIXED[operand.kind]

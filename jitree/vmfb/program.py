@@ -1,0 +1,75 @@
+"""Decoded bytecode: what :func:`jitree.vmfb.decode.decode_module` makes of a module and every tier runs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from jitree.vmfb.cconv import CallingConvention, RegisterSlot
+
+if TYPE_CHECKING:
+    from array import array
+
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFunction:
+    """Where a function lies in the words of its program, and what its frame holds."""
+
+    ordinal: int
+    start: int
+    """Word index of the first instruction."""
+    end: int
+    """Word index behind the last one, branch stubs included."""
+    value_count: int
+    """32-bit slots of the frame, an even number; no instruction names a slot beyond."""
+    ref_count: int
+    """Ref registers of the frame; no instruction names one beyond."""
+    cconv: CallingConvention
+    argument_slots: tuple[RegisterSlot, ...]
+    """(tag, register) of each argument at entry; refs have TAG_REF_COPY."""
+    result_tags: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of an import. Arguments of spans are flattened; ``segments`` tells the tuples apart."""
+
+    index: int
+    word: int
+    """Index of the call's opcode word."""
+    import_ordinal: int
+    cconv: CallingConvention
+    segments: tuple[int, ...] | None
+    """For a variadic call one count per argument of the convention (of no meaning where it is not a span)."""
+    arguments: tuple[RegisterSlot, ...]
+    results: tuple[RegisterSlot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A verified module in decoded form (see :mod:`jitree.vmfb.words` for the words)."""
+
+    words: npt.NDArray[np.int32]
+    functions: tuple[DecodedFunction, ...]
+    sites: tuple[CallSite, ...]
+    strings: tuple[str, ...]
+    """Messages of ``fail``, ``trace`` and ``print``."""
+    instruction_words: array[int]
+    """Word index of every instruction, ascending."""
+    instruction_offsets: array[int]
+    """Byte offset in its function of the instruction at the same position of ``instruction_words``."""
+    function_starts: list[int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function_starts", [function.start for function in self.functions])
+
+    def location(self, word: int) -> tuple[int, int]:
+        """(function ordinal, byte offset in the function) of the instruction that the word belongs to. A
+        branch stub has the location of its branch."""
+        ordinal = bisect_right(self.function_starts, word) - 1
+        position = bisect_right(self.instruction_words, word) - 1
+        return ordinal, self.instruction_offsets[position]

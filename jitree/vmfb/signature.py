@@ -1,0 +1,83 @@
+"""What a function's descriptor and calling convention say, checked before its body is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, error_context
+from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse, register_counts
+from jitree.vmfb.entry import choose_entry_rule
+from jitree.vmfb.module import known_features
+from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, Function, Module
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How an internal function is called, and the registers it may use."""
+
+    cconv: CallingConvention
+    argument_tags: tuple[int, ...]
+    argument_slots: tuple[RegisterSlot, ...]
+    value_count: int
+    """Value slots as recorded, at least those of the arguments."""
+    ref_count: int
+    value_limit: int
+    """Value slots that instructions may name: the recorded count rounded up to a power of two."""
+    ref_limit: int
+
+
+def read_signatures(module: Module) -> tuple[Signature, ...]:
+    """Checks descriptors and conventions of all functions and finds where arguments lie at entry.
+
+    INVALID_ARGUMENT, UNIMPLEMENTED (another convention version) or RESOURCE_EXHAUSTED (register counts), with
+    the function as context.
+    """
+    for function in module.functions:
+        with error_context(f"function '{module.function_name(function.ordinal)}'"):
+            _check_descriptor(module, function)
+    rule = choose_entry_rule(module)
+    signatures = []
+    for function in module.functions:
+        cconv = parse(function.cconv)
+        tags = cconv.argument_tags or ()
+        slots = rule(tags)
+        value_count, ref_count = register_counts(slots)
+        value_limit, ref_limit = _limit(function.value_count), _limit(function.ref_count)
+        if value_count > value_limit or ref_count > ref_limit:
+            raise InvalidArgumentError(
+                f"insufficient register storage: the arguments of {function.cconv!r} need {value_count} "
+                f"value slots and {ref_count} refs, the function has {value_limit} and {ref_limit}",
+                f"function '{module.function_name(function.ordinal)}'",
+            )
+        signatures.append(
+            Signature(
+                cconv=cconv,
+                argument_tags=tags,
+                argument_slots=slots,
+                value_count=max(function.value_count, value_count, 1),
+                ref_count=max(function.ref_count, ref_count, 1),
+                value_limit=value_limit,
+                ref_limit=ref_limit,
+            )
+        )
+    return tuple(signatures)
+
+
+def _check_descriptor(module: Module, function: Function) -> None:
+    unknown = function.requirements & ~known_features(module.bytecode_version[0])
+    if unknown:
+        raise InvalidArgumentError(f"requires unknown features 0x{unknown:08X}")
+    if _limit(function.value_count) > MAXIMUM_VALUE_SLOTS or _limit(function.ref_count) > MAXIMUM_REFS:
+        raise ResourceExhaustedError(
+            f"register count overflow: {function.value_count} value slots and {function.ref_count} refs; "
+            f"rounded up to powers of two the most are {MAXIMUM_VALUE_SLOTS} and {MAXIMUM_REFS}"
+        )
+    if parse(function.cconv).has_spans:
+        raise InvalidArgumentError(
+            f"calling convention {function.cconv!r} has a variadic span; only imports can"
+        )
+
+
+def _limit(count: int) -> int:
+    """The smallest power of two that is at least ``count`` and 1."""
+    return 1 << max(count - 1, 0).bit_length()

@@ -1,0 +1,145 @@
+"""Reading of instructions with operands of variable size, calls aside: exits, messages, lists.
+
+Each function takes the walk, the opcode word and the position of the operands, and returns the position
+behind the instruction. A terminator sets ``walk.leaving`` to its words and edges. The words are laid out as
+:mod:`jitree.vmfb.words` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import OutOfRangeError
+from jitree.vmfb.blocks import Edge, branch_words
+from jitree.vmfb.classes import TYPE
+from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
+
+if TYPE_CHECKING:
+    from jitree.vmfb.walk import FunctionWalk
+
+
+def _br(walk: FunctionWalk, opcode: int, at: int) -> int:
+    edge, at = walk.edge(1, at)
+    walk.leaving = branch_words(edge.moves), [Edge(1, edge.target, [])]
+    return at
+
+
+def _jump_with_moves(walk: FunctionWalk, opcode: int, at: int) -> int:
+    """``yield`` and ``break``: displacement, count, moves."""
+    edge, at = walk.edge(1, at)
+    walk.leaving = [opcode, 0, len(edge.moves) // 3, *edge.moves], [Edge(1, edge.target, [])]
+    return at
+
+
+def _cond_br(walk: FunctionWalk, opcode: int, at: int) -> int:
+    condition = walk.value(walk.halfword(at))
+    if_true, at = walk.edge(2, at + 2)
+    if_false, at = walk.edge(3, at)
+    walk.leaving = [opcode, condition, 0, 0], [if_true, if_false]
+    return at
+
+
+def _cond_break(walk: FunctionWalk, opcode: int, at: int) -> int:
+    condition = walk.value(walk.halfword(at))
+    edge, at = walk.edge(2, at + 2)
+    walk.leaving = [opcode, condition, 0, 0], [edge, Edge(3, edge.target, edge.moves)]
+    return at
+
+
+def _br_table(walk: FunctionWalk, opcode: int, at: int) -> int:
+    index = walk.value(walk.halfword(at))
+    default, at = walk.edge(2, at + 2)
+    count = walk.halfword(at)
+    at += 2
+    edges = [default]
+    for case in range(count):
+        edge, at = walk.edge(4 + case, at)
+        edges.append(edge)
+    walk.leaving = [opcode, index, 0, count] + [0] * count, edges
+    return at
+
+
+def _fail(walk: FunctionWalk, opcode: int, at: int) -> int:
+    status = walk.value(walk.halfword(at))
+    message, at = walk.string(at + 2)
+    edges = [Edge(3, at, [])] if at < len(walk.body) else []
+    walk.leaving = [opcode, status, message, 0], edges
+    return at
+
+
+def _return(walk: FunctionWalk, opcode: int, at: int) -> int:
+    entries, at = walk.entries(at)
+    tags = walk.signature.cconv.result_tags
+    if len(entries) != len(tags):
+        raise OutOfRangeError(f"returns {len(entries)} values, the convention has {len(tags)} results")
+    words = [opcode, len(entries)]
+    for entry, tag in zip(entries, tags, strict=True):
+        words += walk.register(entry, tag, True)
+    walk.leaving = words, []
+    return at
+
+
+def _message(walk: FunctionWalk, opcode: int, at: int) -> int:
+    """``trace`` and ``print``."""
+    message, at = walk.string(at)
+    entries, at = walk.entries(at)
+    walk.words += (opcode, message, len(entries))
+    for entry in entries:
+        walk.words += walk.any_register(entry, True)
+    return at
+
+
+def _discard(walk: FunctionWalk, opcode: int, at: int) -> int:
+    entries, at = walk.entries(at)
+    walk.words += (opcode, len(entries))
+    for entry in entries:
+        walk.words += (walk.ref(entry), entry >> 14 & 1)
+    return at
+
+
+def _switch(tag: int) -> Callable[[FunctionWalk, int, int], int]:
+    """index, default, count, cases, out; refs with the type in front of the default."""
+
+    def read(walk: FunctionWalk, opcode: int, at: int) -> int:
+        words = walk.words
+        words += (opcode, walk.value(walk.halfword(at)))
+        at += 2
+        if tag == TAG_REF_COPY:
+            words.append(walk.ordinal(walk.word(at), TYPE))
+            at += 4
+        default = walk.halfword(at)
+        cases, at = walk.entries(at + 2)
+        words.append(walk.register(default, tag, False)[1])
+        if tag == TAG_REF_COPY:
+            words.append(default >> 14 & int(walk.moves_honoured))
+        words.append(len(cases))
+        for case in cases:
+            words.append(walk.register(case, tag, False)[1])
+            if tag == TAG_REF_COPY:
+                words.append(case >> 14 & 1)
+        words.append(walk.register(walk.halfword(at), tag, False)[1])
+        return at + 2
+
+    return read
+
+
+SPECIAL_INSTRUCTIONS: Final = {
+    "br": _br,
+    "cond_br": _cond_br,
+    "br_table": _br_table,
+    "yield": _jump_with_moves,
+    "break": _jump_with_moves,
+    "cond_break": _cond_break,
+    "fail": _fail,
+    "return": _return,
+    "trace": _message,
+    "print": _message,
+    "discard.refs": _discard,
+    "switch.i32": _switch(TAG_VALUE32),
+    "switch.i64": _switch(TAG_VALUE64),
+    "switch.f32": _switch(TAG_VALUE32),
+    "switch.f64": _switch(TAG_VALUE64),
+    "switch.ref": _switch(TAG_REF_COPY),
+}
+"""Reader of each mnemonic."""

@@ -1,0 +1,20 @@
+"""Verification by itself. Decoding verifies on its way; nothing is checked here that it does not check."""
+
+from __future__ import annotations
+
+from jitree.vmfb.decode import walk_function
+from jitree.vmfb.linkage import Linkage
+from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.signature import read_signatures
+
+
+def verify_function(module: Module, function: Function) -> None:
+    """Checks the descriptors of the module and the body of one function; raises what decoding raises."""
+    walk_function(module, function, Linkage(module, read_signatures(module)))
+
+
+def verify_module(module: Module) -> None:
+    """Checks every function."""
+    linkage = Linkage(module, read_signatures(module))
+    for function in module.functions:
+        walk_function(module, function, linkage)

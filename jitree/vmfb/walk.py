@@ -1,0 +1,310 @@
+"""The one walk over a function's bytes that verifies every operand and makes decoded blocks.
+
+It is the hot part of loading a module. Instructions with operands of fixed size go through the plans of
+:mod:`jitree.vmfb.plans` in the loop of :meth:`FunctionWalk.run`; the others have functions in
+:mod:`jitree.vmfb.special` and :mod:`jitree.vmfb.calls` that read with the methods below.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
+from jitree.vmfb import classes, plans
+from jitree.vmfb.blocks import Block, Edge, Exit
+from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, read_instruction
+from jitree.vmfb.isa import BY_MNEMONIC, CORE, PREFIXES
+from jitree.vmfb.linkage import Linkage
+from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, Function
+from jitree.vmfb.signature import Signature
+from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+
+TARGET_LIMIT: Final = 0xFFFFFF
+"""Branch targets lie below."""
+
+_BLOCK_MARKER = BY_MNEMONIC["block"].opcode
+_FEATURES = {0xE0: FEATURE_EXT_F32, 0xE1: FEATURE_EXT_F64}
+_UNLIMITED = 1 << 63
+_PARITY = tuple(int(operand_class == classes.PAIR) for operand_class in range(classes.CLASS_COUNT))
+_U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
+
+
+@lru_cache(maxsize=256)
+def _halfwords(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}H")
+
+
+class FunctionWalk:
+    """Walks one function. Afterwards ``blocks`` holds its code, ``value_count`` and ``ref_count`` what its
+    frame needs."""
+
+    def __init__(self, function: Function, body: bytes, signature: Signature, linkage: Linkage) -> None:
+        self.function = function
+        self.body = body
+        self.signature = signature
+        self.linkage = linkage
+        self.version = linkage.version
+        self.moves_honoured = linkage.version >= classes.FIRST_MOVING_VERSION
+        self.value_count = max(signature.value_count, 1)
+        self.ref_count = max(signature.ref_count, 1)
+        self.blocks: list[Block] = []
+        self.targets: set[int] = set()
+        self.words: list[int] = []
+        """Words of the block under construction."""
+        self.block = Block(0, [])
+        self.offset = 0
+        """Byte offset of the current instruction."""
+        self.leaving: tuple[list[int], list[Edge]] | None = None
+        """Words and edges of the exit, once the block has it."""
+        self.limits = [0] * classes.CLASS_COUNT
+        """First operand value that is not plainly valid, by class; refs are looked at one by one."""
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        linkage = self.linkage
+        self.limits[:] = (
+            _UNLIMITED,
+            self.value_count,
+            self.value_count & ~1,
+            linkage.rodata_count,
+            linkage.type_count,
+            linkage.globals_size - 3,
+            linkage.globals_size - 7,
+            linkage.ref_global_count,
+            0,
+            0,
+            0,
+        )
+
+    def run(self) -> None:
+        """Walks the whole body. Raises the failed check with the place of the instruction as context."""
+        at = 0
+        try:
+            while at < len(self.body):
+                self.offset = at
+                if self.body[at] != _BLOCK_MARKER:
+                    raise InvalidArgumentError("expected a block marker: the previous block has ended")
+                block = Block(at, [])
+                at = self._run_block(block, at + 1)
+                self.blocks.append(block)
+        except struct.error:
+            raise OutOfRangeError("the body ends inside an instruction", self._place()) from None
+        except StatusError as error:
+            raise error.with_context(self._place()) from None
+        self._check_blocks()
+
+    def _run_block(self, block: Block, at: int) -> int:
+        """Reads instructions up to the block's exit; returns the position behind it."""
+        body, limits, parity = self.body, self.limits, _PARITY
+        table = plans.plan_table(self.version, CORE)
+        first_ref_class, movable = classes.REF, classes.REF_MOVABLE
+        length = len(body)
+        self._begin(block)
+        words, append = block.words, block.words.append
+        mark_start, mark_offset = block.starts.append, block.offsets.append
+        while True:
+            offset = self.offset = at
+            if at >= length:
+                raise InvalidArgumentError("the last block has no terminator")
+            plan = table[body[at]]
+            at += 1
+            if plan is None:
+                plan = self._extended(offset)
+                at += 1
+            opcode, size, unpack, kinds, special = plan
+            start = len(words)
+            if special is None:
+                append(opcode)
+                for value, operand_class in zip(unpack(body, at), kinds, strict=True):
+                    if value < limits[operand_class] and not value & parity[operand_class]:
+                        append(value)
+                    elif operand_class >= first_ref_class:
+                        append(self.ref(value))
+                        if operand_class > first_ref_class:
+                            append(int(operand_class == movable and value & MOVE_BIT != 0))
+                    else:
+                        append(self._unusual(value, operand_class))
+                at += size
+            else:
+                at = special(self, opcode, at)
+                if self.leaving is not None:
+                    if len(words) > start:  # a call in front of its branch
+                        mark_start(start)
+                        mark_offset(offset)
+                    block.exit = Exit(offset, *self.leaving)
+                    return at
+            mark_start(start)
+            mark_offset(offset)
+
+    def _begin(self, block: Block) -> None:
+        self.block, self.words, self.leaving = block, block.words, None
+
+    def _extended(self, offset: int) -> plans.Plan:
+        """The plan of a prefixed instruction, or the reason why there is none."""
+        byte = self.body[offset]
+        if byte == _BLOCK_MARKER:
+            raise InvalidArgumentError("block marker inside a block: a terminator is missing")
+        if byte not in PREFIXES:
+            raise InvalidArgumentError(f"unknown opcode 0x{byte:02X} in bytecode version {self.version}")
+        name = PREFIXES[byte]
+        if not self.function.requirements & _FEATURES[byte]:
+            raise InvalidArgumentError(f"{name} instruction, but the function does not require that feature")
+        if offset + 1 >= len(self.body):
+            raise OutOfRangeError("the body ends inside an instruction")
+        opcode = self.body[offset + 1]
+        plan = plans.plan_table(self.version, name)[opcode]
+        if plan is None:
+            raise InvalidArgumentError(
+                f"unknown opcode 0x{opcode:02X} of the {name} set in bytecode version {self.version}"
+            )
+        return plan
+
+    def _place(self) -> str:
+        """Where the walk stands, for messages."""
+        offset = self.offset
+        try:
+            mnemonic = read_instruction(self.body, offset, self.version).instruction.mnemonic
+        except StatusError:
+            return f"at byte offset {offset}"
+        return f"at byte offset {offset} ({mnemonic})"
+
+    def _check_blocks(self) -> None:
+        markers = {block.offset for block in self.blocks}
+        strays = self.targets - markers
+        if strays:
+            raise InvalidArgumentError(f"branch target {min(strays)} is not a block")
+        if len(markers) != self.function.block_count:
+            raise InvalidArgumentError(
+                f"the body has {len(markers)} blocks but its descriptor says {self.function.block_count}"
+            )
+
+    # Operands. Registers within the recorded counts are usual; the format accepts them up to the counts
+    # rounded up to powers of two, in which case the frame is made that large.
+
+    def value(self, operand: int) -> int:
+        """The slot that a 32-bit value operand names."""
+        if operand < self.value_count:
+            return operand
+        return self._unusual(operand, classes.VALUE)
+
+    def pair(self, operand: int) -> int:
+        """The even slot that a 64-bit value operand names."""
+        if operand + 1 < self.value_count and not operand & 1:
+            return operand
+        return self._unusual(operand, classes.PAIR)
+
+    def ref(self, operand: int) -> int:
+        """The ref register that an operand names."""
+        ordinal = operand & REF_MASK
+        if operand < REF_BIT:
+            raise InvalidArgumentError(f"value register {operand} where a ref is needed")
+        if ordinal >= self.ref_count:
+            if ordinal >= self.signature.ref_limit:
+                raise OutOfRangeError(
+                    f"ref register {ordinal} out of range; the function has {self.signature.ref_limit}"
+                )
+            self.ref_count = self.signature.ref_limit
+        return ordinal
+
+    def _unusual(self, value: int, operand_class: int) -> int:
+        """Raises what is wrong with an operand that exceeds its limit, or makes the frame larger."""
+        if operand_class not in (classes.VALUE, classes.PAIR):
+            raise self.linkage.out_of_range(value, operand_class)
+        if value & REF_BIT:
+            raise InvalidArgumentError(f"ref register {value & REF_MASK} where a value is needed")
+        if value + (operand_class == classes.PAIR) >= self.signature.value_limit:
+            raise OutOfRangeError(
+                f"value register {value} out of range; the function has {self.signature.value_limit} slots"
+            )
+        if operand_class == classes.PAIR and value & 1:
+            raise InvalidArgumentError(f"64-bit value register {value} is not even")
+        self.value_count = self.signature.value_limit
+        self._set_limits()
+        return value
+
+    def ordinal(self, operand: int, operand_class: int) -> int:
+        """An ordinal below the limit of its class."""
+        if operand < self.limits[operand_class]:
+            return operand
+        return self._unusual(operand, operand_class)
+
+    def register(self, operand: int, tag: int, honours_move: bool) -> tuple[int, int]:
+        """(tag, register) of a list entry that must hold what ``tag`` says."""
+        if tag == TAG_VALUE32:
+            return tag, self.value(operand)
+        if tag == TAG_VALUE64:
+            return tag, self.pair(operand)
+        ordinal = self.ref(operand)
+        return (TAG_REF_MOVE if honours_move and operand & MOVE_BIT else TAG_REF_COPY), ordinal
+
+    def any_register(self, operand: int, honours_move: bool) -> tuple[int, int]:
+        """(tag, register) of a list entry of either bank; values count as one slot."""
+        return self.register(operand, TAG_REF_COPY if operand & REF_BIT else TAG_VALUE32, honours_move)
+
+    def word(self, at: int) -> int:
+        """A 32-bit operand."""
+        value: int = _U32.unpack_from(self.body, at)[0]
+        return value
+
+    def halfword(self, at: int) -> int:
+        """A 16-bit operand."""
+        value: int = _U16.unpack_from(self.body, at)[0]
+        return value
+
+    def entries(self, at: int, width: int = 1) -> tuple[tuple[int, ...], int]:
+        """(entries, position behind) of an aligned list; ``width`` halfwords per counted entry."""
+        at += at & 1
+        count = _U16.unpack_from(self.body, at)[0] * width
+        return _halfwords(count).unpack_from(self.body, at + 2), at + 2 + 2 * count
+
+    def string(self, at: int) -> tuple[int, int]:
+        """(index in the string table, position behind)."""
+        length = self.halfword(at)
+        end = at + 2 + length
+        if end > len(self.body):
+            raise OutOfRangeError("the body ends inside a string")
+        return self.linkage.string(self.body[at + 2 : end]), end
+
+    def edge(self, position: int, at: int) -> tuple[Edge, int]:
+        """(edge, position behind) of a target and its remap; ``position`` is its displacement's in the exit."""
+        target = self.target(at)
+        moves, at = self._moves(at + 4)
+        return Edge(position, target, moves), at
+
+    def target(self, at: int) -> int:
+        """The byte offset of a block."""
+        target = self.word(at)
+        if target >= TARGET_LIMIT:
+            raise OutOfRangeError(f"branch target {target} out of range")
+        self.targets.add(target)
+        return target
+
+    def _moves(self, at: int) -> tuple[list[int], int]:
+        """(words of the moves, position behind). Two slots that make up a pair on both sides become one move;
+        moves of a register to itself are dropped."""
+        entries, at = self.entries(at, width=2)
+        moves: list[int] = []
+        index = 0
+        while index < len(entries):
+            source, destination = entries[index], entries[index + 1]
+            index += 2
+            if (source ^ destination) & REF_BIT:
+                raise InvalidArgumentError("branch move between the value and the ref bank")
+            if source & REF_BIT:
+                tag, source = self.register(source, TAG_REF_COPY, self.moves_honoured)
+                destination = self.ref(destination)
+            else:
+                tag = TAG_VALUE32
+                source, destination = self.value(source), self.value(destination)
+                if (
+                    not (source | destination) & 1
+                    and entries[index : index + 2] == (source + 1, destination + 1)
+                    and max(source, destination) + 1 < self.value_count
+                ):
+                    tag = TAG_VALUE64
+                    index += 2
+            if source != destination:
+                moves += (tag, source, destination)
+        return moves, at
