@@ -1,0 +1,153 @@
+"""The headers of an embedded ELF library, checked: what may be mapped where, and where its tables lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.errors import FailedPreconditionError, StatusError, UnimplementedError
+from jitree.loaders import elf_format as elf
+from jitree.loaders.elf_format import Architecture, WordSize
+
+MINIMUM_SIZE: Final = 64
+"""Bytes of the largest file header."""
+MAXIMUM_IMAGE: Final = 1 << 31
+"""Bytes between the lowest and the highest address: code addresses its data with 32-bit displacements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A program header; addresses are those of the file."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+    memory_size: int
+    alignment: int
+
+    @property
+    def end(self) -> int:
+        return self.address + self.memory_size
+
+
+@dataclass(frozen=True, slots=True)
+class ElfFile:
+    """Checked headers: ``loads`` in file order, and the address range [low, high) that they take."""
+
+    architecture: Architecture
+    loads: tuple[Segment, ...]
+    dynamic: Segment
+    relro: tuple[Segment, ...]
+    low: int
+    high: int
+
+    def load_with(self, address: int, size: int, what: str) -> Segment:
+        """The loaded segment that holds all of these bytes; FAILED_PRECONDITION if there is none."""
+        for load in self.loads:
+            if load.address <= address and address + size <= load.end:
+                return load
+        raise bad_elf(f"{what} ({size} bytes at {address:#x}) is outside its segments")
+
+
+def read_elf(data: memoryview, architecture: Architecture) -> ElfFile:
+    """Checks the headers of a library for ``architecture``.
+
+    FAILED_PRECONDITION for whatever is not a complete shared object for it.
+    """
+    if len(data) < MINIMUM_SIZE:
+        raise bad_elf(f"it has {len(data)} bytes, fewer than an ELF header")
+    if bytes(data[:4]) != b"\x7fELF":
+        raise bad_elf(f"it does not start with the ELF identifier but with {bytes(data[:4]).hex(' ')}")
+    elf_class, encoding, version = data[4], data[5], data[6]
+    word_size = elf.WORD_SIZES.get(elf_class)
+    if word_size is None:
+        raise bad_elf(f"ELF class {elf_class} is neither 32-bit nor 64-bit")
+    if encoding != elf.ELFDATA2LSB:
+        raise bad_elf("it is big-endian; only little-endian libraries can be loaded")
+    (kind, machine, file_version, _, program_headers, section_headers, _,
+     header_size, program_header_size, program_header_count,
+     section_header_size, section_header_count, _) = word_size.header.unpack_from(data, 16)  # fmt: skip
+    if word_size is not architecture.word_size or machine != architecture.machine:
+        raise bad_elf(
+            f"it was compiled for {elf.machine_name(machine, elf_class)}, but this machine is "
+            f"{architecture.name}; compile the program for {architecture.name}"
+        )
+    if version != 1 or file_version != 1:
+        raise bad_elf(f"ELF version {file_version if version == 1 else version} is not 1")
+    if kind != elf.ET_DYN:
+        raise bad_elf(f"ELF type {kind} is not a shared object")
+    _check_sizes(word_size, header_size, program_header_size, section_header_size)
+    _check_table("program", program_headers, program_header_count * program_header_size, len(data))
+    _check_table("section", section_headers, section_header_count * section_header_size, len(data))
+    segments = _read_segments(data, word_size, program_headers, program_header_count)
+    return _classify(len(data), architecture, segments)
+
+
+def _read_segments(data: memoryview, word_size: WordSize, offset: int, count: int) -> list[Segment]:
+    size = word_size.program_header.size
+    a, b, c, d, e, f, g = word_size.segment_fields
+    segments = []
+    for fields in word_size.program_header.iter_unpack(data[offset : offset + count * size]):
+        segments.append(Segment(fields[a], fields[b], fields[c], fields[d], fields[e], fields[f], fields[g]))
+    return segments
+
+
+def _classify(available: int, architecture: Architecture, segments: list[Segment]) -> ElfFile:
+    loads = tuple(s for s in segments if s.kind == elf.PT_LOAD and s.memory_size > 0)
+    if not loads:
+        raise bad_elf("it has no loadable segment")
+    for load in loads:
+        _check_load(load, available)
+    low = min(s.address & -max(s.alignment, 1) for s in loads)
+    high = max(s.end + max(s.alignment, 1) - 1 & -max(s.alignment, 1) for s in loads)
+    if high - low > MAXIMUM_IMAGE:
+        raise bad_elf(f"its segments spread over {high - low} bytes, more than {MAXIMUM_IMAGE}")
+    dynamic = [s for s in segments if s.kind == elf.PT_DYNAMIC]
+    if not dynamic:
+        raise bad_elf("it has no dynamic segment")
+    relro = tuple(s for s in segments if s.kind == elf.PT_GNU_RELRO and s.memory_size > 0)
+    return ElfFile(architecture, loads, dynamic[0], relro, low, high)
+
+
+def _check_sizes(word_size: WordSize, header: int, program_header: int, section_header: int) -> None:
+    file_header = elf.IDENTIFIER_SIZE + word_size.header.size
+    expected = (file_header, word_size.program_header.size, word_size.section_header_size)
+    if (header, program_header, section_header) != expected:
+        raise bad_elf(
+            f"its headers are {header}, {program_header} and {section_header} bytes long; expected "
+            f"{expected[0]}, {expected[1]} and {expected[2]}"
+        )
+
+
+def _check_table(name: str, offset: int, size: int, available: int) -> None:
+    if offset == 0 or size == 0:
+        raise bad_elf(f"it has no {name} header table")
+    if offset + size > available:
+        raise bad_elf(
+            f"its {name} header table (bytes {offset} to {offset + size}) reaches past its end at "
+            f"{available}; the data is cut short"
+        )
+
+
+def _check_load(load: Segment, available: int) -> None:
+    if load.offset + load.file_size > available:
+        raise bad_elf(
+            f"a segment (bytes {load.offset} to {load.offset + load.file_size}) reaches past its end at "
+            f"{available}; the data is cut short"
+        )
+    if load.file_size > load.memory_size:
+        raise bad_elf(f"a segment of {load.memory_size} bytes is filled with {load.file_size}")
+    if load.alignment & (load.alignment - 1):
+        raise bad_elf(f"a segment's alignment {load.alignment} is not a power of two")
+
+
+def bad_elf(reason: str) -> StatusError:
+    """FAILED_PRECONDITION: not a library that can be loaded."""
+    return FailedPreconditionError(f"the embedded ELF library cannot be loaded: {reason}")
+
+
+def unsupported_elf(reason: str) -> StatusError:
+    """UNIMPLEMENTED: a well-formed library that asks for something that the loader does not do."""
+    return UnimplementedError(f"the embedded ELF library cannot be loaded: {reason}")

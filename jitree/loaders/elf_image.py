@@ -1,0 +1,118 @@
+"""An embedded ELF library in memory: segments copied, relocated, protected, initialisers run."""
+
+from __future__ import annotations
+
+import ctypes
+from itertools import pairwise
+from typing import Final
+
+from jitree.errors import PermissionDeniedError
+from jitree.loaders import elf_format as elf
+from jitree.loaders.elf_dynamic import Dynamic, read_dynamic
+from jitree.loaders.elf_file import ElfFile, Segment, bad_elf, read_elf
+from jitree.loaders.elf_format import Architecture
+from jitree.loaders.elf_relocate import relocate
+from jitree.memory import EXECUTE, READ, WRITE, Mapping, page_down, page_up
+
+_INITIALISER: Final = ctypes.CFUNCTYPE(None)
+_RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))
+_SKIPPED_INITIALISERS: Final = (0, 0xFFFFFFFFFFFFFFFF)
+"""Placeholders that linkers leave in initialiser arrays."""
+
+
+class ElfImage:
+    """A mapped library. Its memory goes with the object: who holds an address in it must hold the image."""
+
+    __slots__ = ("_file", "_mapping", "_symbols", "_view", "bias")
+
+    def __init__(self, file: ElfFile, data: memoryview) -> None:
+        alignment = max(load.alignment for load in file.loads)
+        self._file = file
+        self._mapping = Mapping(file.high - file.low, alignment)
+        self.bias = self._mapping.address - file.low
+        self._view = self._mapping.view()
+        _check_pages(file)
+        for load in file.loads:
+            self._copy(load, data)
+        dynamic = read_dynamic(file, self._view)
+        relocate(file, dynamic, self._view, self.bias)
+        self._protect()
+        self._symbols = dict(zip(dynamic.symbol_names, dynamic.symbol_values, strict=True))
+        self._initialise(dynamic)
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a symbol in memory, None if the library does not export it."""
+        value = self._symbols.get(name)
+        return None if value is None else self.bias + value
+
+    def check_code(self, address: int, what: str) -> None:
+        """FAILED_PRECONDITION unless ``address`` is in an executable segment."""
+        load = self._file.load_with(address - self.bias, 1, what)
+        if not load.flags & elf.PF_X:
+            raise bad_elf(f"{what} at {address - self.bias:#x} is not in an executable segment")
+
+    def read(self, address: int, size: int, what: str) -> memoryview:
+        """Bytes in memory, valid as long as the image; FAILED_PRECONDITION unless all are in one segment."""
+        self._file.load_with(address - self.bias, size, what)
+        start = address - self._mapping.address
+        return self._view[start : start + size]
+
+    def read_string(self, address: int, what: str) -> str:
+        """Text up to its NUL, which must lie in the same segment."""
+        load = self._file.load_with(address - self.bias, 1, what)
+        start, end = address - self._mapping.address, load.end - self._file.low
+        text = bytes(self._view[start:end]).split(b"\0", 1)
+        if len(text) < 2:
+            raise bad_elf(f"{what} at {address - self.bias:#x} has no end")
+        return text[0].decode("utf-8", "replace")
+
+    def _copy(self, load: Segment, data: memoryview) -> None:
+        start = load.address - self._file.low
+        self._mapping.protect(start, load.memory_size, READ | WRITE)
+        self._view[start : start + load.file_size] = data[load.offset : load.offset + load.file_size]
+
+    def _protect(self) -> None:
+        low = self._file.low
+        for load in self._file.loads:
+            if load.flags & elf.PF_W and load.flags & elf.PF_X:
+                raise PermissionDeniedError(
+                    "the embedded ELF library cannot be loaded: it has a segment that is both writable and "
+                    "executable"
+                )
+            rights = READ | sum(right for flag, right in _RIGHTS if load.flags & flag)
+            self._mapping.protect(load.address - low, load.memory_size, rights)
+        for relro in self._file.relro:
+            self._mapping.protect(relro.address - low, relro.memory_size, READ)
+        self._mapping.publish()
+
+    def _initialise(self, dynamic: Dynamic) -> None:
+        functions = [self.bias + dynamic.initialiser] if dynamic.initialiser else []
+        address, size = dynamic.initialiser_array
+        word = self._file.architecture.word_size.bits // 8
+        array = self.read(self.bias + address, size, "the initialiser array") if size else memoryview(b"")
+        for start in range(0, size // word * word, word):
+            functions.append(int.from_bytes(array[start : start + word], "little"))
+        for function in functions:
+            if function not in _SKIPPED_INITIALISERS:
+                self.check_code(function, "an initialiser")
+                _INITIALISER(function)()
+
+
+def load_image(data: memoryview, architecture: Architecture) -> ElfImage:
+    """Maps the library in ``data`` (a view of bytes), which is not referred to afterwards."""
+    return ElfImage(read_elf(data, architecture), data)
+
+
+def _check_pages(file: ElfFile) -> None:
+    """Protection is by page: no two segments may share one, and RELRO only takes rights from data."""
+    pages = sorted((page_down(load.address), page_up(load.end)) for load in file.loads)
+    for (_, end), (start, _) in pairwise(pages):
+        if start < end:
+            raise bad_elf("two of its segments share a memory page")
+    for relro in file.relro:
+        start, end = page_down(relro.address), page_up(relro.end)
+        for load in file.loads:
+            if load.flags & elf.PF_W and page_down(load.address) <= start and end <= page_up(load.end):
+                break
+        else:
+            raise bad_elf("its RELRO range is outside its writable segments")

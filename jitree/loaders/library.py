@@ -1,0 +1,227 @@
+"""The executable library ABI, versions 3 to 6: what a loaded library says about itself.
+
+The versions differ in where fields lie: one row of offsets each. Everything is read through a ``Memory``,
+which refuses addresses that are not the library's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
+
+QUERY_SYMBOL: Final = "iree_hal_executable_library_query"
+LOCAL_MEMORY_PAGE: Final = 4096
+"""Bytes, whatever the page size of the system."""
+UNKNOWN_LOCAL_MEMORY: Final = 256 * 1024
+"""Libraries of versions 3 and 4 without attributes may need local memory without saying how much."""
+MAXIMUM_COUNT: Final = 64
+"""Constants and bindings of a function."""
+
+_QUERY: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
+_SANITIZERS: Final = ("none", "address", "memory", "thread", "undefined behaviour")
+
+
+class Memory(Protocol):
+    """Reads a loaded library's tables; each raises FAILED_PRECONDITION for addresses outside the library."""
+
+    def read(self, address: int, size: int, what: str) -> memoryview: ...
+
+    def read_string(self, address: int, what: str) -> str: ...
+
+    def check_code(self, address: int, what: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Byte offsets in the library struct of one version; -1: the version has no such field."""
+
+    version: int
+    size: int
+    names: int
+    tags: int
+    source_locations: int
+    stage_locations: int
+    constant_count: int
+    sources: int
+    attributes_size: int
+    local_memory_pages: int
+    constants: int
+    bindings: int
+    flags: int
+    """The last four: offsets in one attributes record."""
+
+
+LAYOUTS: Final = (
+    #      version size names tags source stage constants sources | size pages constants bindings flags
+    Layout(6, 128, 64, 72, 88, 96, 104, 112, 64, 8, 10, 11, 0),
+    Layout(5, 104, 48, 56, 64, 72, 80, 88, 72, 0, 2, 3, -1),
+    Layout(4, 104, 48, 56, 64, 72, 80, 88, 4, 0, -1, -1, -1),
+    Layout(3, 80, 48, 56, 64, -1, 72, -1, 4, 0, -1, -1, -1),
+)
+"""The newest is asked for first; a library answers to its own version only."""
+_HEADER_SIZE: Final = 24
+_IMPORTS: Final = 8
+_EXPORTS: Final = 24
+_FUNCTIONS: Final = 32
+_ATTRIBUTES: Final = 40
+_FLAG_SEQUENTIAL: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFunction:
+    """An exported function. Counts are None when the library does not state them."""
+
+    name: str | None
+    code: int
+    """Address."""
+    local_memory: int
+    """Bytes that each workgroup in flight needs."""
+    constant_count: int | None
+    binding_count: int | None
+    sequential: bool
+    """Workgroups of a dispatch must not run at the same time."""
+
+
+class Library:
+    """The tables of a library in memory.
+
+    ``address`` is that of its struct, which the query function gave for ``layout.version``.
+    """
+
+    def __init__(self, memory: Memory, address: int, layout: Layout) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._fields = bytes(memory.read(address, layout.size, "the library struct"))
+        self.version: int = layout.version
+        self.name = self._read_header()
+        self.constant_count = self._u32(layout.constant_count)
+        count, symbols = self._u32(_IMPORTS), self._pointer(_IMPORTS + 8)
+        self.imports = tuple(
+            memory.read_string(symbol, "the name of an import")
+            for symbol in self._pointers(symbols, count, "the import table")
+        )
+        """Symbols; a leading ``?`` marks an optional one."""
+        self.functions = self._read_functions()
+
+    def source_location(self, function: int) -> SourceLocation | None:
+        """Where the function comes from, if the library was compiled with that."""
+        table = self._pointer(self._layout.source_locations)
+        return self._location(table + 16 * function) if table else None
+
+    def stage_locations(self, function: int) -> dict[str, SourceLocation]:
+        """Source location by compilation stage, for libraries compiled with debug information."""
+        table = self._pointer(self._layout.stage_locations)
+        if not table:
+            return {}
+        record = self._memory.read(table + 24 * function, 24, "a stage location table")
+        count, names, locations = struct.unpack("<IxxxxQQ", record)
+        return {
+            self._memory.read_string(name, "the name of a stage"): self._location(locations + 16 * index)
+            for index, name in enumerate(self._pointers(names, count, "the stage names"))
+        }
+
+    def source_files(self) -> dict[str, bytes]:
+        """Contents by path of the sources that the library carries."""
+        if self._layout.sources < 0:
+            return {}
+        count, files = self._u32(self._layout.sources), self._pointer(self._layout.sources + 8)
+        table = self._memory.read(files, 32 * count, "the source file table") if count else b""
+        return {
+            self._text(path, path_length): bytes(self._memory.read(content, length, "a source file"))
+            for path_length, path, length, content in struct.iter_unpack("<IxxxxQIxxxxQ", table)
+        }
+
+    def _read_header(self) -> str:
+        header = self._memory.read(self._pointer(0), _HEADER_SIZE, "the library header")
+        version, name, _, sanitizer = struct.unpack("<IxxxxQII", header)
+        if version != self._layout.version:
+            raise FailedPreconditionError(
+                f"the executable library answers to version {self._layout.version}, but its header says "
+                f"{version}"
+            )
+        if sanitizer:
+            kind = _SANITIZERS[sanitizer] if sanitizer < len(_SANITIZERS) else f"number {sanitizer}"
+            raise UnavailableError(
+                f"the executable library was compiled for the {kind} sanitizer, which this process does not "
+                "run; compile without sanitizer"
+            )
+        return self._memory.read_string(name, "the library name") if name else ""
+
+    def _read_functions(self) -> tuple[LibraryFunction, ...]:
+        layout, count = self._layout, self._u32(_EXPORTS)
+        codes = self._pointers(self._pointer(_FUNCTIONS), count, "the function table")
+        names = self._pointer(layout.names)
+        name_table = self._pointers(names, count, "the function names") if names else (0,) * count
+        attributes, size = self._pointer(_ATTRIBUTES), layout.attributes_size
+        table = self._memory.read(attributes, size * count, "the function attributes") if attributes else None
+        functions = []
+        for ordinal, (code, name) in enumerate(zip(codes, name_table, strict=True)):
+            self._memory.check_code(code, f"function {ordinal} of the library")
+            text = self._memory.read_string(name, "the name of a function") if name else None
+            record = table[size * ordinal : size * (ordinal + 1)] if table is not None else None
+            functions.append(self._function(text or None, code, record))
+        return tuple(functions)
+
+    def _function(self, name: str | None, code: int, record: memoryview | None) -> LibraryFunction:
+        layout = self._layout
+        if record is None:
+            local_memory = UNKNOWN_LOCAL_MEMORY if layout.constants < 0 else 0
+            return LibraryFunction(name, code, local_memory, None, None, False)
+        pages = int.from_bytes(record[layout.local_memory_pages : layout.local_memory_pages + 2], "little")
+        constants = record[layout.constants] if layout.constants >= 0 else None
+        bindings = record[layout.bindings] if layout.bindings >= 0 else None
+        if max(constants or 0, bindings or 0) > MAXIMUM_COUNT:
+            raise OutOfRangeError(
+                f"function {name} of the executable library has {constants} constants and {bindings} "
+                f"bindings; at most {MAXIMUM_COUNT} of each can be passed"
+            )
+        sequential = layout.flags >= 0 and bool(record[layout.flags] & _FLAG_SEQUENTIAL)
+        return LibraryFunction(name, code, pages * LOCAL_MEMORY_PAGE, constants, bindings, sequential)
+
+    def _location(self, address: int) -> SourceLocation:
+        record = self._memory.read(address, 16, "a source location")
+        line, length, path = struct.unpack("<IIQ", record)
+        return SourceLocation(self._text(path, length), line)
+
+    def _text(self, address: int, length: int) -> str:
+        if not length:
+            return ""
+        return bytes(self._memory.read(address, length, "a path")).decode("utf-8", "replace")
+
+    def _pointers(self, table: int, count: int, what: str) -> tuple[int, ...]:
+        if not count:
+            return ()
+        return struct.unpack(f"<{count}Q", self._memory.read(table, 8 * count, what))
+
+    def _u32(self, offset: int) -> int:
+        return int.from_bytes(self._fields[offset : offset + 4], "little")
+
+    def _pointer(self, offset: int) -> int:
+        return int.from_bytes(self._fields[offset : offset + 8], "little") if offset >= 0 else 0
+
+
+def query_library(memory: Memory, query: int, environment: int) -> Library:
+    """Asks the query function at address ``query`` for each known version in turn.
+
+    FAILED_PRECONDITION if it answers to none, UNAVAILABLE for sanitizer builds.
+    """
+    function = _QUERY(query)
+    for layout in LAYOUTS:
+        address = function(layout.version, environment)
+        if address:
+            return Library(memory, address, layout)
+    versions = ", ".join(str(layout.version) for layout in reversed(LAYOUTS))
+    raise FailedPreconditionError(
+        f"the executable library has none of the versions {versions} that can be run; it was compiled by an "
+        "IREE release older than January 2024 or newer than 3.13"
+    )
