@@ -158,7 +158,7 @@ class Buffer:
 
     def host_view(self) -> memoryview:
         """As :meth:`host_array`, as a memoryview of bytes."""
-        return memoryview(self.host_array())
+        return self.host_array().data
 
     @property
     def host_address(self) -> int:

@@ -1,0 +1,191 @@
+"""The allocator of the local drivers: host memory, aligned to 64 bytes, in a pool of reusable blocks.
+
+A block goes back to the pool from ``Allocation.__del__``, which Python may run anywhere, also in the middle of
+an allocation on the same thread. So it only appends to a deque (atomic by its documentation), and the
+next allocation or look at the statistics moves what is there under the lock.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics
+from jitree.hal.buffer import Allocation, Buffer
+from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
+
+ALIGNMENT: Final = 64
+"""Bytes; compiled kernels assume it."""
+_OPTIMAL: Final = int(MemoryType.OPTIMAL)
+_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+_HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
+_DEFAULT_USAGE: Final = int(BufferUsage.DEFAULT)
+_HOST_USAGE: Final = int(BufferUsage.MAPPING | BufferUsage.TRANSFER)
+_ALL: Final = int(MemoryAccess.ALL)
+_READ: Final = int(MemoryAccess.READ)
+
+_KEPT_LIMIT: Final = 256 << 20
+"""Bytes of free blocks that the pool keeps; what comes back beyond that goes to the system."""
+_FINE_LIMIT: Final = 1024
+"""Up to here size classes are multiples of 64 bytes, above four to a doubling: at most a quarter is lost."""
+
+
+def size_class(size: int) -> int:
+    """The capacity in bytes of the block that serves ``size``."""
+    if size <= _FINE_LIMIT:
+        return max(ALIGNMENT, (size + ALIGNMENT - 1) & -ALIGNMENT)
+    step = 1 << (size - 1).bit_length() - 3
+    return (size + step - 1) & -step
+
+
+def host_memory_type(memory_type: int) -> int:
+    """What a request becomes on the host: the optimal place is the device's own, all of it visible to the host."""
+    if memory_type & _OPTIMAL or not memory_type:
+        memory_type = memory_type & ~_OPTIMAL | _DEVICE_LOCAL
+    return memory_type | _HOST_VISIBLE
+
+
+Block = tuple[int, int, "np.ndarray[Any, Any]"]
+"""(aligned address, capacity, the array that owns the memory)"""
+
+
+class HeapAllocator(Allocator):
+    """Host memory. Adds HOST_VISIBLE and mapping and transfer usage to whatever is asked."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        """``limit``: bytes that may be live at one time, None = what the system gives."""
+        self._lock = allocate_lock()
+        self._free: dict[int, list[Block]] = {}
+        self._kept = 0
+        self._returned: deque[tuple[Block, int, int]] = deque()
+        self._accounting = Accounting()
+        self._limit = limit
+
+    def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
+        """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
+        if size < 0 or alignment & alignment - 1:
+            raise InvalidArgumentError(
+                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative, alignments powers of two"
+            )
+        if alignment > ALIGNMENT:
+            return self._allocate_aligned(memory_type, usage, size, alignment)
+        memory_type = host_memory_type(memory_type)
+        block = self._take(size)
+        self._accounting.allocated(memory_type, size)
+        return Buffer(Allocation(
+            block[0], size, memory_type, (usage or _DEFAULT_USAGE) | _HOST_USAGE, _ALL,
+            host_address=block[0], source=(block, memory_type, size), release=self._returned.append,
+        ))  # fmt: skip
+
+    def import_host(
+        self,
+        view: memoryview,
+        memory_type: int,
+        usage: int,
+        release: Callable[[], None] | None = None,
+    ) -> Buffer | None:
+        """As :meth:`Allocator.import_host`; None for memory that is not aligned to 64 bytes."""
+        if not view.c_contiguous:
+            raise InvalidArgumentError("only contiguous memory can be imported")
+        array = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+        address: int = array.ctypes.data
+        if address % ALIGNMENT and view.nbytes:
+            return None
+        return Buffer(Allocation(
+            address, view.nbytes, host_memory_type(memory_type), (usage or _DEFAULT_USAGE) | _HOST_USAGE,
+            _READ if view.readonly else _ALL, host_address=address, source=(view, array, release),
+            release=_release_import,
+        ))  # fmt: skip
+
+    def query_compatibility(
+        self, memory_type: int, usage: int, intended_usage: int, size: int
+    ) -> BufferCompatibility:
+        """Everything is possible with host memory."""
+        return (
+            BufferCompatibility.ALLOCATABLE
+            | BufferCompatibility.IMPORTABLE
+            | BufferCompatibility.EXPORTABLE
+            | BufferCompatibility.QUEUE_TRANSFER
+            | BufferCompatibility.QUEUE_DISPATCH
+        )
+
+    def trim(self) -> None:
+        with self._lock:
+            self._collect()
+            self._free.clear()
+            self._kept = 0
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        with self._lock:
+            self._collect()
+        return self._accounting.snapshot()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of free blocks in the pool."""
+        with self._lock:
+            self._collect()
+            return self._kept
+
+    def _take(self, size: int) -> Block:
+        capacity = size_class(size)
+        with self._lock:
+            if self._returned:
+                self._collect()
+            blocks = self._free.get(capacity)
+            if blocks:
+                self._kept -= capacity
+                return blocks.pop()
+        return self._new_block(capacity, size)
+
+    def _new_block(self, capacity: int, size: int) -> Block:
+        if self._limit is not None:
+            statistics = self.statistics
+            live = statistics.host.live + statistics.device.live
+            if live + size > self._limit:
+                raise ResourceExhaustedError(
+                    f"cannot allocate {size} bytes: {live} of {self._limit} bytes are in use"
+                )
+        try:
+            memory = np.empty(capacity + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
+        address: int = memory.ctypes.data
+        return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
+
+    def _allocate_aligned(self, memory_type: int, usage: int, size: int, alignment: int) -> Buffer:
+        whole = self.allocate(memory_type, usage, size + alignment)
+        return whole.subspan(-whole.address % alignment, size)
+
+    def _collect(self) -> None:
+        """Moves returned blocks to the free lists; the caller holds the lock."""
+        while True:
+            try:
+                block, memory_type, size = self._returned.popleft()
+            except IndexError:
+                return
+            self._accounting.freed(memory_type, size)
+            capacity = block[1]
+            if self._kept + capacity <= _KEPT_LIMIT:
+                self._free.setdefault(capacity, []).append(block)
+                self._kept += capacity
+
+
+def _release_import(source: tuple[memoryview, object, Callable[[], None] | None]) -> None:
+    if source[2] is not None:
+        source[2]()
+
+
+class ZeroedAllocator(HeapAllocator):
+    """Hands out zeros: for devices that never compute anything."""
+
+    def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
+        buffer = super().allocate(memory_type, usage, size, alignment=alignment)
+        buffer.host_array().fill(0)
+        return buffer

@@ -1,0 +1,99 @@
+"""Command buffers of the local drivers: recorded into one flat command list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from jitree.errors import InvalidArgumentError
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.executable import Executable, LocalExecutable
+from jitree.hal.local.commands import DIRECT, CommandList, Range
+
+_NO_BUFFER = (0, -1)
+
+
+class LocalCommandBuffer(CommandBuffer):
+    """Records a :class:`CommandList`, which the walkers execute."""
+
+    def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
+        super().__init__(modes, categories, queue_affinity, binding_capacity)
+        self.commands = CommandList()
+        self._kept: set[int] = set()
+
+    def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], tuple[object, ...]]:
+        """(address, length) per slot for the walkers, and the memory to keep until they are done.
+
+        Errors as :meth:`CommandBuffer.check_table`.
+        """
+        entries = self.check_table(table)
+        kept: list[object] = []
+        ranges: list[tuple[int, int]] = []
+        for entry in entries:
+            if entry is None:
+                ranges.append(_NO_BUFFER)
+            else:
+                buffer, offset, length = entry
+                kept.append(buffer.allocation)
+                ranges.append((buffer.host_address + offset, length))
+        return ranges, tuple(kept)
+
+    def _range(self, reference: Reference) -> Range:
+        slot, buffer, offset, length = reference
+        if buffer is None:
+            return slot, offset, length
+        self._keep(buffer)
+        return DIRECT, buffer.host_address + offset, length
+
+    def _keep(self, buffer: Buffer) -> None:
+        allocation = buffer.allocation
+        if id(allocation) not in self._kept:
+            self._kept.add(id(allocation))
+            self.commands.keep(allocation)
+
+    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
+        self.commands.barrier()
+
+    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
+        self.commands.fill(self._range(target), pattern, pattern_length)
+
+    def _record_update(self, contents: memoryview, target: Reference) -> None:
+        self.commands.update(contents, self._range(target))
+
+    def _record_copy(self, source: Reference, target: Reference) -> None:
+        self.commands.copy(self._range(source), self._range(target))
+
+    def _record_dispatch(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        ranges = [self._range(binding) for binding in bindings]
+        self.commands.dispatch(_local(executable), function, workgroups, constants, ranges)
+
+    def _record_dispatch_indirect(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: Reference,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        ranges = [self._range(binding) for binding in bindings]
+        counts = self._range(workgroups)
+        self.commands.dispatch_indirect(_local(executable), function, counts, constants, ranges)
+
+
+def _local(executable: Executable) -> LocalExecutable:
+    if not hasattr(executable, "entry_point"):  # isinstance of a protocol costs more than the recording
+        raise InvalidArgumentError(
+            f"an executable of type {type(executable).__name__} cannot run on a local device; prepare it with "
+            "the device's own executable cache"
+        )
+    return cast(LocalExecutable, executable)

@@ -1,0 +1,217 @@
+"""Queues of the local drivers: operations that start when their wait fence is reached.
+
+An operation whose waits are met when it is submitted starts before the call returns. Any other is registered with its
+wait fence and started by the thread that reaches it; nothing ever blocks for a wait fence, so that a
+thread may submit work and signal its wait fence afterwards. Where an operation then runs is the business of
+the :class:`Executor`.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
+from jitree.hal.fence import Fence
+from jitree.hal.profiling import Profiler, now
+from jitree.hal.semaphore import Timepoint, again
+
+
+class Operation:
+    """One queue operation: work to do, the fence to signal, and what it is expected to cost."""
+
+    __slots__ = ("__weakref__", "cost", "name", "queue", "signal", "timepoints", "work")
+
+    def __init__(
+        self, queue: Queue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
+    ) -> None:
+        """``work`` None: the fences are all there is. ``cost`` in nanoseconds, UNKNOWN_COST if nobody knows."""
+        self.queue = queue
+        self.name = name
+        self.signal = signal
+        self.work = work
+        self.cost = cost
+        self.timepoints: Sequence[Timepoint] = ()
+
+    def execute(self) -> StatusError | None:
+        """Does the work on this thread and signals or fails the fence; the failure is also returned."""
+        failure: StatusError | None = None
+        work, self.work = self.work, None
+        if work is not None:
+            profiler = self.queue.profiler
+            start = now() if profiler.mode else 0
+            try:
+                work()
+            except StatusError as error:
+                failure = error
+            except Exception as error:
+                failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+            except BaseException:
+                self.fail(CancelledError(f"{self.name} was interrupted"))
+                raise
+            if start:
+                profiler.add(self.name, start, now())
+        if failure is not None:
+            self.fail(failure)
+        elif self.signal is not None:
+            self.signal.signal()
+        return failure
+
+    def fail(self, failure: StatusError) -> None:
+        """Ends the operation without doing its work."""
+        self.work = None
+        if self.signal is not None:
+            self.signal.fail(failure)
+
+    def run(self) -> None:
+        """As :meth:`execute`, when the submitter has gone on: a failure that no fence carries becomes a warning."""
+        failure = self.execute()
+        if failure is not None:
+            self._report(failure)
+
+    def cancel(self, failure: StatusError) -> None:
+        """As :meth:`fail`, when the submitter has gone on."""
+        self.fail(failure)
+        self._report(failure)
+
+    def _report(self, failure: StatusError) -> None:
+        if self.signal is None:
+            warnings.warn(f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2)
+
+    def _reached(self, failure: StatusError | None) -> None:
+        """The wait fence was reached or failed, on whatever thread did that."""
+        if not self.queue._claim(self):
+            return
+        self.timepoints = ()
+        if failure is not None:
+            self.cancel(failure)
+        else:
+            self.queue.executor.start_deferred(self)
+
+
+UNKNOWN_COST: Final = -1
+
+
+class Executor(Protocol):
+    """Decides on which thread operations run."""
+
+    def start(self, operation: Operation) -> StatusError | None:
+        """Called on the submitter's thread; returns the failure when the operation has run and failed."""
+
+    def start_deferred(self, operation: Operation) -> None:
+        """Called on the thread that reached the wait fence, which is not to be held up."""
+
+
+class Queue:
+    """Takes operations; everything it holds is released by :meth:`close`."""
+
+    def __init__(self, executor: Executor, profiler: Profiler) -> None:
+        self.executor = executor
+        self.profiler = profiler
+        self._lock = allocate_lock()
+        self._waiting: dict[Operation, None] = {}
+        self._closed = False
+
+    def submit(
+        self,
+        name: str,
+        wait: Fence | None,
+        signal: Fence | None,
+        work: Callable[[], None] | None,
+        cost: int = 0,
+    ) -> None:
+        """Submits one operation; ``name`` is for messages and profiles, for the rest see :class:`Operation`.
+
+        A failure that is known before the call returns and that no signal fence carries is raised.
+        """
+        if self._closed:
+            raise FailedPreconditionError(f"{name}: the device has been closed")
+        operation = Operation(self, name, signal, work, cost)
+        if wait is None or wait.is_reached():
+            failure = self.executor.start(operation)
+        else:
+            failure = wait.failure
+            if failure is None:
+                self._defer(operation, wait)
+                return
+            operation.fail(failure)
+        if failure is not None and signal is None:
+            raise again(failure)
+
+    @property
+    def waiting_count(self) -> int:
+        """Operations whose wait fence has not been reached."""
+        with self._lock:
+            return len(self._waiting)
+
+    def close(self) -> None:
+        """Refuses new operations and cancels those that wait."""
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = tuple(self._waiting), {}
+        for operation in waiting:
+            for timepoint in operation.timepoints:
+                timepoint.cancel()
+            operation.cancel(
+                CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
+            )
+
+    def _defer(self, operation: Operation, wait: Fence) -> None:
+        with self._lock:
+            if self._closed:
+                raise FailedPreconditionError(f"{operation.name}: the device has been closed")
+            self._waiting[operation] = None
+        operation.timepoints = wait.on_reached(operation._reached)
+
+    def _claim(self, operation: Operation) -> bool:
+        """True for the one caller that may start or end a waiting operation."""
+        with self._lock:
+            if operation not in self._waiting:
+                return False
+            del self._waiting[operation]
+            return True
+
+
+class _ThisThread(threading.local):
+    ready: deque[Operation] | None = None
+
+
+_this_thread = _ThisThread()
+
+
+def run_on_this_thread(operation: Operation) -> None:
+    """Runs a deferred operation here, behind what is running here already.
+
+    Its signal fence may start further ones: chains of any length take turns in one loop instead of nesting.
+    """
+    ready = _this_thread.ready
+    if ready is not None:
+        ready.append(operation)
+        return
+    ready = _this_thread.ready = deque((operation,))
+    interruption: BaseException | None = None
+    try:
+        while ready:
+            try:
+                ready.popleft().run()
+            except BaseException as error:  # raised when the others have run: they have been promised
+                interruption = interruption or error
+    finally:
+        _this_thread.ready = None
+    if interruption is not None:
+        raise interruption
+
+
+class CallerExecutor:
+    """Runs everything on the thread that submits it or that reaches its wait fence."""
+
+    def start(self, operation: Operation) -> StatusError | None:
+        return operation.execute()
+
+    def start_deferred(self, operation: Operation) -> None:
+        run_on_this_thread(operation)

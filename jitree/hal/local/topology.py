@@ -1,0 +1,171 @@
+"""How many workers a local-task device has, and on which processors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError
+
+MAXIMUM_WORKERS: Final = 64
+DEFAULT_SPIN_MICROSECONDS: Final = 20
+"""After the last work before a worker parks; measured best between 20 and 50."""
+_CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+_CGROUP_MEMBERSHIP: Final = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The workers of one queue."""
+
+    processors: tuple[int | None, ...]
+    """One entry per worker: the processor it is pinned to, or None."""
+
+    @property
+    def worker_count(self) -> int:
+        return len(self.processors)
+
+    def format(self, index: int) -> str:
+        """As ``--dump_task_topologies`` prints it."""
+        lines = [f"# topology[{index}]: {self.worker_count} worker groups, numa node: 0"]
+        for number, processor in enumerate(self.processors):
+            lines.append(f"# group[{number}]: 'jitree-worker-{index}.{number}'")
+            place = "any allowed" if processor is None else str(processor)
+            lines.append(f"#   processor: {place}")
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParameters:
+    """What a local-task device is created with."""
+
+    topologies: tuple[Topology, ...]
+    """One per queue."""
+    spin_microseconds: int = DEFAULT_SPIN_MICROSECONDS
+    local_memory: int = 0
+    """Bytes of local memory every worker offers to workgroups; 0 = what the executable asks for."""
+
+
+def available_processors() -> int:
+    """Processors this process may use: its affinity, limited by the quota of its cgroup (rounded up)."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    if quota is not None:
+        count = min(count, max(1, -int(-quota // 1)))
+    return max(1, count)
+
+
+def cgroup_quota(root: Path = _CGROUP_ROOT, membership: Path = _CGROUP_MEMBERSHIP) -> float | None:
+    """Processors' worth of time the cgroup (version 1 or 2) and its parents allow; None without a limit."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    limits: list[float] = []
+    for line in lines:
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        controllers, path = fields[1].split(","), fields[2].strip("/")
+        if controllers == [""]:
+            limits += _quotas(root, path, _quota_v2)
+        elif "cpu" in controllers:
+            for folder in (",".join(controllers), "cpu"):
+                limits += _quotas(root / folder, path, _quota_v1)
+    return min(limits, default=None)
+
+
+def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
+    """Limits of the cgroup and its parents. Inside a container the path may not exist: then only the root counts."""
+    group = root / path
+    found = []
+    while True:
+        try:
+            quota = read(group)
+        except (OSError, ValueError):
+            quota = None
+        if quota is not None:
+            found.append(quota)
+        if group in (root, root.parent) or root not in group.parents:
+            return found
+        group = group.parent
+
+
+def _quota_v2(group: Path) -> float | None:
+    quota, period = (group / "cpu.max").read_text().split()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(group: Path) -> float | None:
+    quota = int((group / "cpu.cfs_quota_us").read_text())
+    return None if quota <= 0 else quota / int((group / "cpu.cfs_period_us").read_text())
+
+
+_ALIASES: Final = {
+    "threads": "group_count",
+    "task_topology_group_count": "group_count",
+    "task_topology_max_group_count": "max_group_count",
+    "task_topology_cpu_ids": "cpu_ids",
+    "task_worker_spin_us": "spin_us",
+    "task_worker_local_memory": "local_memory",
+}
+"""Other names of the parameters: flags of the reference's command lines, which carry over."""
+_NAMES: Final = ("group_count", "max_group_count", "cpu_ids", "spin_us", "local_memory")
+
+
+def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
+    """The parameters of a ``local-task`` URI.
+
+    ``threads`` (or ``group_count``): workers, at most 64; ``max_group_count``: upper bound of the automatic choice;
+    ``cpu_ids=0,1;2,3``: one pinned worker per processor, one queue per ``;`` group; ``spin_us``;
+    ``local_memory`` in bytes. The flag names of the reference work as well. INVALID_ARGUMENT for anything else.
+    """
+    values: dict[str, str] = {}
+    for name, value in parameters.items():
+        key = _ALIASES.get(name, name)
+        if key not in _NAMES:
+            raise InvalidArgumentError(
+                f"local-task has no parameter '{name}'; it has: threads, {', '.join(_NAMES[1:])}"
+            )
+        values[key] = value
+    spin = _integer(values, "spin_us", DEFAULT_SPIN_MICROSECONDS, 0, 1_000_000)
+    local_memory = _integer(values, "local_memory", 0, 0, 1 << 30)
+    if values.get("cpu_ids"):
+        topologies = tuple(_pinned(group) for group in values["cpu_ids"].split(";"))
+    else:
+        count = _integer(values, "group_count", 0, 0, MAXIMUM_WORKERS)
+        limit = _integer(values, "max_group_count", MAXIMUM_WORKERS, 1, MAXIMUM_WORKERS)
+        topologies = (Topology((None,) * (count or min(available_processors(), limit))),)
+    return TaskParameters(topologies, spin, local_memory)
+
+
+def _pinned(text: str) -> Topology:
+    try:
+        processors = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise InvalidArgumentError(f"cpu_ids: '{text}' is not a list of processor numbers") from None
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    unknown = sorted(set(processors) - allowed)
+    if unknown or len(processors) > MAXIMUM_WORKERS:
+        raise OutOfRangeError(
+            f"cpu_ids: this process may not use processors {unknown}; it may use {sorted(allowed)}"
+            if unknown
+            else f"cpu_ids: {len(processors)} workers; at most {MAXIMUM_WORKERS} in a queue"
+        )
+    return Topology(processors)
+
+
+def _integer(values: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = values.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidArgumentError(f"local-task: {name}='{text}' is not an integer") from None
+    if not least <= value <= most:
+        raise InvalidArgumentError(f"local-task: {name}={value} is outside {least} to {most}")
+    return value
