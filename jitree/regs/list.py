@@ -208,26 +208,31 @@ class VmList:
 
     # -- elements as VM code sees them ---------------------------------------------------------------
 
-    def get_value(self, index: int, code: int) -> int | float:
-        """The element converted to a LIST_* value code. OUT_OF_RANGE, or FAILED_PRECONDITION if it is empty
-        or a reference."""
+    def get_bits(self, index: int, code: int) -> int:
+        """The slot contents of an element converted to a LIST_* value code.
+
+        OUT_OF_RANGE, or FAILED_PRECONDITION if the element is empty or a reference.
+        """
         tag = self._tag(index)
         if tag in (LIST_EMPTY, LIST_REF):
             what = "empty" if tag == LIST_EMPTY else "a reference"
             raise FailedPreconditionError(
                 f"list element {index} is {what}, not a value of type {_NAMES[code]}"
             )
-        return from_bits(code, convert(tag, self.words[index * _WORDS + 1], code))
+        return convert(tag, self.words[index * _WORDS + 1], code)
 
-    def set_value(self, index: int, code: int, value: float) -> None:
-        """Stores a value of a LIST_* value code, converted to the list's element type."""
+    def set_bits(self, index: int, code: int, bits: int) -> None:
+        """Stores slot contents of a LIST_* value code, converted to the list's element type.
+
+        OUT_OF_RANGE, or FAILED_PRECONDITION if the list holds references.
+        """
         self._tag(index)
         if self.element_type > 0 or self.element_type == LIST_REF:
             raise FailedPreconditionError(f"a value of type {_NAMES[code]} stored into a list of references")
         target = code if self.element_type == LIST_VARIANT else self.element_type
         old = self._take_reference(index)
         self.words[index * _WORDS] = target
-        self.words[index * _WORDS + 1] = convert(code, to_bits(code, value), target)
+        self.words[index * _WORDS + 1] = convert(code, bits, target)
         self._drop(old)
 
     def get_handle(self, index: int, type_id: int) -> int:
@@ -295,7 +300,8 @@ class VmList:
     def __setitem__(self, index: int, value: object) -> None:
         """Stores an integer (i64), a float (f64), an object or None, converted to the list's element type."""
         if isinstance(value, (int, float)):
-            self.set_value(index, LIST_F64 if isinstance(value, float) else LIST_I64, value)
+            code = LIST_F64 if isinstance(value, float) else LIST_I64
+            self.set_bits(index, code, to_bits(code, value))
         elif self.table is not None:
             handle = self.table.wrap(value)
             try:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from jitree.regs.records import ModuleRecord
 
-    Completion = Callable[["Machine", object], bool]
+    Completion = Callable[["Machine", object], None]
+    Window = tuple[memoryview, memoryview, memoryview[float], memoryview[float], memoryview]
 
 MAXIMUM_FRAMES: Final = 8192
 VALUE_ARENA: Final = 4 << 20
@@ -54,8 +55,6 @@ _STATE_RELEASED: Final = STATE.word("released")
 
 LEAVE: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""
-
-Window = tuple[memoryview, memoryview, memoryview[float], memoryview[float], memoryview]
 
 
 class Machine:

@@ -1,0 +1,40 @@
+"""Calls that cannot complete yet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+
+class Pending:
+    """What a native function returns when its result depends on something that has not happened.
+
+    ``wait(timeout)`` blocks for at most so many seconds (None: as long as it takes) and tells whether it has
+    happened; it may be called from any thread, without the context's lock. ``resume()`` then gives what the
+    function would have returned (or another Pending). ``awaitable``, if given, returns something that asyncio
+    can await in place of ``wait``.
+    """
+
+    __slots__ = ("awaitable", "resume", "wait")
+
+    def __init__(
+        self,
+        wait: Callable[[float | None], bool],
+        resume: Callable[[], object],
+        awaitable: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self.wait = wait
+        self.resume = resume
+        self.awaitable = awaitable
+
+
+def _nothing_to_wait_for(timeout: float | None) -> bool:
+    return True
+
+
+def _no_result() -> None:
+    return None
+
+
+YIELD: Final = Pending(_nothing_to_wait_for, _no_result)
+"""The program gave way to others (``vm.yield``); it goes on as soon as it is asked to."""

@@ -1,0 +1,1 @@
+"""The plain tier: every instruction as a Python function."""

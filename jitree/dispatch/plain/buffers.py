@@ -1,0 +1,215 @@
+"""``vm.buffer``: access, fill, copy, compare, hash.
+
+Offsets of load, store and fill count elements, all others bytes. Ranges are computed exactly, with registers
+read as unsigned.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.siphash import siphash
+from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.layout import ACCESS_WRITE
+from jitree.regs.machine import Machine
+
+MINIMUM_ALIGNMENT: Final = 16
+_U64: Final = 0xFFFFFFFFFFFFFFFF
+
+
+def _buffer(machine: Machine, register: int) -> VmBuffer:
+    table = machine.table
+    obj = table.object(machine.refs[register])
+    if not isinstance(obj, VmBuffer):
+        if obj is None:
+            raise InvalidArgumentError("buffer reference is null")
+        actual = table.ref_types.name(table.ref_types.id_of(obj))
+        raise InvalidArgumentError(f"ref type mismatch: expected vm.buffer but have {actual}")
+    return obj
+
+
+def _writable(machine: Machine, register: int) -> VmBuffer:
+    buffer = _buffer(machine, register)
+    if not buffer.access & ACCESS_WRITE:
+        raise PermissionDeniedError("buffer is read-only and cannot be written")
+    return buffer
+
+
+def _check_range(buffer: VmBuffer, offset: int, length: int) -> None:
+    if offset + length > buffer.length:
+        raise OutOfRangeError(
+            f"byte range [{offset}, {offset + length}) out of bounds of a buffer of {buffer.length} bytes"
+        )
+
+
+def _load(code_format: str, result_words: int) -> Handler:
+    fields = struct.Struct("<" + code_format)
+    unpack, width = fields.unpack_from, fields.size
+
+    def load(machine: Machine, pc: int) -> int:
+        code = machine.code
+        buffer = _buffer(machine, code[pc + 1])
+        offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
+        if offset + width > buffer.length:
+            _check_range(buffer, offset, width)
+        machine.i32[code[pc + 3]] = unpack(buffer.view, offset)[0]
+        return pc + 4
+
+    def load_pair(machine: Machine, pc: int) -> int:
+        code = machine.code
+        buffer = _buffer(machine, code[pc + 1])
+        offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
+        if offset + width > buffer.length:
+            _check_range(buffer, offset, width)
+        machine.i64[code[pc + 3] >> 1] = unpack(buffer.view, offset)[0]
+        return pc + 4
+
+    return load if result_words == 1 else load_pair
+
+
+def _store(code_format: str, mask: int) -> Handler:
+    fields = struct.Struct("<" + code_format)
+    pack, width = fields.pack_into, fields.size
+
+    def store(machine: Machine, pc: int) -> int:
+        code = machine.code
+        buffer = _writable(machine, code[pc + 1])
+        offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
+        if offset + width > buffer.length:
+            _check_range(buffer, offset, width)
+        pack(buffer.view, offset, machine.i32[code[pc + 3]] & mask)
+        return pc + 4
+
+    def store_pair(machine: Machine, pc: int) -> int:
+        code = machine.code
+        buffer = _writable(machine, code[pc + 1])
+        offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
+        if offset + width > buffer.length:
+            _check_range(buffer, offset, width)
+        pack(buffer.view, offset, machine.i64[code[pc + 3] >> 1] & mask)
+        return pc + 4
+
+    return store if width < 8 else store_pair
+
+
+def _fill(dtype: str) -> Handler:
+    width = np.dtype(dtype).itemsize
+    mask = (1 << 8 * width) - 1
+
+    def fill(machine: Machine, pc: int) -> int:
+        code, i64 = machine.code, machine.i64
+        buffer = _writable(machine, code[pc + 1])
+        offset = (i64[code[pc + 2] >> 1] & _U64) * width
+        length = (i64[code[pc + 3] >> 1] & _U64) * width
+        _check_range(buffer, offset, length)
+        pattern = i64[code[pc + 4] >> 1] if width == 8 else machine.i32[code[pc + 4]]
+        buffer.data[offset : offset + length].view(dtype)[:] = pattern & mask
+        return pc + 5
+
+    return fill
+
+
+def _alignment(machine: Machine, register: int) -> int:
+    requested = machine.i32[register]
+    alignment = max(requested, MINIMUM_ALIGNMENT)
+    if requested < 0 or alignment & (alignment - 1):
+        raise InvalidArgumentError(f"alignment {requested} is not a power of two")
+    return alignment
+
+
+def buffer_alloc(machine: Machine, pc: int) -> int:
+    code = machine.code
+    alignment = _alignment(machine, code[pc + 2])
+    buffer = VmBuffer(machine.i64[code[pc + 1] >> 1] & _U64, alignment)
+    machine.set_ref(code[pc + 3], machine.table.wrap(buffer))
+    return pc + 4
+
+
+def buffer_clone(machine: Machine, pc: int) -> int:
+    code, i64 = machine.code, machine.i64
+    source = _buffer(machine, code[pc + 1])
+    offset, length = i64[code[pc + 2] >> 1] & _U64, i64[code[pc + 3] >> 1] & _U64
+    alignment = _alignment(machine, code[pc + 4])
+    _check_range(source, offset, length)
+    copy = VmBuffer(length, alignment)
+    copy.data[:] = source.data[offset : offset + length]
+    machine.set_ref(code[pc + 5], machine.table.wrap(copy))
+    return pc + 6
+
+
+def buffer_length(machine: Machine, pc: int) -> int:
+    code = machine.code
+    machine.i64[code[pc + 2] >> 1] = _buffer(machine, code[pc + 1]).length
+    return pc + 3
+
+
+def buffer_copy(machine: Machine, pc: int) -> int:
+    """Overlapping ranges are copied as if through a temporary."""
+    code, i64 = machine.code, machine.i64
+    source = _buffer(machine, code[pc + 1])
+    source_offset = i64[code[pc + 2] >> 1] & _U64
+    target = _writable(machine, code[pc + 3])
+    target_offset, length = i64[code[pc + 4] >> 1] & _U64, i64[code[pc + 5] >> 1] & _U64
+    _check_range(source, source_offset, length)
+    _check_range(target, target_offset, length)
+    target.view[target_offset : target_offset + length] = source.view[source_offset : source_offset + length]
+    return pc + 6
+
+
+def buffer_compare(machine: Machine, pc: int) -> int:
+    code, i64 = machine.code, machine.i64
+    lhs, rhs = _buffer(machine, code[pc + 1]), _buffer(machine, code[pc + 3])
+    lhs_offset, rhs_offset = i64[code[pc + 2] >> 1] & _U64, i64[code[pc + 4] >> 1] & _U64
+    length = i64[code[pc + 5] >> 1] & _U64
+    _check_range(lhs, lhs_offset, length)
+    _check_range(rhs, rhs_offset, length)
+    equal = np.array_equal(
+        lhs.data[lhs_offset : lhs_offset + length], rhs.data[rhs_offset : rhs_offset + length]
+    )
+    machine.i32[code[pc + 6]] = int(equal)
+    return pc + 7
+
+
+def buffer_hash(machine: Machine, pc: int) -> int:
+    code, i64 = machine.code, machine.i64
+    buffer = _buffer(machine, code[pc + 1])
+    offset, length = i64[code[pc + 2] >> 1] & _U64, i64[code[pc + 3] >> 1] & _U64
+    _check_range(buffer, offset, length)
+    result = siphash(buffer.view[offset : offset + length])
+    i64[code[pc + 4] >> 1] = result - (1 << 64) if result >> 63 else result
+    return pc + 5
+
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "buffer.load.i8.u": _load("B", 1),
+    "buffer.load.i8.s": _load("b", 1),
+    "buffer.load.i16.u": _load("H", 1),
+    "buffer.load.i16.s": _load("h", 1),
+    "buffer.load.i32": _load("i", 1),
+    "buffer.load.f32": _load("i", 1),
+    "buffer.load.i64": _load("q", 2),
+    "buffer.load.f64": _load("q", 2),
+    "buffer.store.i8": _store("B", 0xFF),
+    "buffer.store.i16": _store("H", 0xFFFF),
+    "buffer.store.i32": _store("I", 0xFFFFFFFF),
+    "buffer.store.f32": _store("I", 0xFFFFFFFF),
+    "buffer.store.i64": _store("Q", _U64),
+    "buffer.store.f64": _store("Q", _U64),
+    "buffer.fill.i8": _fill("u1"),
+    "buffer.fill.i16": _fill("<u2"),
+    "buffer.fill.i32": _fill("<u4"),
+    "buffer.fill.f32": _fill("<u4"),
+    "buffer.fill.i64": _fill("<u8"),
+    "buffer.fill.f64": _fill("<u8"),
+    "buffer.alloc": buffer_alloc,
+    "buffer.clone": buffer_clone,
+    "buffer.length": buffer_length,
+    "buffer.copy": buffer_copy,
+    "buffer.compare": buffer_compare,
+    "buffer.hash": buffer_hash,
+}

@@ -1,0 +1,115 @@
+"""Calls, returns, and the way out to the host."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.dispatch.plain.handler import Handler
+from jitree.errors import NotFoundError
+from jitree.regs.machine import LEAVE, Machine
+from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+
+
+def call_internal(machine: Machine, pc: int) -> int:
+    code = machine.code
+    callee = machine.module.functions[code[pc + 2]]
+    first = pc + 5
+    results = first + 3 * code[pc + 3]
+    i32, i64, refs = machine.i32, machine.i64, machine.refs
+    machine.push(callee, pc + code[pc + 1], results)
+    for at in range(first, results, 3):
+        tag, source, destination = code[at], code[at + 1], code[at + 2]
+        if tag == TAG_VALUE32:
+            machine.i32[destination] = i32[source]
+        elif tag == TAG_VALUE64:
+            machine.i64[destination >> 1] = i64[source >> 1]
+        else:
+            machine.refs[destination] = _pass(machine, refs, source, tag)
+    return callee.start
+
+
+def call_import(machine: Machine, pc: int) -> int:
+    code, module = machine.code, machine.module
+    site = module.sites[code[pc + 2]]
+    if site is None:
+        return _call_across(machine, pc)
+    if site(machine):
+        machine.pc = pc + code[pc + 1]
+        return LEAVE
+    return pc + code[pc + 1]
+
+
+def _call_across(machine: Machine, pc: int) -> int:
+    """Calls a function of another bytecode module, or fails for an import that was not found."""
+    code, module = machine.code, machine.module
+    callee = module.function_imports[code[pc + 3]]
+    if callee is None:
+        name = module.module.imports[code[pc + 3]].full_name
+        raise NotFoundError(f"optional import '{name}' was not resolved and cannot be called")
+    first = pc + 6
+    results = first + 2 * code[pc + 4]
+    i32, i64, refs = machine.i32, machine.i64, machine.refs
+    machine.push(callee, pc + code[pc + 1], results)
+    for at, destination in zip(range(first, results, 2), callee.argument_slots, strict=True):
+        tag, source = code[at], code[at + 1]
+        if tag == TAG_VALUE32:
+            machine.i32[destination] = i32[source]
+        elif tag == TAG_VALUE64:
+            machine.i64[destination >> 1] = i64[source >> 1]
+        else:
+            machine.refs[destination] = _pass(machine, refs, source, tag)
+    return callee.start
+
+
+def _pass(machine: Machine, refs: memoryview, source: int, tag: int) -> int:
+    handle: int = refs[source]
+    if tag == TAG_REF_MOVE:
+        refs[source] = 0
+        return handle
+    return machine.table.retain(handle)
+
+
+def return_(machine: Machine, pc: int) -> int:
+    code = machine.code
+    i32, i64, refs = machine.i32, machine.i64, machine.refs
+    values = []
+    for at in range(pc + 2, pc + 2 + 2 * code[pc + 1], 2):
+        tag, source = code[at], code[at + 1]
+        if tag == TAG_VALUE32:
+            values.append(i32[source])
+        elif tag == TAG_VALUE64:
+            values.append(i64[source >> 1])
+        else:
+            values.append(_pass(machine, refs, source, tag))
+    results, at = machine.caller_results()
+    return_pc = machine.pop()
+    for value in values:
+        tag, destination = results[at], results[at + 1]
+        at += 2
+        if tag == TAG_VALUE32:
+            machine.i32[destination] = value
+        elif tag == TAG_VALUE64:
+            machine.i64[destination >> 1] = value
+        else:
+            machine.set_ref(destination, value)
+    return return_pc
+
+
+def import_resolved(machine: Machine, pc: int) -> int:
+    code = machine.code
+    machine.i32[code[pc + 2]] = int(machine.module.resolved[code[pc + 1]])
+    return pc + 3
+
+
+def host_exit(machine: Machine, pc: int) -> int:
+    machine.pc = pc
+    return LEAVE
+
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "call.internal": call_internal,
+    "call.import": call_import,
+    "return": return_,
+    "import.resolved": import_resolved,
+    "host.exit": host_exit,
+}
