@@ -4,8 +4,8 @@
     python examples/digits/train.py
 
 takes a few seconds and writes beside this file: ``digits.mlir`` (the network with its weights),
-``digits.llvm-cpu.vmfb`` (generic x86-64), ``digits.vmvx.vmfb`` (any machine) and ``images/`` (digits that the network
-never saw in training). The data are the 1797 handwritten 8x8 digits that come with scikit-learn.
+``digits.llvm-cpu.vmfb`` (generic x86-64), ``digits.vmvx.vmfb`` (any machine) and ``images/`` (one digit of
+each kind, never seen in training). The data are the 1797 handwritten 8x8 digits that come with scikit-learn.
 The result is the same on every run with the same numpy.
 """
 
