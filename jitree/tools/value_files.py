@@ -1,0 +1,141 @@
+"""Files that input values name: raw bytes, numpy arrays one after another in a file, numpy archives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    UnavailableError,
+    UnimplementedError,
+)
+from jitree.tools import host_values as hv
+from jitree.types import BY_NAME, ElementType, element_type
+
+START: Final = "@"
+CONTINUE: Final = "+"
+REMAINING: Final = "*"
+
+
+class ValueFiles:
+    """The files of one command, kept open so that ``+`` continues where the last read of a file ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, BinaryIO] = {}
+
+    def __enter__(self) -> ValueFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._open.values():
+            file.close()
+
+    def _at(self, mode: str, path: str) -> BinaryIO:
+        file = self._open.get(path)
+        if file is None:
+            try:
+                file = open(path, "rb")
+            except FileNotFoundError:
+                raise NotFoundError(f"unable to open file `{path}`: it does not exist") from None
+            except OSError as error:
+                raise UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
+            self._open[path] = file
+        if mode == START:
+            file.seek(0)
+        return file
+
+    def read_bytes(self, mode: str, path: str, length: int) -> hv.Bytes:
+        """``length`` bytes from the start of a file (``@``) or from where the last read ended (``+``)."""
+        raw = self._at(mode, path).read(length)
+        if len(raw) < length:
+            raise OutOfRangeError(f"end-of-file: `{path}` has {len(raw)} of the {length} bytes wanted")
+        return np.frombuffer(raw, np.uint8)
+
+    def read_arrays(self, mode: str, path: str) -> list[hv.Tensor]:
+        """The array a value like ``@f.npy`` names; ``*f.npy`` and ``@f.npz`` may name several."""
+        archive, separator, key = path.partition(".npz:")
+        if separator:
+            return [self._archive_array(f"{archive}.npz", key)]
+        if path.endswith(".npz"):
+            return self._archive_arrays(path)
+        if not path.endswith(".npy"):
+            raise UnimplementedError(
+                f"only numpy (.npy, .npz) files carry a shape and type; give them: `4x2xf32=@{path}`"
+            )
+        file = self._at(mode, path)
+        if mode != REMAINING:
+            return [array_tensor(_read_array(file, path))]
+        tensors = []
+        while not _at_end(file):
+            tensors.append(array_tensor(_read_array(file, path)))
+        return tensors
+
+    def _archive_arrays(self, path: str) -> list[hv.Tensor]:
+        with _open_archive(path) as archive:
+            return [array_tensor(archive[name]) for name in archive.files]
+
+    def _archive_array(self, path: str, key: str) -> hv.Tensor:
+        with _open_archive(path) as archive:
+            if key not in archive.files:
+                raise NotFoundError(f"no array `{key}` in `{path}`; it has {', '.join(archive.files)}")
+            return array_tensor(archive[key])
+
+
+def _open_archive(path: str) -> Any:
+    if not Path(path).is_file():
+        raise NotFoundError(f"unable to open file `{path}`: it does not exist")
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, OSError) as error:
+        raise InvalidArgumentError(f"`{path}` is not a numpy archive: {error}") from None
+
+
+def _at_end(file: BinaryIO) -> bool:
+    position = file.tell()
+    ended = not file.read(1)
+    file.seek(position)
+    return ended
+
+
+def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
+    if _at_end(file):
+        raise OutOfRangeError(f"end-of-file: no further array in `{path}`")
+    try:
+        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    except ValueError as error:
+        raise InvalidArgumentError(f"`{path}` is not a numpy array file: {error}") from None
+    return array
+
+
+def array_tensor(array: npt.NDArray[Any]) -> hv.Tensor:
+    """A tensor of an array's contents; signed integers stay signed, as numpy files say."""
+    row = _array_element_type(array.dtype)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return hv.Tensor(row, tuple(array.shape), hv.to_bytes(native))
+
+
+def _array_element_type(dtype: np.dtype[Any]) -> ElementType:
+    bits = dtype.itemsize * 8
+    match dtype.kind:
+        case "b":
+            return BY_NAME["i1"]
+        case "i":
+            return BY_NAME[f"si{bits}"]
+        case "u":
+            return BY_NAME[f"ui{bits}"]
+        case "f" if bits <= 64:
+            return BY_NAME[f"f{bits}"]
+        case "c" if bits <= 128:
+            return BY_NAME[f"cf{bits}"]
+        case "V" if dtype.fields is None and 0 < bits <= 248:
+            return element_type(bits)
+    raise UnimplementedError(f"arrays of dtype {dtype} have no element type")

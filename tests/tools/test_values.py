@@ -1,0 +1,230 @@
+"""Values from text and to text: against iree-run-module's output, and round trips."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.errors import StatusCode, StatusError
+from jitree.tools import host_values as hv
+from jitree.tools.element_parsing import integer_range
+from jitree.tools.printing import tensor_text, value_text
+from jitree.tools.value_files import ValueFiles, array_tensor
+from jitree.tools.values import parse_value, parse_values
+from jitree.types import BY_NAME, ELEMENT_TYPES, format_shaped_type
+
+GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
+KINDS = {"s_i32": "i", "s_i64": "I", "s_f32": "f", "s_f64": "F"}
+
+
+def read(text: str, kind: str = "r") -> hv.HostValue:
+    with ValueFiles() as files:
+        (value,) = parse_values([text], [kind], files)
+    return value
+
+
+def read_tensor(text: str) -> hv.Tensor:
+    value = read(text)
+    assert isinstance(value, hv.Tensor)
+    return value
+
+
+def read_error(text: str, kind: str = "r") -> StatusError:
+    with pytest.raises(StatusError) as caught:
+        read(text, kind)
+    assert caught.value.contexts == [f"parsing input `{text}`", "parsing function inputs"]
+    return caught.value
+
+
+@pytest.mark.parametrize("golden", GOLDENS["values"], ids=lambda golden: str(golden["input"]))
+def test_text_of_a_parsed_value_is_the_one_of_the_reference_tool(golden: dict[str, Any]) -> None:
+    function = golden["function"]
+    budget = int(golden["flags"][0].split("=")[1]) if golden["flags"] else 1024
+    text = value_text(read(golden["input"], KINDS.get(function, "r")), budget)
+    assert f"EXEC @{function}\nresult[0]: {text}" == golden["stdout"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("", "INVALID_ARGUMENT", "no value specified for input"),
+        ("   ", "INVALID_ARGUMENT", "no value specified for input"),
+        ("hello", "INVALID_ARGUMENT", "requires at least a shape/type (`4x2xf32=...`)"),
+        ("4xf32=1,2", "OUT_OF_RANGE", "input data string underflow: dst_i=2 < element_capacity=4"),
+        ("2xf32=1,2,3", "OUT_OF_RANGE", "output data overflow: element_capacity=2 < dst_i=3"),
+        ("0xf32=1", "OUT_OF_RANGE", "output data overflow: element_capacity=0"),
+        ("axf32=1", "INVALID_ARGUMENT", "shape[0] invalid value 'a'"),
+        ("?xf32=1", "INVALID_ARGUMENT", "shape[0] invalid value '?'"),
+        ("2x-1xf32=1", "INVALID_ARGUMENT", "shape[1] invalid value '-1'"),
+        ("4xq32=1", "INVALID_ARGUMENT", "unknown element type 'q32'"),
+        ("4x", "INVALID_ARGUMENT", "unknown element type ''"),
+        ("4xi33=1", "INVALID_ARGUMENT", "unknown element type 'i33'"),
+        ("4x*9=1", "INVALID_ARGUMENT", "in whole bytes"),
+        ("4xf32=1,x,1,1", "INVALID_ARGUMENT", "'x' is not a number"),
+        ("2xf32=1.5x", "INVALID_ARGUMENT", "'1.5x' is not a number"),
+        ("2xf32=1_0", "INVALID_ARGUMENT", "'1_0' is not a number"),
+        ("2xi32=3.7", "INVALID_ARGUMENT", "'3.7' is not an integer"),
+        ("2xi32=99999999999", "INVALID_ARGUMENT", "between -2147483648 and 4294967295"),
+        ("4xi8=256", "INVALID_ARGUMENT", "between -128 and 255"),
+        ("4xsi8=255", "INVALID_ARGUMENT", "between -128 and 127"),
+        ("4xui8=-1", "INVALID_ARGUMENT", "between 0 and 255"),
+        ("4xi1=2", "INVALID_ARGUMENT", "'2'"),
+        ("1xcf64=zz", "INVALID_ARGUMENT", "neither a complex number"),
+        ("1x*32=0102", "INVALID_ARGUMENT", "has 4 digits, expected 8"),
+        ("99999999999x99999999999xf32", "RESOURCE_EXHAUSTED", "does not fit in memory"),
+        ("@absent.npy", "NOT_FOUND", "`absent.npy`"),
+        ("@values.txt", "UNIMPLEMENTED", "only numpy (.npy, .npz) files"),
+        ("4xf32=@absent.bin", "NOT_FOUND", "`absent.bin`"),
+    ],
+)
+def test_a_bad_tensor_text_says_what_is_wrong(text: str, code: str, message: str) -> None:
+    error = read_error(text)
+    assert error.code is StatusCode[code]
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("3.7", "i", "'3.7' is not an integer"),
+        ("1.5x", "f", "'1.5x' is not a number"),
+        ("99999999999", "i", "out of range"),
+        ("abc", "I", "'abc' is not an integer"),
+        ("4xi32=1", "i", "the parameter is a scalar"),
+        ("4xf32", "f", "'4xf32' is not a number"),
+    ],
+)
+def test_a_bad_scalar_text_says_what_is_wrong(text: str, kind: str, message: str) -> None:
+    error = read_error(text, kind)
+    assert error.code is StatusCode.INVALID_ARGUMENT
+    assert message in error.message
+
+
+def test_where_the_grammar_goes_beyond_the_reference() -> None:
+    assert tensor_text(read_tensor("4xi1=1 0 true false")) == "4xi1=01 00 01 00"
+    assert tensor_text(read_tensor("4xi32=010")) == "4xi32=10 10 10 10"
+    assert tensor_text(read_tensor("3xi4=-8 7 15")) == "3xi4=-8 7 -1"
+    assert tensor_text(read_tensor("1xcf64=1+2j")) == "1xcf64=0000803F00000040"
+    assert read_tensor("2xcomplex<f32>").shaped_type == "2xcf64"
+    assert read_tensor("f32").shape == ()
+    assert read("i32=7", "i") == hv.Scalar("i32", 7)
+    assert read("4294967295", "i") == hv.Scalar("i32", -1)
+
+
+def test_too_many_values_are_refused() -> None:
+    with ValueFiles() as files, pytest.raises(StatusError, match="function expected fewer input values"):
+        parse_values(["1", "2"], ["i"], files)
+
+
+def test_files(tmp_path: Path) -> None:
+    raw, arrays = tmp_path / "f.bin", tmp_path / "two.npy"
+    np.arange(6, dtype=np.float32).tofile(raw)
+    with arrays.open("wb") as file:
+        np.save(file, np.array([1, 2], np.float32))
+        np.save(file, np.asfortranarray(np.array([[3, 4], [5, 6]], np.int16)))
+    with ValueFiles() as files:
+        values = parse_values(
+            [f"2xf32=@{raw}", f"2xf32=+{raw}", f"2xf32=@{raw}", f"@{arrays}", f"+{arrays}", f"*{arrays}"],
+            ["r"] * 6,
+            files,
+        )
+        assert [value_text(value).splitlines()[1] for value in values] == [
+            "2xf32=0 1", "2xf32=2 3", "2xf32=0 1", "2xf32=1 2", "2x2xsi16=[3 4][5 6]",
+        ]  # fmt: skip
+        assert len(parse_values([f"@{arrays}"], ["r"], files)) == 1
+        assert len(parse_values([f"*{arrays}"], ["r"], files)) == 1  # the second one
+        with pytest.raises(StatusError, match="OUT_OF_RANGE; end-of-file"):
+            parse_values([f"+{arrays}"], ["r"], files)
+        with pytest.raises(StatusError, match="OUT_OF_RANGE; end-of-file"):
+            parse_values([f"7xf32=@{raw}"], ["r"], files)
+        with pytest.raises(StatusError, match="INVALID_ARGUMENT"):
+            parse_values([f"2xi32=@{arrays}"], ["r"], files)
+
+
+def test_one_text_may_name_all_arrays_of_a_file(tmp_path: Path) -> None:
+    path, archive = tmp_path / "three.npy", tmp_path / "three.npz"
+    contents = [np.array([k], np.uint8) for k in range(3)]
+    with path.open("wb") as file:
+        for array in contents:
+            np.save(file, array)
+    np.savez(archive, a=contents[0], b=contents[1])
+    with ValueFiles() as files:
+        assert len(parse_values([f"*{path}"], ["r"] * 3, files)) == 3
+        assert len(parse_values([f"@{archive}"], ["r"] * 3, files)) == 2
+        (value,) = parse_value(f"@{archive}:b", "r", files)
+        assert isinstance(value, hv.Tensor) and value.data.tolist() == [1]
+        with pytest.raises(StatusError, match="no array `z`"):
+            parse_value(f"@{archive}:z", "r", files)
+    with ValueFiles() as files, pytest.raises(StatusError, match="function expected fewer input values"):
+        parse_values([f"*{path}"], ["r"] * 2, files)
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint64", "float16", "complex128", ">i4", ">f8"])
+def test_arrays_keep_their_type_and_contents(name: str) -> None:
+    array = np.arange(6).reshape(2, 3).astype(name)
+    tensor = array_tensor(array)
+    assert tensor.shape == (2, 3)
+    assert np.array_equal(tensor.data.view(tensor.element_type.dtype).reshape(2, 3), array)
+
+
+SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+INTEGER_TYPES = [row for row in ELEMENT_TYPES if hv.is_integer(row)]
+HEX_TYPES = [row for row in ELEMENT_TYPES if not hv.is_integer(row) and not hv.is_float(row)]
+FLOAT_TYPES = [row for row in ELEMENT_TYPES if hv.is_float(row)]
+
+
+@given(st.data(), SHAPES, st.sampled_from(INTEGER_TYPES))
+def test_integers_print_as_text_that_reads_back(
+    data: st.DataObject, shape: tuple[int, ...], row: Any
+) -> None:
+    low, high = integer_range(row)
+    count = hv.count_elements(shape)
+    values = data.draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+    tensor = read_tensor(f"{format_shaped_type(shape, row)}={' '.join(map(str, values))}")
+    again = read_tensor(tensor_text(tensor))
+    assert again.shape == shape and again.element_type == row
+    assert np.array_equal(again.data, tensor.data)
+    wrapped = [value - (1 << row.bits) if row.name[0] != "u" and value > high // 2 and row.name[0] == "i" else value
+               for value in values]  # fmt: skip
+    assert [int(value) for value in hv.elements(tensor)] == wrapped
+
+
+@given(st.data(), SHAPES, st.sampled_from(HEX_TYPES))
+def test_hex_types_print_as_text_that_reads_back(
+    data: st.DataObject, shape: tuple[int, ...], row: Any
+) -> None:
+    size = row.byte_length(hv.count_elements(shape))
+    raw = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
+    again = read_tensor(tensor_text(hv.Tensor(row, shape, raw)))
+    assert again.shape == shape and again.element_type == row
+    assert np.array_equal(again.data, raw)
+
+
+@given(st.sampled_from(FLOAT_TYPES), st.lists(st.floats(width=32), min_size=2, max_size=8))
+def test_floats_are_rounded_to_the_type_as_ml_dtypes_does(row: Any, values: list[float]) -> None:
+    tensor = read_tensor(f"{len(values)}x{row.name}={' '.join(map(repr, values))}")
+    with np.errstate(all="ignore"):
+        want = np.array(values, np.float32).astype(row.dtype)
+    assert np.array_equal(
+        tensor.data.view(row.dtype).astype(np.float64), want.astype(np.float64), equal_nan=True
+    )
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 70))
+def test_elision_prints_as_many_elements_as_the_budget_allows(shape: list[int], budget: int) -> None:
+    count = hv.count_elements(tuple(shape))
+    tensor = array_tensor(np.full(shape, 7, np.int32))
+    text = tensor_text(tensor, budget)
+    assert text.split("=")[1].count("7") == min(budget, count)
+    assert ("..." in text) == (budget < count)
+
+
+def test_element_types_agree_with_ml_dtypes() -> None:
+    assert BY_NAME["f8E8M0FNU"].dtype == np.dtype(ml_dtypes.float8_e8m0fnu)
