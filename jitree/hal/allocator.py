@@ -80,8 +80,8 @@ class Allocator(abc.ABC):
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = 64) -> Buffer:
         """A buffer of ``size`` bytes, contents undefined, zero bytes allowed.
 
-        0 as ``memory_type`` or ``usage`` means optimal and default. The buffer may get more memory and usage bits
-        than asked. RESOURCE_EXHAUSTED when it does not fit, INVALID_ARGUMENT for a size below 0.
+        0 as ``memory_type`` or ``usage`` means optimal and default. The buffer may get more memory and usage
+        bits than asked. RESOURCE_EXHAUSTED when it does not fit, INVALID_ARGUMENT for a size below 0.
         """
 
     @abc.abstractmethod
@@ -94,7 +94,8 @@ class Allocator(abc.ABC):
     ) -> Buffer | None:
         """A buffer over host memory without copying, or None when the device cannot use that memory as it is.
 
-        ``view`` must be contiguous; the buffer keeps it, is read-only if it is, and calls ``release`` at the end.
+        ``view`` must be contiguous; the buffer keeps it, is read-only if it is, and calls ``release`` at the
+        end.
         """
 
     @abc.abstractmethod

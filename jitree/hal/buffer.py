@@ -1,4 +1,4 @@
-"""Device memory as programs see it: allocations, buffers (ranges of them) and buffer views (shape and type)."""
+"""Device memory as programs see it: allocations, buffers (ranges of them), views (shape and element type)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.errors import OutOfRangeError, PermissionDeniedError
-from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +23,8 @@ _owners_lock = allocate_lock()
 class Allocation:
     """A piece of memory and what keeps it alive.
 
-    Whoever holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory: ``release`` is
-    called when nothing refers to it any more, and only then can the memory be used again.
+    Whoever holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
+    ``release`` is called when nothing refers to it any more, and only then can the memory be used again.
     """
 
     __slots__ = (
@@ -91,8 +91,8 @@ class Allocation:
 class Buffer:
     """A range of an allocation.
 
-    ``address`` is where it begins for the device; ``memory_type``, ``allowed_usage`` and ``allowed_access`` are bits of
-    the enumerations as plain integers; lengths and offsets are bytes.
+    ``address`` is where it begins for the device; ``memory_type``, ``allowed_usage`` and ``allowed_access``
+    are bits of the enumerations as plain integers; lengths and offsets are bytes.
     """
 
     __slots__ = (
@@ -114,8 +114,8 @@ class Buffer:
 
     def __repr__(self) -> str:
         return (
-            f"<hal.buffer of {self.byte_length} bytes, {MemoryType(self.memory_type)!s}, "
-            f"{BufferUsage(self.allowed_usage)!s}>"
+            f"<hal.buffer of {self.byte_length} bytes, {names(MemoryType(self.memory_type))}, "
+            f"{names(BufferUsage(self.allowed_usage))}>"
         )
 
     def range(self, offset: int, length: int) -> int:
@@ -149,8 +149,8 @@ class Buffer:
             allocation = self.allocation
             if not self.memory_type & _HOST_VISIBLE or allocation.host_address is None:
                 raise PermissionDeniedError(
-                    f"the host cannot map a buffer of memory type {MemoryType(self.memory_type)!s}; copy it "
-                    "to a host-visible buffer first"
+                    f"the host cannot map a buffer of memory type {names(MemoryType(self.memory_type))}; "
+                    "copy it to a host-visible buffer first"
                 )
             array = np.asarray(allocation)[self.byte_offset : self.byte_offset + self.byte_length]
             self._array = array

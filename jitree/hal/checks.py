@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess
+from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
 
 
 def check_flags(command: str, flags: int, allowed: int = 0) -> None:
@@ -18,15 +18,17 @@ def check_buffer(buffer: Buffer, command: str, usage: int, access: int) -> None:
     missing = usage & ~buffer.allowed_usage
     if missing:
         raise PermissionDeniedError(
-            f"{command}: the buffer was not allocated with usage {BufferUsage(missing)!s}"
+            f"{command}: the buffer was not allocated with usage {names(BufferUsage(missing))}"
         )
     missing = access & ~buffer.allowed_access
     if missing:
-        raise PermissionDeniedError(f"{command}: the buffer does not allow access {MemoryAccess(missing)!s}")
+        access_names = names(MemoryAccess(missing))
+        raise PermissionDeniedError(f"{command}: the buffer does not allow access {access_names}")
 
 
 def check_fill(offset: int, length: int, pattern_length: int) -> None:
-    """INVALID_ARGUMENT for pattern lengths other than 1, 2 and 4 and for ranges that are no multiples of them.
+    """INVALID_ARGUMENT for pattern lengths other than 1, 2 and 4 and for ranges that are no multiples of
+    them.
 
     A length that is not known yet (the rest of a binding table slot) passes.
     """
@@ -34,16 +36,19 @@ def check_fill(offset: int, length: int, pattern_length: int) -> None:
         raise InvalidArgumentError(f"a fill pattern of {pattern_length} bytes; must be 1, 2 or 4")
     if offset % pattern_length or (length != WHOLE_BUFFER and length % pattern_length):
         raise InvalidArgumentError(
-            f"a fill at offset {offset} of {length} bytes; both must be multiples of the pattern's {pattern_length} "
-            "bytes"
+            f"a fill at offset {offset} of {length} bytes; both must be multiples of the "
+            f"{pattern_length} bytes of the pattern"
         )
 
 
-def check_overlap(source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int) -> None:
+def check_overlap(
+    source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int
+) -> None:
     """INVALID_ARGUMENT when a copy would overlap itself."""
     if source.overlaps(source_offset, target, target_offset, length):
         raise InvalidArgumentError(
-            f"a copy of {length} bytes from offset {source_offset} to {target_offset} overlaps inside one buffer"
+            f"a copy of {length} bytes from offset {source_offset} to {target_offset} overlaps itself: both are "
+            "in one buffer"
         )
 
 

@@ -1,9 +1,9 @@
 """Recording of command buffers: every check of a recording call, once, for all drivers.
 
-Drivers implement the ``_record_*`` methods and get references that have been checked. A reference is
-``(slot, buffer, offset, length)``: with a buffer, its slot does not matter and the range has been checked against the
-buffer; with None the buffer comes from the binding table of a submission, which :meth:`CommandBuffer.check_table`
-checks then.
+Drivers implement the ``_record_*`` methods and get references that have been checked. A reference is ``(slot,
+buffer, offset, length)``: with a buffer, its slot does not matter and the range has been checked against the
+buffer; with None the buffer comes from the binding table of a submission, which
+:meth:`CommandBuffer.check_table` checks then.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from jitree.hal.enums import (
     CommandBufferMode,
     CommandCategory,
     MemoryAccess,
+    names,
 )
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel, Event
@@ -40,7 +41,7 @@ _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 
 
 class BufferRange(NamedTuple):
-    """A range of a buffer, or of what a submission's binding table holds in ``slot`` when ``buffer`` is None."""
+    """A range of ``buffer``, or of what a submission's binding table holds in ``slot`` when that is None."""
 
     slot: int
     buffer: Buffer | None
@@ -57,16 +58,17 @@ BindingTable = Sequence[tuple[Buffer | None, int, int]]
 class CommandBuffer(abc.ABC):
     """Commands recorded once and submitted with ``Device.queue_execute``.
 
-    Recording is one thread's business. A finalized command buffer never changes: it can be submitted any number of
-    times and by several threads at once, with mode ONE_SHOT once. Commands between two barriers may run together.
+    Recording is one thread's business. A finalized command buffer never changes: it can be submitted any
+    number of times and by several threads at once, with mode ONE_SHOT once. Commands between two barriers may
+    run together.
     """
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
         """INVALID_ARGUMENT for no category or a negative capacity."""
         if not categories & CommandCategory.ANY or binding_capacity < 0:
             raise InvalidArgumentError(
-                f"a command buffer needs a category (1 transfer, 2 dispatch; got {categories}) and a binding capacity "
-                f"of 0 or more (got {binding_capacity})"
+                f"a command buffer needs a category (1 transfer, 2 dispatch; got {categories}) and a binding "
+                f"capacity of 0 or more (got {binding_capacity})"
             )
         self.modes = int(modes)
         self.categories = int(categories)
@@ -89,7 +91,6 @@ class CommandBuffer(abc.ABC):
                 f"a command buffer was finalized with {self._open_groups} debug groups still open"
             )
         self.recording = False
-        self._finish()
 
     def begin_debug_group(self, label: str) -> None:
         self._begin("begin_debug_group", 0)
@@ -118,7 +119,9 @@ class CommandBuffer(abc.ABC):
         if events:
             self._record_barrier(source_stages, target_stages, 0)
 
-    def advise_buffer(self, target: Reference, flags: int = 0, argument0: int = 0, argument1: int = 0) -> None:
+    def advise_buffer(
+        self, target: Reference, flags: int = 0, argument0: int = 0, argument1: int = 0
+    ) -> None:
         """A hint; nothing is recorded."""
         self._begin("advise_buffer", 0)
         self._check(target, "advise_buffer", 0, 0)
@@ -145,7 +148,9 @@ class CommandBuffer(abc.ABC):
         if target[3]:
             self._record_fill(target, pattern & (1 << 8 * pattern_length) - 1, pattern_length)
 
-    def update_buffer(self, source: memoryview, source_offset: int, target: Reference, flags: int = 0) -> None:
+    def update_buffer(
+        self, source: memoryview, source_offset: int, target: Reference, flags: int = 0
+    ) -> None:
         """Writes ``target``'s length of bytes of ``source``, captured now; at most 65536.
 
         OUT_OF_RANGE outside the source, INVALID_ARGUMENT for more bytes.
@@ -199,8 +204,9 @@ class CommandBuffer(abc.ABC):
     ) -> None:
         """Runs a grid of workgroups; any count of zero is no work.
 
-        ``constants`` are 32-bit words, ``bindings[i]`` is binding i. OUT_OF_RANGE for an unknown function or more than
-        32 bindings, INVALID_ARGUMENT for other counts of constants or bindings than the executable states.
+        ``constants`` are 32-bit words, ``bindings[i]`` is binding i. OUT_OF_RANGE for an unknown function or
+        more than 32 bindings, INVALID_ARGUMENT for other counts of constants or bindings than the executable
+        states.
         """
         self._begin("dispatch", CommandCategory.DISPATCH)
         checked = self._check_dispatch(executable, function, constants, bindings)
@@ -230,12 +236,20 @@ class CommandBuffer(abc.ABC):
 
     # Submission.
 
-    def begin_submission(self, waits: bool) -> None:
-        """Called by queues: FAILED_PRECONDITION when not finalized, or when a ONE_SHOT one is submitted again."""
+    def check_submission(self, waits: bool) -> None:
+        """For queues: FAILED_PRECONDITION when recording has not ended.
+
+        INVALID_ARGUMENT when inline execution is allowed and the submission waits.
+        """
         if self.recording:
             raise FailedPreconditionError("a command buffer must be finalized before it is submitted")
         if waits and self.modes & CommandBufferMode.ALLOW_INLINE_EXECUTION:
-            raise InvalidArgumentError("a command buffer that allows inline execution was submitted with a wait fence")
+            raise InvalidArgumentError(
+                "a command buffer that allows inline execution was submitted with a wait fence"
+            )
+
+    def mark_submitted(self) -> None:
+        """For queues, once nothing else can fail: FAILED_PRECONDITION when a ONE_SHOT one is submitted again."""
         if self.modes & _ONE_SHOT:
             with self._lock:
                 if self._submitted:
@@ -243,10 +257,12 @@ class CommandBuffer(abc.ABC):
                 self._submitted = True
 
     def check_table(self, table: BindingTable) -> list[tuple[Buffer, int, int] | None]:
-        """Resolves the binding table of a submission: (buffer, offset, length) per entry, None for an empty one.
+        """Resolves the binding table of a submission: (buffer, offset, length) per entry, None for an empty
+        one.
 
-        INVALID_ARGUMENT when a slot that commands use has no buffer or copies overlap, OUT_OF_RANGE for an entry outside
-        its buffer, PERMISSION_DENIED for missing usage or access. Ranges inside entries are for the driver to check.
+        INVALID_ARGUMENT when a slot that commands use has no buffer or copies overlap, OUT_OF_RANGE for an
+        entry outside its buffer, PERMISSION_DENIED for missing usage or access. Ranges inside entries are for
+        the driver to check.
         """
         entries: list[tuple[Buffer, int, int] | None] = [
             None if buffer is None else (buffer, offset, buffer.range(offset, length))
@@ -271,8 +287,8 @@ class CommandBuffer(abc.ABC):
             raise FailedPreconditionError(f"{command}: the command buffer has been finalized")
         if category & ~self.categories:
             raise FailedPreconditionError(
-                f"{command} needs a command buffer of category {CommandCategory(category)!s}, this one has "
-                f"{CommandCategory(self.categories)!s}"
+                f"{command} needs a command buffer of category {names(CommandCategory(category))}, this one has "
+                f"{names(CommandCategory(self.categories))}"
             )
 
     def _check(self, reference: Reference, command: str, usage: int, access: int) -> Reference:
@@ -282,7 +298,7 @@ class CommandBuffer(abc.ABC):
             return slot, buffer, offset, buffer.range(offset, length)
         if not 0 <= slot < self.binding_capacity:
             raise OutOfRangeError(
-                f"{command}: slot {slot} of a command buffer with a binding capacity of {self.binding_capacity}"
+                f"{command}: slot {slot}, but the command buffer was created for {self.binding_capacity} slots"
             )
         if offset < 0 or length < WHOLE_BUFFER:
             raise OutOfRangeError(f"{command}: offset {offset}, length {length} of slot {slot}")
@@ -305,8 +321,8 @@ class CommandBuffer(abc.ABC):
         ):
             if expected is not None and expected != count:
                 raise InvalidArgumentError(
-                    f"dispatch of '{executable.function_name(function)}' with {count} {what}; the executable states "
-                    f"{expected}"
+                    f"dispatch of '{executable.function_name(function)}' with {count} {what}; the executable "
+                    f"states {expected}"
                 )
         return [self._check(reference, "dispatch", 0, 0) for reference in bindings]
 
@@ -358,9 +374,6 @@ class CommandBuffer(abc.ABC):
     ) -> None:
         raise UnimplementedError("this device has no collective operations")
 
-    def _finish(self) -> None:
-        """Called once at the end of recording."""
-
 
 def _check_slot_copy(
     entries: Sequence[tuple[Buffer, int, int] | None], source: Reference, target: Reference
@@ -376,5 +389,3 @@ def _check_slot_copy(
     if length != target_length:
         raise InvalidArgumentError(f"a copy of {length} bytes into a range of {target_length}")
     checks.check_overlap(source_buffer, source_offset, target_buffer, target_offset, length)
-
-

@@ -1,10 +1,11 @@
 """The device contract: what every driver's devices can do.
 
-Queue operations take a wait and a signal fence, either of which may be None. Order is given by fences only: an
-operation starts when its wait fence is reached and reaches its signal fence when it is done; two operations without a
-fence between them may overlap. Errors in the arguments fail the call. When the wait fence or the operation
-itself fails, the signal fence fails with the same status (and the call, when there is no signal fence and the failure
-is known before it returns). Operations keep what they use alive until they are done.
+Queue operations take a wait and a signal fence, either of which may be None. Order is given by fences only:
+an operation starts when its wait fence is reached and reaches its signal fence when it is done; two
+operations without a fence between them may overlap. Errors in the arguments fail the call. When the wait
+fence or the operation itself fails, the signal fence fails with the same status (and the call, when there is
+no signal fence and the failure is known before it returns). Operations keep what they use alive until they
+are done.
 """
 
 from __future__ import annotations
@@ -66,7 +67,13 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def create_channel(
-        self, queue_affinity: int, identifier: bytes | None, group: str | None, rank: int, count: int, flags: int = 0
+        self,
+        queue_affinity: int,
+        identifier: bytes | None,
+        group: str | None,
+        rank: int,
+        count: int,
+        flags: int = 0,
     ) -> Channel:
         """A channel for collectives; rank and count -1 and None as id or group: from the provider."""
 
@@ -92,7 +99,8 @@ class Device(abc.ABC):
         length: int = -1,
         flags: int = 0,
     ) -> File:
-        """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write` (``objects.open_file``)."""
+        """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write`
+        (``objects.open_file``)."""
 
     @abc.abstractmethod
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore: ...
@@ -114,7 +122,8 @@ class Device(abc.ABC):
         size: int,
         flags: int = 0,
     ) -> Buffer:
-        """The buffer exists at once, its memory may be touched after the signal fence. UNIMPLEMENTED for pools."""
+        """The buffer exists at once, its memory may be touched after the signal fence. UNIMPLEMENTED for
+        pools."""
 
     @abc.abstractmethod
     def queue_dealloca(
@@ -252,7 +261,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends the device's threads. Work still queued fails with CANCELLED, further calls with FAILED_PRECONDITION."""
+        """Ends the device's threads. Work still queued fails with CANCELLED, further calls with
+        FAILED_PRECONDITION."""
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ import abc
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -35,6 +36,9 @@ class DeviceOptions:
     """Makers of executables, asked in this order; drivers with formats of their own use those."""
 
 
+DEFAULT_OPTIONS: Final = DeviceOptions()
+
+
 class Driver(abc.ABC):
     """Makes devices of one kind."""
 
@@ -52,11 +56,11 @@ class Driver(abc.ABC):
         """Details for people, in lines. NOT_FOUND for an unknown id."""
 
     @abc.abstractmethod
-    def create_device_by_id(self, device_id: int, options: DeviceOptions = DeviceOptions()) -> Device:  # noqa: B008
+    def create_device_by_id(self, device_id: int, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
         """DEFAULT_ID = the driver's default device. NOT_FOUND for an unknown id."""
 
-    def create_device_by_path(self, path: str, options: DeviceOptions = DeviceOptions()) -> Device:  # noqa: B008
-        """A device by ordinal or path; the empty path is the default device. NOT_FOUND with those there are."""
+    def create_device_by_path(self, path: str, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
+        """A device by ordinal or path, the default one by the empty path. NOT_FOUND names those there are."""
         if not path:
             return self.create_device_by_id(self.DEFAULT_ID, options)
         infos = self.query_available_devices()

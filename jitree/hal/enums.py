@@ -137,6 +137,11 @@ class CachingMode(enum.IntFlag):
     """They stay as they are for the life of the executable: no copy is needed."""
 
 
+def names(flags: enum.IntFlag) -> str:
+    """``"TRANSFER_SOURCE|MAPPING"``, for messages."""
+    return flags.name or "NONE"
+
+
 QUEUE_AFFINITY_ANY: Final = -1
 """All bits of the 64-bit set of queues."""
 WHOLE_BUFFER: Final = -1

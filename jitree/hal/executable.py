@@ -57,7 +57,8 @@ class LocalExecutable(Executable, Protocol):
     """One that the local drivers can run."""
 
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record (``hal.local.commands``), valid as long as the executable."""
+        """Address of the function's ENTRY_POINT record (``hal.local.commands``), valid as long as the
+        executable."""
 
     def local_memory(self, ordinal: int) -> int:
         """Bytes of memory a workgroup needs for itself."""
@@ -95,8 +96,8 @@ class ExecutableCache:
     def prepare_executable(self, parameters: ExecutableParameters) -> Executable:
         """Loads an executable.
 
-        NOT_FOUND naming the format when no loader takes it. When loaders took it and passed, the cause that the first
-        one gave is raised.
+        NOT_FOUND naming the format when no loader takes it. When loaders took it and passed, the cause that
+        the first one gave is raised.
         """
         cause: StatusError | None = None
         for loader in self._loaders:
@@ -111,6 +112,6 @@ class ExecutableCache:
         if cause is not None:
             raise cause.with_context(f"loading an executable of format '{parameters.format}'")
         raise NotFoundError(
-            f"no loader of this device takes executables of format '{parameters.format}'; compile the module for this "
-            "machine or use another device"
+            f"no loader of this device takes executables of format '{parameters.format}'; compile the module "
+            "for this machine or use another device"
         )

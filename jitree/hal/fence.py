@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Fence(Awaitable[None]):
     """Reached when every semaphore's payload is at least its value, failed when any semaphore has failed.
 
-    Where a fence may be None (wait and signal fences of queue operations), None means already reached. ``await
-    fence`` works in any asyncio loop; the loop stays responsive.
+    Where a fence may be None (wait and signal fences of queue operations), None means already reached.
+    ``await fence`` works in any asyncio loop; the loop stays responsive.
     """
 
     __slots__ = ("__weakref__", "timepoints")
@@ -50,7 +50,8 @@ class Fence(Awaitable[None]):
 
     @property
     def failure(self) -> StatusError | None:
-        """The failure of the first failed semaphore, or None. Raise a copy (``semaphore.again``), not the object."""
+        """The failure of the first failed semaphore, or None. Raise a copy (``semaphore.again``), not the
+        object."""
         for semaphore, _ in self.timepoints:
             if semaphore.failure is not None:
                 return semaphore.failure
@@ -80,7 +81,8 @@ class Fence(Awaitable[None]):
         return wait_fences((self,), timeout)
 
     def on_reached(self, callback: ReachedCallback) -> list[Timepoint]:
-        """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is so now."""
+        """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is
+        so now."""
         return when_reached(self.timepoints, WaitMode.ALL, callback)
 
     def __await__(self) -> Generator[object, None, None]:

@@ -1,8 +1,8 @@
 """The allocator of the local drivers: host memory, aligned to 64 bytes, in a pool of reusable blocks.
 
-A block goes back to the pool from ``Allocation.__del__``, which Python may run anywhere, also in the middle of
-an allocation on the same thread. So it only appends to a deque (atomic by its documentation), and the
-next allocation or look at the statistics moves what is there under the lock.
+A block goes back to the pool from ``Allocation.__del__``, which Python may run anywhere, also in the middle
+of an allocation on the same thread. So it only appends to a deque (atomic by its documentation), and the next
+allocation or look at the statistics moves what is there under the lock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def size_class(size: int) -> int:
 
 
 def host_memory_type(memory_type: int) -> int:
-    """What a request becomes on the host: the optimal place is the device's own, all of it visible to the host."""
+    """What a request becomes on the host: the optimal place is the device's own, all of it visible to the
+    host."""
     if memory_type & _OPTIMAL or not memory_type:
         memory_type = memory_type & ~_OPTIMAL | _DEVICE_LOCAL
     return memory_type | _HOST_VISIBLE
@@ -70,7 +71,8 @@ class HeapAllocator(Allocator):
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
         if size < 0 or alignment & alignment - 1:
             raise InvalidArgumentError(
-                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative, alignments powers of two"
+                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative, alignments are "
+                "powers of two"
             )
         if alignment > ALIGNMENT:
             return self._allocate_aligned(memory_type, usage, size, alignment)

@@ -12,14 +12,14 @@ from jitree.errors import (
     NotFoundError,
     OutOfRangeError,
     PermissionDeniedError,
-    status_error,
+    UnavailableError,
 )
-from jitree.errors import StatusCode as Code
 from jitree.hal.enums import MemoryAccess
 
 
 class Event:
-    """Orders commands inside a command buffer more finely than a barrier. The local drivers need nothing of it."""
+    """Orders commands inside a command buffer more finely than a barrier. The local drivers need nothing of
+    it."""
 
     __slots__ = ("__weakref__", "flags", "queue_affinity")
 
@@ -73,7 +73,7 @@ class File(abc.ABC):
         """PERMISSION_DENIED for access that was not asked for at opening, OUT_OF_RANGE outside the file."""
         if not self.access & access:
             verb = "written" if access & MemoryAccess.WRITE else "read"
-            raise PermissionDeniedError(f"file {self.name} cannot be {verb}: it was opened without that access")
+            raise PermissionDeniedError(f"file {self.name} was not opened to be {verb}")
         if offset < 0 or length < 0 or offset + length > self.length:
             raise OutOfRangeError(
                 f"bytes {offset} to {offset + length} are outside file {self.name} of {self.length} bytes"
@@ -105,7 +105,8 @@ class MemoryFile(File):
 
 
 class DescriptorFile(File):
-    """An open file; positions of other users do not matter (``pread``, ``pwrite``). The GIL is released meanwhile."""
+    """An open file; positions of other users do not matter (``pread``, ``pwrite``). The GIL is released
+    meanwhile."""
 
     __slots__ = ("_descriptor",)
 
@@ -126,7 +127,7 @@ class DescriptorFile(File):
         except PermissionError as error:
             raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
         except OSError as error:
-            raise status_error(Code.UNAVAILABLE, f"file '{name}' cannot be opened: {error.strerror}") from error
+            raise UnavailableError(f"file '{name}' cannot be opened: {error.strerror}") from error
 
     def __del__(self) -> None:
         descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
@@ -173,5 +174,5 @@ def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1
     view = view.cast("B") if view.nbytes else memoryview(b"")
     end = view.nbytes if length == -1 else offset + length
     if not 0 <= offset <= end <= view.nbytes:
-        raise OutOfRangeError(f"bytes {offset} to {end} are outside the {view.nbytes} bytes of the file's memory")
+        raise OutOfRangeError(f"bytes {offset} to {end} are outside the file's {view.nbytes} bytes of memory")
     return MemoryFile(view[offset:end], access)

@@ -15,8 +15,9 @@ from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
 
 ReachedCallback = Callable[[StatusError | None], None]
-"""Called once, with None when the value was reached and with the failure otherwise, on the thread that caused it.
-Must be short, must not block and must not raise."""
+"""Called once, with None when the value was reached
+and with the failure otherwise, on the thread that caused it. Must be short, must not block and must not
+raise."""
 
 
 def again(error: StatusError) -> StatusError:
@@ -92,7 +93,7 @@ class Semaphore:
         _call(due, None)
 
     def advance(self, value: int) -> None:
-        """Raises the payload to at least ``value``; nothing happens when it is there already or has failed."""
+        """Raises the payload to at least ``value``; no effect when it is there already or has failed."""
         with self._lock:
             if self._failure is not None or value <= self._value:
                 return
@@ -130,8 +131,8 @@ class Semaphore:
     def wait(self, value: int, timeout: float | None = None) -> bool:
         """Waits until the payload is at least ``value``; the GIL is released meanwhile.
 
-        ``timeout`` in seconds, None = for ever, 0 = look only. False when the time ran out. Raises the failure of a
-        failed semaphore.
+        ``timeout`` in seconds, None = for ever, 0 = look only. False when the time ran out. Raises the
+        failure of a failed semaphore.
         """
         if self._failure is None and self._value >= value:
             return True
@@ -167,7 +168,7 @@ def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:
 
 
 class Countdown:
-    """Collects the callbacks of several timepoints into one: all reached, any reached, or the first failure."""
+    """Makes one call of the callbacks of several timepoints: all or any reached, or the first failure."""
 
     __slots__ = ("_done", "_lock", "_remaining", "failure")
 
@@ -235,7 +236,7 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
 
 
 _LONGEST_ACQUIRE = 1e6
-"""Seconds; ``lock.acquire`` refuses time-outs beyond about 292 years, and rounding makes shorter ones safer."""
+"""Seconds; ``lock.acquire`` refuses time-outs that do not fit its clock."""
 
 
 def _acquire_until(lock: object, deadline: float) -> bool:

@@ -93,7 +93,7 @@ class LocalCommandBuffer(CommandBuffer):
 def _local(executable: Executable) -> LocalExecutable:
     if not hasattr(executable, "entry_point"):  # isinstance of a protocol costs more than the recording
         raise InvalidArgumentError(
-            f"an executable of type {type(executable).__name__} cannot run on a local device; prepare it with "
-            "the device's own executable cache"
+            f"an executable of type {type(executable).__name__} cannot run on a local device; prepare it "
+            "with the device's own executable cache"
         )
     return cast(LocalExecutable, executable)

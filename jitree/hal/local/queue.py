@@ -1,7 +1,7 @@
 """Queues of the local drivers: operations that start when their wait fence is reached.
 
-An operation whose waits are met when it is submitted starts before the call returns. Any other is registered with its
-wait fence and started by the thread that reaches it; nothing ever blocks for a wait fence, so that a
+An operation whose waits are met when it is submitted starts before the call returns. Any other is registered
+with its wait fence and started by the thread that reaches it; nothing ever blocks for a wait fence, so that a
 thread may submit work and signal its wait fence afterwards. Where an operation then runs is the business of
 the :class:`Executor`.
 """
@@ -29,7 +29,7 @@ class Operation:
     def __init__(
         self, queue: Queue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
     ) -> None:
-        """``work`` None: the fences are all there is. ``cost`` in nanoseconds, UNKNOWN_COST if nobody knows."""
+        """``work`` None: the fences are all there is. ``cost`` in nanoseconds, or UNKNOWN_COST."""
         self.queue = queue
         self.name = name
         self.signal = signal
@@ -69,7 +69,8 @@ class Operation:
             self.signal.fail(failure)
 
     def run(self) -> None:
-        """As :meth:`execute`, when the submitter has gone on: a failure that no fence carries becomes a warning."""
+        """As :meth:`execute`, when the submitter has gone on: a failure that no fence carries becomes a
+        warning."""
         failure = self.execute()
         if failure is not None:
             self._report(failure)
@@ -81,7 +82,9 @@ class Operation:
 
     def _report(self, failure: StatusError) -> None:
         if self.signal is None:
-            warnings.warn(f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2
+            )
 
     def _reached(self, failure: StatusError | None) -> None:
         """The wait fence was reached or failed, on whatever thread did that."""

@@ -79,7 +79,8 @@ def cgroup_quota(root: Path = _CGROUP_ROOT, membership: Path = _CGROUP_MEMBERSHI
 
 
 def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    """Limits of the cgroup and its parents. Inside a container the path may not exist: then only the root counts."""
+    """Limits of the cgroup and its parents. Inside a container the path may not exist: then only the root
+    counts."""
     group = root / path
     found = []
     while True:
@@ -119,9 +120,10 @@ _NAMES: Final = ("group_count", "max_group_count", "cpu_ids", "spin_us", "local_
 def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     """The parameters of a ``local-task`` URI.
 
-    ``threads`` (or ``group_count``): workers, at most 64; ``max_group_count``: upper bound of the automatic choice;
-    ``cpu_ids=0,1;2,3``: one pinned worker per processor, one queue per ``;`` group; ``spin_us``;
-    ``local_memory`` in bytes. The flag names of the reference work as well. INVALID_ARGUMENT for anything else.
+    ``threads`` (or ``group_count``): workers, at most 64; ``max_group_count``: upper bound of the automatic
+    choice; ``cpu_ids=0,1;2,3``: one pinned worker per processor, one queue per ``;`` group; ``spin_us``;
+    ``local_memory`` in bytes. The flag names of the reference work as well. INVALID_ARGUMENT for anything
+    else.
     """
     values: dict[str, str] = {}
     for name, value in parameters.items():

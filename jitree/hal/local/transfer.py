@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from jitree.hal.buffer import Buffer
 
-_PATTERN_TYPES: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+_PATTERN_TYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 NANOSECONDS_PER_KIBIBYTE: Final = 100
 """Of memory that has to be read or written: about 10 GB/s, what one processor does outside of its caches."""

@@ -1,8 +1,9 @@
 """Worker threads: a pool that runs tasks, and how its threads sleep.
 
-A thread without work parks on an eventfd (a wake-up takes 5 to 7 us, half of what locks and conditions of Python
-need). The count of parked threads is kept under the pool's lock: whoever adds a task while a thread is parked takes one
-off the count and writes one token; tokens are neither lost nor doubled, so no wake-up is either.
+A thread without work parks on an eventfd (a wake-up takes 5 to 7 us, half of what locks and conditions of
+Python need). The count of parked threads is kept under the pool's lock: whoever adds a task while a thread is
+parked takes one off the count and writes one token; tokens are neither lost nor doubled, so no wake-up is
+either.
 """
 
 from __future__ import annotations
@@ -107,9 +108,9 @@ class _Shared:
 class WorkerPool:
     """Threads that run tasks, in the order of submission as far as there are threads.
 
-    Threads start when first needed. They are daemons, so that a program that forgets to close its device still ends; a
-    pool that is alive then is closed, with its threads joined. In a forked child the threads start anew; what the
-    parent's threads were running there does not finish in the child.
+    Threads start when first needed. They are daemons, so that a program that forgets to close its device
+    still ends; a pool that is alive then is closed, with its threads joined. In a forked child the threads
+    start anew; what the parent's threads were running there does not finish in the child.
     """
 
     def __init__(self, name: str, topology: Topology, parking: Parking | None = None) -> None:
@@ -199,7 +200,7 @@ def _work(shared: _Shared, processor: int | None) -> None:
         except BaseException:  # a thread that ends here would leave work undone for ever
             kind, error, traceback = sys.exc_info()
             threading.excepthook(
-                threading.ExceptHookArgs((kind, error, traceback, threading.current_thread()))  # type: ignore[arg-type]
+                threading.ExceptHookArgs((kind, error, traceback, threading.current_thread()))
             )
         del task  # what it holds must not live until the next one comes
 

@@ -1,0 +1,392 @@
+"""What the local devices share: everything but the choice of threads."""
+
+from __future__ import annotations
+
+import abc
+from array import array
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.hal import checks
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.device import Device
+from jitree.hal.enums import (
+    BufferUsage,
+    CommandBufferMode,
+    CommandCategory,
+    MemoryAccess,
+    SemaphoreCompatibility,
+)
+from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader
+from jitree.hal.fence import Fence
+from jitree.hal.heap import HeapAllocator
+from jitree.hal.local.command_buffer import LocalCommandBuffer
+from jitree.hal.local.commands import CommandList
+from jitree.hal.local.queue import Queue
+from jitree.hal.local.transfer import copy, fill, transfer_cost, write
+from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
+from jitree.hal.profiling import Profiler, ProfilingMode
+from jitree.hal.semaphore import Semaphore
+
+_READ: Final = int(MemoryAccess.READ)
+_WRITE: Final = int(MemoryAccess.WRITE)
+_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
+_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+_UNKNOWN: Final = (False, 0)
+
+Work = Callable[[], None]
+
+
+class LocalDevice(Device):
+    """A device that computes with this machine's processors on host memory."""
+
+    def __init__(
+        self,
+        identifier: str,
+        queues: Sequence[Queue],
+        loaders: Sequence[ExecutableLoader],
+        allocator: Allocator | None = None,
+    ) -> None:
+        self._id = identifier
+        self._queues = tuple(queues)
+        self.loaders: list[ExecutableLoader] = list(loaders)
+        """Asked in this order; loaders may be added, for caches created later."""
+        self._host_allocator = HeapAllocator()
+        self._device_allocator = allocator or HeapAllocator()
+        self._channel_provider: ChannelProvider | None = None
+        self.profiler: Profiler = self._queues[0].profiler
+
+    def __repr__(self) -> str:
+        return f"<hal.device {self.uri}>"
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def uri(self) -> str:
+        return f"{self._id}://"
+
+    @property
+    def host_allocator(self) -> Allocator:
+        return self._host_allocator
+
+    @property
+    def device_allocator(self) -> Allocator:
+        return self._device_allocator
+
+    def replace_device_allocator(self, allocator: Allocator) -> None:
+        self._device_allocator = allocator
+
+    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
+        self._channel_provider = provider
+
+    def trim(self) -> None:
+        self._host_allocator.trim()
+        self._device_allocator.trim()
+
+    def query_i64(self, category: str, key: str) -> tuple[bool, int]:
+        """As :meth:`Device.query_i64`: device id patterns, executable formats, concurrency, features."""
+        if category == "hal.device.id":
+            return True, int(fnmatchcase(self._id, key.replace("[", "[[]")))
+        if category == "hal.executable.format":
+            return True, int(any(loader.query_support(key) for loader in self.loaders))
+        if key == "concurrency" and category == "hal.device":
+            return True, len(self._queues)
+        if key == "concurrency" and category == "hal.dispatch":
+            return True, self.worker_count
+        for loader in self.loaders:
+            value = loader.query_i64(category, key)
+            if value is not None:
+                return True, value
+        return _UNKNOWN
+
+    @property
+    def worker_count(self) -> int:
+        """Threads that work for the first queue."""
+        return 1
+
+    # Objects.
+
+    def create_channel(
+        self,
+        queue_affinity: int,
+        identifier: bytes | None,
+        group: str | None,
+        rank: int,
+        count: int,
+        flags: int = 0,
+    ) -> Channel:
+        """UNIMPLEMENTED: there is nobody to communicate with."""
+        raise UnimplementedError(f"{self._id} has no channels; collective operations need a cuda device")
+
+    def create_command_buffer(
+        self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
+    ) -> CommandBuffer:
+        return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity)
+
+    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
+        return Event(queue_affinity, flags)
+
+    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
+        return ExecutableCache(identifier, self.loaders)
+
+    def import_file(
+        self,
+        queue_affinity: int,
+        access: int,
+        source: FileSource,
+        offset: int = 0,
+        length: int = -1,
+        flags: int = 0,
+    ) -> File:
+        checks.check_flags("import_file", flags)
+        return open_file(source, access, offset, length)
+
+    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
+        return Semaphore(initial_value)
+
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
+        """Any semaphore can be waited for and signalled from here: all local work is host work."""
+        return (
+            SemaphoreCompatibility.ALL if type(semaphore) is Semaphore else SemaphoreCompatibility.HOST_ONLY
+        )
+
+    # Queue operations.
+
+    def queue_alloca(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        pool: int,
+        memory_type: int,
+        usage: int,
+        size: int,
+        flags: int = 0,
+    ) -> Buffer:
+        if pool:
+            raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
+        buffer = self._device_allocator.allocate(memory_type, usage, size)
+        self._submit(queue_affinity, "alloca", wait, signal, None)
+        return buffer
+
+    def queue_dealloca(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        buffer: Buffer,
+        flags: int = 0,
+    ) -> None:
+        """The memory goes back when nothing refers to it any more, so a use that comes too late reads old
+        bytes."""
+        self._submit(queue_affinity, "dealloca", wait, signal, None)
+
+    def queue_fill(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        target: Buffer,
+        offset: int,
+        length: int,
+        pattern: int,
+        pattern_length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.fill", flags)
+        checks.check_buffer(target, "queue.fill", _TARGET, _WRITE)
+        length = target.range(offset, length)
+        checks.check_fill(offset, length, pattern_length)
+        work = partial(fill, target, offset, length, pattern, pattern_length)
+        self._submit(queue_affinity, "fill", wait, signal, work, transfer_cost(length))
+
+    def queue_update(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: memoryview,
+        source_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.update", flags)
+        checks.check_buffer(target, "queue.update", _TARGET, _WRITE)
+        contents = bytes(checks.update_contents(source, source_offset, target.range(offset, length)))
+        work = partial(write, target, offset, contents)
+        self._submit(queue_affinity, "update", wait, signal, work, transfer_cost(len(contents)))
+
+    def queue_copy(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.copy", flags)
+        checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
+        checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
+        length = source.range(source_offset, length)
+        target.range(target_offset, length)
+        checks.check_overlap(source, source_offset, target, target_offset, length)
+        work = partial(copy, source, source_offset, target, target_offset, length)
+        self._submit(queue_affinity, "copy", wait, signal, work, 2 * transfer_cost(length))
+
+    def queue_read(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        file: File,
+        file_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.read", flags)
+        checks.check_buffer(target, "queue.read", _TARGET, _WRITE)
+        length = target.range(offset, length)
+        file.check(MemoryAccess.READ, file_offset, length)
+        work = partial(file.read_into, file_offset, target.host_view()[offset : offset + length])
+        self._submit(queue_affinity, "read", wait, signal, work, 2 * transfer_cost(length))
+
+    def queue_write(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        offset: int,
+        file: File,
+        file_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.write", flags)
+        checks.check_buffer(source, "queue.write", _SOURCE, _READ)
+        length = source.range(offset, length)
+        file.check(MemoryAccess.WRITE, file_offset, 0)
+        work = partial(file.write_from, source.host_view()[offset : offset + length], file_offset)
+        self._submit(queue_affinity, "write", wait, signal, work, 2 * transfer_cost(length))
+
+    def queue_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
+    ) -> None:
+        checks.check_flags("queue.barrier", flags)
+        self._submit(queue_affinity, "barrier", wait, signal, None)
+
+    def queue_dispatch(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int = 0,
+    ) -> None:
+        command_buffer = self.create_command_buffer(
+            CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
+        )
+        command_buffer.dispatch(executable, function, workgroups, constants, bindings, flags)
+        command_buffer.finalize()
+        self.queue_execute(queue_affinity, wait, signal, command_buffer)
+
+    def queue_execute(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        command_buffer: CommandBuffer | None,
+        binding_table: BindingTable = (),
+        flags: int = 0,
+    ) -> None:
+        if command_buffer is None:
+            self._submit(queue_affinity, "barrier", wait, signal, None)
+            return
+        if not isinstance(command_buffer, LocalCommandBuffer):
+            raise InvalidArgumentError(
+                f"a command buffer of type {type(command_buffer).__name__} was not created by {self._id}"
+            )
+        command_buffer.check_submission(wait is not None)
+        table, kept = command_buffer.bind(binding_table)
+        commands = command_buffer.commands
+        addresses, lengths = commands.bind(table)
+        command_buffer.mark_submitted()
+        work = partial(self._execute, queue_affinity, commands, addresses, lengths, kept)
+        cost = self._cost(commands, lengths)
+        self._submit(queue_affinity, "execute", wait, signal, work, cost)
+
+    def queue_flush(self, queue_affinity: int = -1) -> None:
+        """Nothing is ever gathered."""
+
+    # Profiling and the end.
+
+    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
+        self.profiler.begin(mode, path)
+
+    def profiling_flush(self) -> None:
+        self.profiler.flush()
+
+    def profiling_end(self) -> None:
+        self.profiler.end()
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+        self.trim()
+
+    # For the devices.
+
+    def _submit(
+        self,
+        queue_affinity: int,
+        name: str,
+        wait: Fence | None,
+        signal: Fence | None,
+        work: Work | None,
+        cost: int = 0,
+    ) -> None:
+        self._queue(queue_affinity).submit(name, wait, signal, work, cost)
+
+    def _queue(self, affinity: int) -> Queue:
+        """The queue of the lowest bit of the affinity."""
+        queues = self._queues
+        return queues[0] if len(queues) == 1 else queues[lowest_queue(affinity) % len(queues)]
+
+    def _cost(self, commands: CommandList, lengths: array[int]) -> int:
+        """Nanoseconds that a command list may take, as far as the device wants to know."""
+        return 0
+
+    @abc.abstractmethod
+    def _execute(
+        self,
+        queue_affinity: int,
+        commands: CommandList,
+        addresses: array[int],
+        lengths: array[int],
+        kept: tuple[object, ...],
+    ) -> None:
+        """Runs a command list on the calling thread and, if the device has workers, with their help."""
+
+
+def lowest_queue(affinity: int) -> int:
+    """Index of the lowest queue in a set of queues; 0 for the empty set."""
+    return max(0, (affinity & -affinity).bit_length() - 1)

@@ -1,0 +1,109 @@
+"""``null``: accepts everything and executes nothing, to measure what the rest of a call costs.
+
+Buffers hold zeros unless the host writes to them. Fences behave as on ``local-sync``.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from array import array
+
+from jitree.errors import InvalidArgumentError
+from jitree.hal.driver import DeviceOptions
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
+from jitree.hal.fence import Fence
+from jitree.hal.heap import ZeroedAllocator
+from jitree.hal.local.commands import ENTRY_POINT, CommandList
+from jitree.hal.local.device import LocalDevice, Work
+from jitree.hal.local.driver import LocalDriver
+from jitree.hal.local.queue import CallerExecutor, Queue
+from jitree.hal.profiling import Profiler
+
+_FUNCTION_LIMIT = 1 << 16
+
+
+class NullExecutable:
+    """Has every function that is asked for; none states its counts."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._ordinals: dict[str, int] = {}
+        self._entry = array("q", bytes(ENTRY_POINT.size))
+
+    @property
+    def function_count(self) -> int:
+        return _FUNCTION_LIMIT
+
+    def function_name(self, ordinal: int) -> str:
+        return ""
+
+    def lookup(self, name: str) -> int:
+        with self._lock:
+            return self._ordinals.setdefault(name, len(self._ordinals))
+
+    def constant_count(self, ordinal: int) -> int | None:
+        return None
+
+    def binding_count(self, ordinal: int) -> int | None:
+        return None
+
+    def entry_point(self, ordinal: int) -> int:
+        return self._entry.buffer_info()[0]
+
+    def local_memory(self, ordinal: int) -> int:
+        return 0
+
+
+class NullLoader(ExecutableLoader):
+    """Takes every format without looking at the bytes."""
+
+    def query_support(self, format: str) -> bool:
+        return True
+
+    def try_load(self, parameters: ExecutableParameters) -> Executable:
+        return NullExecutable()
+
+
+class NullDevice(LocalDevice):
+    def __init__(self, options: DeviceOptions) -> None:
+        if options.parameters:
+            raise InvalidArgumentError(
+                f"null has no parameters, but {', '.join(options.parameters)} was given"
+            )
+        queue = Queue(CallerExecutor(), Profiler())
+        super().__init__("null", (queue,), (NullLoader(),), ZeroedAllocator())
+
+    def query_i64(self, category: str, key: str) -> tuple[bool, int]:
+        """As :meth:`Device.query_i64`; stands for whatever device a program was compiled for."""
+        if category == "hal.device.id":
+            return True, 1
+        return super().query_i64(category, key)
+
+    def _submit(
+        self,
+        queue_affinity: int,
+        name: str,
+        wait: Fence | None,
+        signal: Fence | None,
+        work: Work | None,
+        cost: int = 0,
+    ) -> None:
+        super()._submit(queue_affinity, name, wait, signal, None)
+
+    def _execute(
+        self,
+        queue_affinity: int,
+        commands: CommandList,
+        addresses: array[int],
+        lengths: array[int],
+        kept: tuple[object, ...],
+    ) -> None:
+        """Never called: no work is submitted."""
+
+
+class NullDriver(LocalDriver):
+    name = "null"
+    description = "Executes nothing; measures what a call costs without its work"
+
+    def _create(self, options: DeviceOptions) -> NullDevice:
+        return NullDevice(options)

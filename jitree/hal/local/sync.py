@@ -1,0 +1,42 @@
+"""``local-sync``: everything runs on the thread that submits it, or that reaches its wait fence."""
+
+from __future__ import annotations
+
+from array import array
+
+from jitree.errors import InvalidArgumentError
+from jitree.hal.driver import DeviceOptions
+from jitree.hal.local.commands import CommandList
+from jitree.hal.local.device import LocalDevice
+from jitree.hal.local.driver import LocalDriver
+from jitree.hal.local.queue import CallerExecutor, Queue
+from jitree.hal.profiling import Profiler
+
+
+class SyncDevice(LocalDevice):
+    def __init__(self, options: DeviceOptions) -> None:
+        if options.parameters:
+            raise InvalidArgumentError(
+                f"local-sync has no parameters, but {', '.join(options.parameters)} was given"
+            )
+        super().__init__("local-sync", (Queue(CallerExecutor(), Profiler()),), options.loaders)
+
+    def _execute(
+        self,
+        queue_affinity: int,
+        commands: CommandList,
+        addresses: array[int],
+        lengths: array[int],
+        kept: tuple[object, ...],
+    ) -> None:
+        from jitree.hal.local import walk
+
+        walk.execute(commands, addresses, lengths)
+
+
+class SyncDriver(LocalDriver):
+    name = "local-sync"
+    description = "Runs on the calling thread"
+
+    def _create(self, options: DeviceOptions) -> SyncDevice:
+        return SyncDevice(options)
