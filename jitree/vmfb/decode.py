@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from jitree.errors import error_context
+from jitree.errors import StatusError
 from jitree.vmfb.blocks import Layout
 from jitree.vmfb.fuse import fuse
 from jitree.vmfb.linkage import Linkage
@@ -63,6 +63,8 @@ def walk_function(module: Module, function: Function, linkage: Linkage) -> Funct
     """Verifies one function; the walk holds its blocks."""
     signature = linkage.signatures[function.ordinal]
     walk = FunctionWalk(function, bytes(module.body(function)), signature, linkage)
-    with error_context(f"function '{module.function_name(function.ordinal)}'"):
+    try:
         walk.run()
+    except StatusError as error:
+        raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
     return walk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
-from jitree.vmfb import classes
+from jitree.vmfb import operand_classes
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
 from jitree.vmfb.instructions import IMPORT_BIT
 from jitree.vmfb.schema import Module
@@ -70,10 +70,10 @@ class Linkage:
     def out_of_range(self, value: int, operand_class: int) -> StatusError:
         """The error of an operand that is not below the limit of its class."""
         what, limit = {
-            classes.RODATA: ("rodata ordinal", self.rodata_count),
-            classes.TYPE: ("type ordinal", self.type_count),
-            classes.REF_GLOBAL: ("ref global", self.ref_global_count),
-            classes.GLOBAL32: ("offset of a 32-bit global", self.globals_size),
-            classes.GLOBAL64: ("offset of a 64-bit global", self.globals_size),
+            operand_classes.RODATA: ("rodata ordinal", self.rodata_count),
+            operand_classes.TYPE: ("type ordinal", self.type_count),
+            operand_classes.REF_GLOBAL: ("ref global", self.ref_global_count),
+            operand_classes.GLOBAL32: ("offset of a 32-bit global", self.globals_size),
+            operand_classes.GLOBAL64: ("offset of a 64-bit global", self.globals_size),
         }[operand_class]
         return OutOfRangeError(f"{what} {value} out of range; the module has {limit}")

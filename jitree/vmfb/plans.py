@@ -12,7 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jitree.vmfb.calls import CALL_INSTRUCTIONS
-from jitree.vmfb.classes import (
+from jitree.vmfb.isa import Instruction, Operand, opcode_table
+from jitree.vmfb.operand_classes import (
     FIRST_MOVING_VERSION,
     GLOBAL32,
     GLOBAL64,
@@ -26,7 +27,6 @@ from jitree.vmfb.classes import (
     TYPE,
     VALUE,
 )
-from jitree.vmfb.isa import Instruction, Operand, opcode_table
 from jitree.vmfb.special import SPECIAL_INSTRUCTIONS
 
 if TYPE_CHECKING:

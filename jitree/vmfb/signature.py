@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError, error_context
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse, register_counts
 from jitree.vmfb.entry import choose_entry_rule
 from jitree.vmfb.module import known_features
@@ -33,8 +33,10 @@ def read_signatures(module: Module) -> tuple[Signature, ...]:
     the function as context.
     """
     for function in module.functions:
-        with error_context(f"function '{module.function_name(function.ordinal)}'"):
+        try:
             _check_descriptor(module, function)
+        except StatusError as error:
+            raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
     rule = choose_entry_rule(module)
     signatures = []
     for function in module.functions:

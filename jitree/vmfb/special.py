@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.errors import OutOfRangeError
 from jitree.vmfb.blocks import Edge, branch_words
-from jitree.vmfb.classes import TYPE
+from jitree.vmfb.operand_classes import TYPE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
-from jitree.vmfb import classes, plans
+from jitree.vmfb import operand_classes, plans
 from jitree.vmfb.blocks import Block, Edge, Exit
 from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, read_instruction
 from jitree.vmfb.isa import BY_MNEMONIC, CORE, PREFIXES
@@ -27,7 +27,9 @@ TARGET_LIMIT: Final = 0xFFFFFF
 _BLOCK_MARKER = BY_MNEMONIC["block"].opcode
 _FEATURES = {0xE0: FEATURE_EXT_F32, 0xE1: FEATURE_EXT_F64}
 _UNLIMITED = 1 << 63
-_PARITY = tuple(int(operand_class == classes.PAIR) for operand_class in range(classes.CLASS_COUNT))
+_PARITY = tuple(
+    int(operand_class == operand_classes.PAIR) for operand_class in range(operand_classes.CLASS_COUNT)
+)
 _U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
 
 
@@ -46,7 +48,7 @@ class FunctionWalk:
         self.signature = signature
         self.linkage = linkage
         self.version = linkage.version
-        self.moves_honoured = linkage.version >= classes.FIRST_MOVING_VERSION
+        self.moves_honoured = linkage.version >= operand_classes.FIRST_MOVING_VERSION
         self.value_count = max(signature.value_count, 1)
         self.ref_count = max(signature.ref_count, 1)
         self.blocks: list[Block] = []
@@ -58,7 +60,7 @@ class FunctionWalk:
         """Byte offset of the current instruction."""
         self.leaving: tuple[list[int], list[Edge]] | None = None
         """Words and edges of the exit, once the block has it."""
-        self.limits = [0] * classes.CLASS_COUNT
+        self.limits = [0] * operand_classes.CLASS_COUNT
         """First operand value that is not plainly valid, by class; refs are looked at one by one."""
         self._set_limits()
 
@@ -99,7 +101,7 @@ class FunctionWalk:
         """Reads instructions up to the block's exit; returns the position behind it."""
         body, limits, parity = self.body, self.limits, _PARITY
         table = plans.plan_table(self.version, CORE)
-        first_ref_class, movable = classes.REF, classes.REF_MOVABLE
+        first_ref_class, movable = operand_classes.REF, operand_classes.REF_MOVABLE
         length = len(body)
         self._begin(block)
         words, append = block.words, block.words.append
@@ -187,13 +189,13 @@ class FunctionWalk:
         """The slot that a 32-bit value operand names."""
         if operand < self.value_count:
             return operand
-        return self._unusual(operand, classes.VALUE)
+        return self._unusual(operand, operand_classes.VALUE)
 
     def pair(self, operand: int) -> int:
         """The even slot that a 64-bit value operand names."""
         if operand + 1 < self.value_count and not operand & 1:
             return operand
-        return self._unusual(operand, classes.PAIR)
+        return self._unusual(operand, operand_classes.PAIR)
 
     def ref(self, operand: int) -> int:
         """The ref register that an operand names."""
@@ -210,15 +212,15 @@ class FunctionWalk:
 
     def _unusual(self, value: int, operand_class: int) -> int:
         """Raises what is wrong with an operand that exceeds its limit, or makes the frame larger."""
-        if operand_class not in (classes.VALUE, classes.PAIR):
+        if operand_class not in (operand_classes.VALUE, operand_classes.PAIR):
             raise self.linkage.out_of_range(value, operand_class)
         if value & REF_BIT:
             raise InvalidArgumentError(f"ref register {value & REF_MASK} where a value is needed")
-        if value + (operand_class == classes.PAIR) >= self.signature.value_limit:
+        if value + (operand_class == operand_classes.PAIR) >= self.signature.value_limit:
             raise OutOfRangeError(
                 f"value register {value} out of range; the function has {self.signature.value_limit} slots"
             )
-        if operand_class == classes.PAIR and value & 1:
+        if operand_class == operand_classes.PAIR and value & 1:
             raise InvalidArgumentError(f"64-bit value register {value} is not even")
         self.value_count = self.signature.value_limit
         self._set_limits()
@@ -268,7 +270,7 @@ class FunctionWalk:
         return self.linkage.string(self.body[at + 2 : end]), end
 
     def edge(self, position: int, at: int) -> tuple[Edge, int]:
-        """(edge, position behind) of a target and its remap; ``position`` is its displacement's in the exit."""
+        """(edge, position behind) of a target and its remap; ``position`` of its displacement in the exit."""
         target = self.target(at)
         moves, at = self._moves(at + 4)
         return Edge(position, target, moves), at
