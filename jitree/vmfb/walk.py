@@ -27,9 +27,7 @@ TARGET_LIMIT: Final = 0xFFFFFF
 _BLOCK_MARKER = BY_MNEMONIC["block"].opcode
 _FEATURES = {0xE0: FEATURE_EXT_F32, 0xE1: FEATURE_EXT_F64}
 _UNLIMITED = 1 << 63
-_PARITY = tuple(
-    int(operand_class == operand_classes.PAIR) for operand_class in range(operand_classes.CLASS_COUNT)
-)
+_PARITY = tuple(int(number == operand_classes.PAIR) for number in range(operand_classes.CLASS_COUNT))
 _U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
 
 
