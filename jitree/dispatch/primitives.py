@@ -180,6 +180,11 @@ MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for n
 """C library functions by name (``tanhf``, ``tanh``); every tier calls them, so all agree bit for bit."""
 
 
-def math_function_addresses() -> list[int]:
-    """Addresses in the order of :data:`MATH_FUNCTIONS`, for the table that STATE.math points to."""
-    return [ctypes.cast(MATH[name], ctypes.c_void_p).value or 0 for name in MATH_FUNCTIONS]  # type: ignore[arg-type]
+LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp")
+"""What compiled code calls through the table that STATE.math points to, in the table's order."""
+
+
+def library_addresses() -> list[int]:
+    """The contents of that table: the address of each of :data:`LIBRARY_FUNCTIONS`."""
+    library = ctypes.CDLL(None)
+    return [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LIBRARY_FUNCTIONS]

@@ -1,0 +1,77 @@
+"""Handlers of constants and of every instruction that has a semantics function."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.dispatch.fast.handler import LLVM_TYPES, Handler
+from jitree.dispatch.semantics import SEMANTICS, Semantic
+from jitree.regs.layout import MATH_FUNCTIONS, STATE
+
+_CONSTANTS: Final = ("const.i32", "const.i64", "const.f32", "const.f64")
+MNEMONICS: Final = (*SEMANTICS, *_CONSTANTS, *(f"{name}.zero" for name in _CONSTANTS))
+
+
+def emit(handler: Handler, mnemonic: str) -> None:
+    """Reads the operands, computes, writes the result."""
+    if mnemonic in SEMANTICS:
+        _emit_semantic(handler, mnemonic, SEMANTICS[mnemonic])
+    else:
+        _emit_constant(handler, mnemonic)
+
+
+def _emit_constant(handler: Handler, mnemonic: str) -> None:
+    kind = "i64" if "64" in mnemonic else "i32"
+    size = {"i32": 1, "i64": 2}[kind]
+    if mnemonic.endswith(".zero"):
+        value, out = "0", 1
+    else:
+        value, out = handler.load(kind, handler.place(1), alignment=4), 1 + size
+    handler.set_value(kind, out, value)
+    handler.advance(out + 1)
+
+
+def _emit_semantic(handler: Handler, mnemonic: str, semantic: Semantic) -> None:
+    kinds = semantic.argument_types
+    arguments = [handler.value(kind, 1 + number) for number, kind in enumerate(kinds)]
+    if mnemonic.startswith(("div.i", "rem.i")):
+        _require_quotient(handler, mnemonic, *arguments)
+    typed = ", ".join(f"{LLVM_TYPES[k]} {a}" for k, a in zip(kinds, arguments, strict=True))
+    function = _function(handler, mnemonic, semantic)
+    result = handler.let(f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})")
+    handler.set_value(semantic.result_type, 1 + len(kinds), result)
+    handler.advance(2 + len(kinds))
+
+
+def _function(handler: Handler, mnemonic: str, semantic: Semantic) -> str:
+    if semantic.math_function is None:
+        return symbol(mnemonic)
+    table = handler.pointer_field("%state", STATE["math"])
+    return handler.pointer_field(table, 8 * MATH_FUNCTIONS.index(semantic.math_function))
+
+
+def _require_quotient(handler: Handler, mnemonic: str, lhs: str, rhs: str) -> None:
+    """Division by zero, and the quotient that does not fit, leave the loop, where they fail."""
+    kind = mnemonic.split(".")[1]
+    handler.require(handler.let(f"icmp ne {kind} {rhs}, 0"))
+    if mnemonic.endswith(".s"):
+        minimum = -(2**31) if kind == "i32" else -(2**63)
+        is_minimum = handler.let(f"icmp eq {kind} {lhs}, {minimum}")
+        is_negation = handler.let(f"icmp eq {kind} {rhs}, -1")
+        overflow = handler.let(f"and i1 {is_minimum}, {is_negation}")
+        handler.require(handler.let(f"xor i1 {overflow}, true"))
+
+
+def symbol(mnemonic: str) -> str:
+    """The name that the builder gives the compiled semantics function."""
+    return f'@"semantics.{mnemonic}"'
+
+
+def declarations() -> list[str]:
+    """One line for each semantics function that the builder has to supply."""
+    return [
+        f"declare {LLVM_TYPES[semantic.result_type]} {symbol(mnemonic)}"
+        f"({', '.join(LLVM_TYPES[kind] for kind in semantic.argument_types)})"
+        for mnemonic, semantic in SEMANTICS.items()
+        if semantic.math_function is None
+    ]

@@ -1,0 +1,77 @@
+"""Handlers of branches, switches and the register moves on branches."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.dispatch.fast.handler import Handler
+
+MNEMONICS: Final = (
+    "br", "br.bare", "break", "cond_br", "cond_break", "br_table", "switch.i32", "switch.i64", "switch.f32",
+    "switch.f64",
+)  # fmt: skip
+
+
+def emit(handler: Handler, mnemonic: str) -> None:
+    if mnemonic in ("br", "break"):
+        emit_br(handler)
+    elif mnemonic == "br.bare":
+        handler.move_to(handler.target(1))
+    elif mnemonic in ("cond_br", "cond_break"):
+        emit_conditional(handler)
+    elif mnemonic == "br_table":
+        _emit_table(handler)
+    else:
+        _emit_switch(handler, "i64" if mnemonic.endswith("64") else "i32")
+
+
+def emit_br(handler: Handler) -> None:
+    """Any number of moves of any kind, in list order; then on to the target."""
+    target = handler.target(1)
+    first = handler.place(3)
+    with handler.counted(handler.ordinal(2)) as index:
+        move = handler.element("[3 x i32]", first, index)
+        tag = handler.load("i32", move)
+        source = handler.ordinal_at(handler.element("i32", move, "1"))
+        destination = handler.ordinal_at(handler.element("i32", move, "2"))
+        handler.do(
+            f"call void @move(i32 {tag}, i64 {source}, i64 {destination}, ptr %values, ptr %refs, "
+            "ptr %values, ptr %refs, ptr %state)"
+        )
+    handler.move_to(target)
+
+
+def emit_conditional(handler: Handler) -> None:
+    """A real branch whose two sides dispatch separately, so that the processor predicts them apart."""
+    condition = handler.value("i32", 1)
+    chosen = handler.let(f"icmp ne i32 {condition}, 0")
+    if_true, if_false = handler.fresh("true"), handler.fresh("false")
+    handler.branch(chosen, if_true, if_false)
+    handler.label(if_true)
+    handler.go(handler.target(2))
+    handler.label(if_false)
+    handler.go(handler.target(3))
+
+
+def _emit_table(handler: Handler) -> None:
+    """index, default displacement, count, displacements"""
+    index = handler.unsigned_value(1)
+    inside = handler.let(f"icmp ult i64 {index}, {handler.ordinal(3)}")
+    case = handler.let(f"getelementptr i32, ptr {handler.place(4)}, i64 {index}")
+    chosen = handler.let(f"select i1 {inside}, ptr {case}, ptr {handler.place(2)}")
+    distance = handler.let(f"sext i32 {handler.let(f'load i32, ptr {chosen}, align 4')} to i64")
+    handler.move_to(handler.let(f"getelementptr i32, ptr {handler.place(0)}, i64 {distance}"))
+
+
+def _emit_switch(handler: Handler, kind: str) -> None:
+    """index, default, count, cases, result"""
+    index = handler.unsigned_value(1)
+    count = handler.ordinal(3)
+    inside = handler.let(f"icmp ult i64 {index}, {count}")
+    cases = handler.place(4)
+    case = handler.let(f"getelementptr i32, ptr {cases}, i64 {index}")
+    chosen = handler.let(f"select i1 {inside}, ptr {case}, ptr {handler.place(2)}")
+    value = handler.load(kind, handler.value_place(handler.ordinal_at(chosen)))
+    out = handler.let(f"getelementptr i32, ptr {cases}, i64 {count}")
+    handler.store(kind, value, handler.value_place(handler.ordinal_at(out)))
+    handler.move_to(handler.let(f"getelementptr i32, ptr {out}, i64 1"))

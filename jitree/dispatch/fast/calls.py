@@ -1,0 +1,145 @@
+"""Handlers of calls between bytecode functions and of returns.
+
+The callee's registers lie behind the caller's in the same arenas; a frame record links them. A full stack
+leaves the loop, where the plain tier reports it. Calls of imports that are not bytecode leave the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.dispatch.fast.handler import Handler
+from jitree.regs.layout import FRAME, FUNCTION, IMPORT, MODULE, STATE
+
+MNEMONICS: Final = ("return", "import.resolved", "call.internal", "call.import", "host.exit")
+
+
+def emit(handler: Handler, mnemonic: str) -> None:
+    if mnemonic == "return":
+        _emit_return(handler)
+    elif mnemonic == "call.internal":
+        _emit_call_internal(handler)
+    elif mnemonic == "call.import":
+        _emit_call_import(handler)
+    elif mnemonic == "host.exit":
+        handler.tail_call("@exit", handler.place(0))
+    else:
+        _emit_resolved(handler)
+
+
+def _record(handler: Handler, table: str, ordinal: str, size: int) -> str:
+    """The address of a record in one of the current module's tables."""
+    records = handler.pointer_field(handler.pointer_field("%state", STATE["module"]), MODULE[table])
+    return handler.element(f"[{size} x i8]", records, ordinal)
+
+
+def _emit_resolved(handler: Handler) -> None:
+    record = _record(handler, "imports", handler.ordinal(1), IMPORT.size)
+    resolved = handler.load("i64", handler.field(record, IMPORT["resolved"]))
+    handler.set_value("i32", 2, handler.let(f"trunc i64 {resolved} to i32"))
+    handler.advance(3)
+
+
+def _emit_call_internal(handler: Handler) -> None:
+    """size, function, argument count, result count, arguments (tag, source, destination), results"""
+    function = _record(handler, "functions", handler.ordinal(2), FUNCTION.size)
+    values, refs = _enter(handler, function)
+    count = handler.ordinal(3)
+    first = handler.place(5)
+    with handler.counted(count) as index:
+        argument = handler.element("[3 x i32]", first, index)
+        _emit_move(handler, argument, handler.element("i32", argument, "2"), values, refs)
+    _begin(handler, function, values, refs, handler.element("[3 x i32]", first, count))
+
+
+def _emit_call_import(handler: Handler) -> None:
+    """size, call site, import, argument count, result count, arguments (tag, source), results"""
+    record = _record(handler, "imports", handler.ordinal(3), IMPORT.size)
+    function = handler.pointer_field(record, IMPORT["function"])
+    handler.require(handler.let(f"icmp ne ptr {function}, null"))
+    values, refs = _enter(handler, function)
+    count = handler.ordinal(4)
+    first = handler.place(6)
+    slots = handler.pointer_field(function, FUNCTION["arguments"])
+    with handler.counted(count) as index:
+        argument = handler.element("[2 x i32]", first, index)
+        _emit_move(handler, argument, handler.element("i32", slots, index), values, refs)
+    module = handler.pointer_field(function, FUNCTION["module"])
+    handler.store_pointer(module, handler.field("%state", STATE["module"]))
+    _begin(handler, function, values, refs, handler.element("[2 x i32]", first, count))
+
+
+def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs: str) -> None:
+    """Of the register that an entry (tag, source) names into another frame."""
+    tag = handler.load("i32", entry)
+    source = handler.ordinal_at(handler.element("i32", entry, "1"))
+    target = handler.ordinal_at(destination)
+    handler.do(
+        f"call void @move(i32 {tag}, i64 {source}, i64 {target}, ptr %values, ptr %refs, ptr {values}, "
+        f"ptr {refs}, ptr %state)"
+    )
+
+
+def _enter(handler: Handler, function: str) -> tuple[str, str]:
+    """Checks the stack, makes a frame with zero registers behind the current one's; returns their addresses.
+
+    The new frame's record is filled, but for what the call itself knows; it is not yet current.
+    """
+    frame = handler.pointer_field("%state", STATE["frame"])
+    values = handler.pointer_field(frame, FRAME["values_end"])
+    refs = handler.pointer_field(frame, FRAME["refs_end"])
+    value_count = handler.ordinal_at(handler.field(function, FUNCTION["value_count"]))
+    ref_count = handler.ordinal_at(handler.field(function, FUNCTION["ref_count"]))
+    values_end = handler.element("i32", values, value_count)
+    refs_end = handler.element("ptr", refs, ref_count)
+    frame_end = handler.field(frame, 2 * FRAME.size)
+    for end, limit in ((values_end, "values_limit"), (refs_end, "refs_limit"), (frame_end, "frames_limit")):
+        bound = handler.pointer_field("%state", STATE[limit])
+        handler.require(handler.let(f"icmp ule ptr {end}, {bound}"))
+    with handler.counted(handler.let(f"lshr i64 {value_count}, 1")) as index:
+        handler.store("i64", "0", handler.element("i64", values, index))
+    with handler.counted(ref_count) as index:
+        handler.store_pointer("null", handler.element("ptr", refs, index))
+    callee = handler.field(frame, FRAME.size)
+    fields = (
+        ("function", function), ("values", values), ("refs", refs), ("values_end", values_end),
+        ("refs_end", refs_end),
+    )  # fmt: skip
+    for name, value in fields:
+        handler.store_pointer(value, handler.field(callee, FRAME[name]))
+    return values, refs
+
+
+def _begin(handler: Handler, function: str, values: str, refs: str, results: str) -> None:
+    """Notes where the caller goes on and where results go, makes the new frame current and goes to its code."""
+    frame = handler.pointer_field("%state", STATE["frame"])
+    behind = handler.element("i32", handler.place(0), handler.ordinal(1))
+    handler.store_pointer(behind, handler.field(frame, FRAME["pc"]))
+    callee = handler.field(frame, FRAME.size)
+    handler.store_pointer(results, handler.field(callee, FRAME["results"]))
+    handler.store_pointer(callee, handler.field("%state", STATE["frame"]))
+    handler.go(handler.pointer_field(function, FUNCTION["code"]), values, refs)
+
+
+def _emit_return(handler: Handler) -> None:
+    """count, (tag, source) each: into the caller's registers; then drops the refs that are left."""
+    frame = handler.pointer_field("%state", STATE["frame"])
+    results = handler.pointer_field(frame, FRAME["results"])
+    function = handler.pointer_field(frame, FRAME["function"])
+    caller = handler.field(frame, -FRAME.size)
+    values = handler.pointer_field(caller, FRAME["values"])
+    refs = handler.pointer_field(caller, FRAME["refs"])
+    first = handler.place(2)
+    with handler.counted(handler.ordinal(1)) as index:
+        result = handler.element("[2 x i32]", results, index)
+        entry = handler.element("[2 x i32]", first, index)
+        _emit_move(handler, entry, handler.element("i32", result, "1"), values, refs)
+    ref_count = handler.ordinal_at(handler.field(function, FUNCTION["ref_count"]))
+    with handler.counted(ref_count) as index:
+        ref = handler.load_pointer(handler.element("ptr", "%refs", index))
+        handler.do(f"call void @release(ptr {ref}, ptr %state)")
+    calling = handler.pointer_field(caller, FRAME["function"])
+    module = handler.pointer_field(calling, FUNCTION["module"])
+    handler.store_pointer(caller, handler.field("%state", STATE["frame"]))
+    handler.store_pointer(module, handler.field("%state", STATE["module"]))
+    handler.go(handler.pointer_field(caller, FRAME["pc"]), values, refs)

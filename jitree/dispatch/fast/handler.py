@@ -1,0 +1,221 @@
+"""Writing the LLVM IR of one handler, the function that executes one instruction (or a fused run of them).
+
+A handler has the code pointer, the frame's registers, the state block and the handler table in arguments and
+ends by a tail call of the handler of the instruction that comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table"
+LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
+_ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
+CONSTANT: Final = "!invariant.load !0"
+"""Of loads from decoded code and tables, which never change while the loop runs."""
+UNLIKELY: Final = "!prof !1"
+LIKELY: Final = "!prof !2"
+
+
+class Handler:
+    """IR text under construction. Operands are words relative to the current instruction.
+
+    Methods return SSA names. Positions of words count from the instruction's opcode word.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lines: list[str] = []
+        self._escapes: list[str] = []
+        self._names = 0
+        self._base = "%pc"
+        self._start = 0
+        self._escape_label = ""
+        self.ended = False
+
+    # -- text ------------------------------------------------------------------------------------------
+
+    def let(self, expression: str) -> str:
+        """Adds ``%tn = expression`` and returns ``%tn``."""
+        name = f"%t{self._names}"
+        self._names += 1
+        self._lines.append(f"  {name} = {expression}")
+        return name
+
+    def do(self, statement: str) -> None:
+        self._lines.append(f"  {statement}")
+
+    def label(self, name: str) -> None:
+        self._lines.append(f"{name}:")
+
+    def fresh(self, name: str) -> str:
+        """A label that no other part of the handler has."""
+        self._names += 1
+        return f"{name}.{self._names - 1}"
+
+    def text(self) -> str:
+        """The whole function. The last part must have ended with :meth:`dispatch` or :meth:`go`."""
+        assert self.ended, self.name
+        header = f'define internal tailcc i64 @"{self.name}"({PARAMETERS}) #0 {{'
+        return "\n".join([header, "entry:", *self._lines, *self._escapes, "}"])
+
+    # -- the instruction's words -----------------------------------------------------------------------
+
+    def place(self, position: int) -> str:
+        """The address of a word of the current instruction."""
+        offset = self._start + position
+        return self._base if offset == 0 else self.let(f"getelementptr i32, ptr {self._base}, i64 {offset}")
+
+    def word(self, position: int) -> str:
+        """An i32 word."""
+        return self.let(f"load i32, ptr {self.place(position)}, align 4, {CONSTANT}")
+
+    def ordinal(self, position: int) -> str:
+        """A word as i64, never negative."""
+        return self.let(f"zext i32 {self.word(position)} to i64")
+
+    def ordinal_at(self, place: str) -> str:
+        """The word at an address as i64, never negative."""
+        return self.let(f"zext i32 {self.let(f'load i32, ptr {place}, align 4, {CONSTANT}')} to i64")
+
+    def target(self, position: int) -> str:
+        """The address that a displacement word of the current instruction leads to."""
+        distance = self.let(f"sext i32 {self.word(position)} to i64")
+        return self.let(f"getelementptr i32, ptr {self.place(0)}, i64 {distance}")
+
+    def advance(self, words: int) -> None:
+        """The current instruction is done; the next part begins behind its words."""
+        self._start += words
+        self._escape_label = ""
+
+    def move_to(self, address: str) -> None:
+        """The current instruction is done; the next part begins at an address."""
+        self._base = address
+        self._start = 0
+        self._escape_label = ""
+
+    # -- registers and fields --------------------------------------------------------------------------
+
+    def value_place(self, ordinal: str) -> str:
+        return self.let(f"getelementptr i32, ptr %values, i64 {ordinal}")
+
+    def ref_place(self, ordinal: str) -> str:
+        return self.let(f"getelementptr ptr, ptr %refs, i64 {ordinal}")
+
+    def value(self, kind: str, position: int) -> str:
+        """The value register named by an operand word."""
+        return self.load(kind, self.value_place(self.ordinal(position)))
+
+    def unsigned_value(self, position: int) -> str:
+        """The i32 value register named by an operand word, zero extended to i64."""
+        return self.let(f"zext i32 {self.value('i32', position)} to i64")
+
+    def set_value(self, kind: str, position: int, value: str) -> None:
+        self.store(kind, value, self.value_place(self.ordinal(position)))
+
+    def ref(self, position: int) -> str:
+        """The handle in the ref register named by an operand word."""
+        return self.load_pointer(self.ref_place(self.ordinal(position)))
+
+    def put(self, position: int, ref: str) -> None:
+        """Puts a reference of one's own into the ref register named by an operand word."""
+        self.do(f"call void @put(ptr {ref}, ptr {self.ref_place(self.ordinal(position))}, ptr %state)")
+
+    def load(self, kind: str, address: str, alignment: int = 0) -> str:
+        return self.let(f"load {LLVM_TYPES[kind]}, ptr {address}, align {alignment or _ALIGNMENT[kind]}")
+
+    def store(self, kind: str, value: str, address: str, alignment: int = 0) -> None:
+        self.do(f"store {LLVM_TYPES[kind]} {value}, ptr {address}, align {alignment or _ALIGNMENT[kind]}")
+
+    def load_pointer(self, address: str) -> str:
+        return self.let(f"load ptr, ptr {address}, align 8")
+
+    def store_pointer(self, value: str, address: str) -> None:
+        self.do(f"store ptr {value}, ptr {address}, align 8")
+
+    def field(self, record: str, offset: int) -> str:
+        """The address of a record's field."""
+        return record if offset == 0 else self.let(f"getelementptr i8, ptr {record}, i64 {offset}")
+
+    def pointer_field(self, record: str, offset: int) -> str:
+        """The pointer in a record's field."""
+        return self.load_pointer(self.field(record, offset))
+
+    # -- control ---------------------------------------------------------------------------------------
+
+    def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:
+        suffix = f", {weight}" if weight else ""
+        self.do(f"br i1 {condition}, label %{if_true}, label %{if_false}{suffix}")
+
+    def jump(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    @contextmanager
+    def counted(self, count: str) -> Iterator[str]:
+        """A loop: the body is emitted once and runs ``count`` (i64) times; yields the index (i64)."""
+        name = self.fresh("each")
+        self.jump(f"{name}.before")
+        self.label(f"{name}.before")
+        self.branch(self.let(f"icmp eq i64 {count}, 0"), f"{name}.done", f"{name}.body")
+        self.label(f"{name}.body")
+        index, following = f"%{name}.index", f"%{name}.next"
+        self.do(f"{index} = phi i64 [ 0, %{name}.before ], [ {following}, %{name}.latch ]")
+        yield index
+        self.jump(f"{name}.latch")
+        self.label(f"{name}.latch")
+        self.do(f"{following} = add i64 {index}, 1")
+        self.branch(self.let(f"icmp eq i64 {following}, {count}"), f"{name}.done", f"{name}.body")
+        self.label(f"{name}.done")
+
+    def element(self, kind: str, base: str, index: str) -> str:
+        """The address of an array element; ``kind`` is its IR type."""
+        return self.let(f"getelementptr {kind}, ptr {base}, i64 {index}")
+
+    def escape(self) -> str:
+        """The label of a block that leaves the loop at the current instruction, of which nothing happened."""
+        if not self._escape_label:
+            self._escape_label = self.fresh("escape")
+            base = self._base
+            lines = [f"{self._escape_label}:"]
+            if self._start:
+                address = f"%at.{self._names}"
+                self._names += 1
+                lines.append(f"  {address} = getelementptr i32, ptr {base}, i64 {self._start}")
+                base = address
+            self._escapes += [*lines, *_tail_call("@escape", base, f"%left.{self._names}")]
+            self._names += 1
+        return self._escape_label
+
+    def require(self, condition: str) -> None:
+        """Leaves the loop unless the condition (i1) holds."""
+        going_on = self.fresh("valid")
+        self.branch(condition, going_on, self.escape(), LIKELY)
+        self.label(going_on)
+
+    def dispatch(self) -> None:
+        """Goes on with the next instruction."""
+        self.go(self.place(0))
+
+    def go(self, address: str, values: str = "%values", refs: str = "%refs") -> None:
+        """Goes on with the instruction at an address. The current IR block ends; others may follow."""
+        opcode = self.ordinal_at(address)
+        slot = self.let(f"getelementptr ptr, ptr %table, i64 {opcode}")
+        handler = self.let(f"load ptr, ptr {slot}, align 8, {CONSTANT}")
+        self.tail_call(handler, address, values, refs)
+        self.ended = True
+
+    def tail_call(self, handler: str, address: str, values: str = "%values", refs: str = "%refs") -> None:
+        """Calls a handler for the instruction at an address in place of returning."""
+        result = f"%t{self._names}"
+        self._names += 1
+        self._lines += _tail_call(handler, address, result, values, refs)
+        self.ended = True
+
+
+def _tail_call(
+    handler: str, address: str, result: str, values: str = "%values", refs: str = "%refs"
+) -> list[str]:
+    arguments = f"ptr {address}, ptr {values}, ptr {refs}, ptr %state, ptr %table"
+    return [f"  {result} = musttail call tailcc i64 {handler}({arguments})", f"  ret i64 {result}"]

@@ -1,0 +1,73 @@
+"""The semantics functions compiled by Numba to LLVM IR that the loop's handlers inline.
+
+Only the builder and tests import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+from numba import njit, types
+
+from jitree.dispatch import primitives
+from jitree.dispatch.fast.arithmetic import symbol
+from jitree.dispatch.fast.handler import LLVM_TYPES
+from jitree.dispatch.fast.native_primitives import NATIVE
+from jitree.dispatch.fast.skeleton import LOOP_FILE
+from jitree.dispatch.semantics import SEMANTICS, Semantic
+
+NUMBA_TYPES: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
+
+
+def loop_texts() -> list[str]:
+    """The IR texts of the loop's image: the skeleton and one for each semantics function."""
+    compiled = [
+        semantics_text(mnemonic, semantic)
+        for mnemonic, semantic in SEMANTICS.items()
+        if semantic.math_function is None
+    ]
+    return [LOOP_FILE.read_text(encoding="ascii"), *compiled]
+
+
+def compile_semantic(semantic: Semantic) -> Any:
+    """A Numba dispatcher compiled for the semantic's types, without wrappers for Python."""
+    signature = NUMBA_TYPES[semantic.result_type](*(NUMBA_TYPES[kind] for kind in semantic.argument_types))
+    options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(signature, **options)(native_function(semantic.function))
+
+
+def native_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function over native primitives: the globals that it uses are replaced."""
+    assert isinstance(function, FunctionType)
+    names = function.__globals__.keys() & set(function.__code__.co_names)
+    replaced = {name: _native(function.__globals__[name]) for name in names}
+    return FunctionType(function.__code__, replaced, function.__name__)
+
+
+def _native(value: Any) -> Any:
+    if not isinstance(value, FunctionType):
+        return value
+    if value.__module__ == primitives.__name__:
+        return NATIVE[value.__name__]
+    return njit(error_model="numpy")(native_function(value))
+
+
+def semantics_text(mnemonic: str, semantic: Semantic) -> str:
+    """Numba's IR of a semantics function and a definition of the symbol that the skeleton declares."""
+    dispatcher = compile_semantic(semantic)
+    compiled = dispatcher.overloads[dispatcher.signatures[0]]
+    name = compiled.fndesc.llvm_func_name
+    result = LLVM_TYPES[semantic.result_type]
+    kinds = [LLVM_TYPES[kind] for kind in semantic.argument_types]
+    parameters = ", ".join(f"{kind} %a{number}" for number, kind in enumerate(kinds))
+    return f"""{compiled.library.get_llvm_str()}
+define {result} {symbol(mnemonic)}({parameters}) alwaysinline {{
+  %result.at = alloca {result}
+  %error.at = alloca ptr
+  %status = call i32 @{name}(ptr %result.at, ptr %error.at, {parameters})
+  %result = load {result}, ptr %result.at
+  ret {result} %result
+}}
+"""

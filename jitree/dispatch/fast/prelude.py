@@ -1,0 +1,150 @@
+"""The hand-written part of the loop's IR: entry, leaving, reference counts and moves between registers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.regs.layout import ENTRY, LEFT_ESCAPE, LEFT_EXIT, STATE
+from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+
+METADATA: Final = """\
+attributes #0 = { nounwind "no-builtins" }
+attributes #1 = { nounwind noinline "no-builtins" }
+attributes #2 = { nounwind alwaysinline "no-builtins" }
+!0 = !{}
+!1 = !{!"branch_weights", i32 1, i32 4096}
+!2 = !{!"branch_weights", i32 4096, i32 1}
+"""
+
+_LEAVE: Final = """\
+; Leaves the loop: {why}.
+define internal tailcc i64 @{name}(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #1 {{
+  %pc.at = getelementptr i8, ptr %state, i64 {pc}
+  store ptr %pc, ptr %pc.at, align 8
+  %values.at = getelementptr i8, ptr %state, i64 {values}
+  store ptr %values, ptr %values.at, align 8
+  %refs.at = getelementptr i8, ptr %state, i64 {refs}
+  store ptr %refs, ptr %refs.at, align 8
+  %status.at = getelementptr i8, ptr %state, i64 {status}
+  store i64 {left}, ptr %status.at, align 8
+  ret i64 {left}
+}}
+"""
+
+_RUN: Final = """\
+; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
+define i64 @run(ptr %state) #0 {{
+  %pc.at = getelementptr i8, ptr %state, i64 {pc}
+  %pc = load ptr, ptr %pc.at, align 8
+  %values.at = getelementptr i8, ptr %state, i64 {values}
+  %values = load ptr, ptr %values.at, align 8
+  %refs.at = getelementptr i8, ptr %state, i64 {refs}
+  %refs = load ptr, ptr %refs.at, align 8
+  %opcode = load i32, ptr %pc, align 4
+  %index = zext i32 %opcode to i64
+  %slot = getelementptr ptr, ptr @handlers, i64 %index
+  %handler = load ptr, ptr %slot, align 8
+  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers)
+  ret i64 %left
+}}
+"""
+
+_COUNTS: Final = """\
+; Adds a reference; null is left alone.
+define internal void @retain(ptr %entry) #2 {{
+  %live = icmp ne ptr %entry, null
+  br i1 %live, label %add, label %done
+add:
+  %count.at = getelementptr i8, ptr %entry, i64 {count}
+  %count = load i32, ptr %count.at, align 4
+  %more = add i32 %count, 1
+  store i32 %more, ptr %count.at, align 4
+  br label %done
+done:
+  ret void
+}}
+
+; Drops a reference; the last one links the entry into the list of released entries, which Python frees.
+define internal void @release(ptr %entry, ptr %state) #2 {{
+  %live = icmp ne ptr %entry, null
+  br i1 %live, label %drop, label %done
+drop:
+  %count.at = getelementptr i8, ptr %entry, i64 {count}
+  %count = load i32, ptr %count.at, align 4
+  %fewer = sub i32 %count, 1
+  store i32 %fewer, ptr %count.at, align 4
+  %last = icmp eq i32 %fewer, 0
+  br i1 %last, label %free, label %done, !prof !1
+free:
+  %head.at = getelementptr i8, ptr %state, i64 {released}
+  %head = load ptr, ptr %head.at, align 8
+  %link.at = getelementptr i8, ptr %entry, i64 {link}
+  store ptr %head, ptr %link.at, align 8
+  store ptr %entry, ptr %head.at, align 8
+  br label %done
+done:
+  ret void
+}}
+
+; Puts a reference into a register in place of the one that is there, which is dropped.
+define internal void @put(ptr %entry, ptr %register, ptr %state) #2 {{
+  %old = load ptr, ptr %register, align 8
+  store ptr %entry, ptr %register, align 8
+  call void @release(ptr %old, ptr %state)
+  ret void
+}}
+"""
+
+_MOVE: Final = """\
+; Moves or copies one register; %tag says what it is. Source and target may lie in different frames.
+define internal void @move(i32 %tag, i64 %source, i64 %target, ptr %source.values, ptr %source.refs, \
+ptr %target.values, ptr %target.refs, ptr %state) #2 {{
+  switch i32 %tag, label %take [ i32 {value32}, label %value32 i32 {value64}, label %value64 i32 {copy}, \
+label %copy ]
+value32:
+  %from32 = getelementptr i32, ptr %source.values, i64 %source
+  %to32 = getelementptr i32, ptr %target.values, i64 %target
+  %bits32 = load i32, ptr %from32, align 4
+  store i32 %bits32, ptr %to32, align 4
+  br label %done
+value64:
+  %from64 = getelementptr i32, ptr %source.values, i64 %source
+  %to64 = getelementptr i32, ptr %target.values, i64 %target
+  %bits64 = load i64, ptr %from64, align 8
+  store i64 %bits64, ptr %to64, align 8
+  br label %done
+copy:
+  %copy.from = getelementptr ptr, ptr %source.refs, i64 %source
+  %copied = load ptr, ptr %copy.from, align 8
+  call void @retain(ptr %copied)
+  br label %put
+take:
+  ; tag {take}
+  %take.from = getelementptr ptr, ptr %source.refs, i64 %source
+  %taken = load ptr, ptr %take.from, align 8
+  store ptr null, ptr %take.from, align 8
+  br label %put
+put:
+  %ref = phi ptr [ %copied, %copy ], [ %taken, %take ]
+  %to = getelementptr ptr, ptr %target.refs, i64 %target
+  call void @put(ptr %ref, ptr %to, ptr %state)
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+def prelude() -> str:
+    """Everything but the handlers and their table."""
+    state = {name: STATE[name] for name in ("pc", "values", "refs", "status")}
+    parts = [
+        _RUN.format(**state),
+        _LEAVE.format(
+            name="escape", why="nothing of this instruction has happened", left=LEFT_ESCAPE, **state
+        ),
+        _LEAVE.format(name="exit", why="the call of the host is complete", left=LEFT_EXIT, **state),
+        _COUNTS.format(count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"]),
+        _MOVE.format(value32=TAG_VALUE32, value64=TAG_VALUE64, copy=TAG_REF_COPY, take=TAG_REF_MOVE),
+    ]
+    return "\n".join(parts)
