@@ -111,7 +111,7 @@ def _enter(handler: Handler, function: str) -> tuple[str, str]:
 
 
 def _begin(handler: Handler, function: str, values: str, refs: str, results: str) -> None:
-    """Notes where the caller goes on and where results go, makes the new frame current and goes to its code."""
+    """Notes where the caller goes on and results go, makes the new frame current and goes to its code."""
     frame = handler.pointer_field("%state", STATE["frame"])
     behind = handler.element("i32", handler.place(0), handler.ordinal(1))
     handler.store_pointer(behind, handler.field(frame, FRAME["pc"]))
