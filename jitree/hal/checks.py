@@ -47,8 +47,8 @@ def check_overlap(
     """INVALID_ARGUMENT when a copy would overlap itself."""
     if source.overlaps(source_offset, target, target_offset, length):
         raise InvalidArgumentError(
-            f"a copy of {length} bytes from offset {source_offset} to {target_offset} overlaps itself: both are "
-            "in one buffer"
+            f"a copy of {length} bytes from offset {source_offset} to {target_offset} of the same memory "
+            "overlaps itself"
         )
 
 

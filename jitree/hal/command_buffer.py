@@ -249,7 +249,7 @@ class CommandBuffer(abc.ABC):
             )
 
     def mark_submitted(self) -> None:
-        """For queues, once nothing else can fail: FAILED_PRECONDITION when a ONE_SHOT one is submitted again."""
+        """For queues, when nothing else can fail: FAILED_PRECONDITION for a ONE_SHOT one's second time."""
         if self.modes & _ONE_SHOT:
             with self._lock:
                 if self._submitted:
@@ -287,7 +287,7 @@ class CommandBuffer(abc.ABC):
             raise FailedPreconditionError(f"{command}: the command buffer has been finalized")
         if category & ~self.categories:
             raise FailedPreconditionError(
-                f"{command} needs a command buffer of category {names(CommandCategory(category))}, this one has "
+                f"{command} needs a command buffer of category {names(CommandCategory(category))}, this has "
                 f"{names(CommandCategory(self.categories))}"
             )
 
@@ -298,7 +298,7 @@ class CommandBuffer(abc.ABC):
             return slot, buffer, offset, buffer.range(offset, length)
         if not 0 <= slot < self.binding_capacity:
             raise OutOfRangeError(
-                f"{command}: slot {slot}, but the command buffer was created for {self.binding_capacity} slots"
+                f"{command}: slot {slot} of a command buffer that was created for {self.binding_capacity}"
             )
         if offset < 0 or length < WHOLE_BUFFER:
             raise OutOfRangeError(f"{command}: offset {offset}, length {length} of slot {slot}")

@@ -71,8 +71,8 @@ class HeapAllocator(Allocator):
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
         if size < 0 or alignment & alignment - 1:
             raise InvalidArgumentError(
-                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative, alignments are "
-                "powers of two"
+                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative and alignments "
+                "are powers of two"
             )
         if alignment > ALIGNMENT:
             return self._allocate_aligned(memory_type, usage, size, alignment)

@@ -8,16 +8,15 @@ taken back, so reading either without the lock can only miss news, which the loc
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable, Sequence
 
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
 
 ReachedCallback = Callable[[StatusError | None], None]
-"""Called once, with None when the value was reached
-and with the failure otherwise, on the thread that caused it. Must be short, must not block and must not
-raise."""
+"""Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
+it. Must be short, must not block and must not raise."""
 
 
 def again(error: StatusError) -> StatusError:
@@ -218,17 +217,16 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
         wake.release()
 
     open_points = when_reached(points, mode, reached)
-    if not failures:
+    try:
         if deadline is None:
             wake.acquire()
-        elif not _acquire_until(wake, deadline):
-            for timepoint in open_points:
-                timepoint.cancel()
-            if not failures:
-                return False
-    elif open_points:
+        else:
+            _acquire_until(wake, deadline)
+    finally:  # also when a signal handler raised
         for timepoint in open_points:
             timepoint.cancel()
+    if not failures:
+        return False
     failure = failures[0]
     if failure is not None:
         raise again(failure)
@@ -239,10 +237,10 @@ _LONGEST_ACQUIRE = 1e6
 """Seconds; ``lock.acquire`` refuses time-outs that do not fit its clock."""
 
 
-def _acquire_until(lock: object, deadline: float) -> bool:
+def _acquire_until(lock: LockType, deadline: float) -> bool:
     while True:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            return lock.acquire(False)  # type: ignore[attr-defined, no-any-return]
-        if lock.acquire(True, min(remaining, _LONGEST_ACQUIRE)):  # type: ignore[attr-defined]
+            return lock.acquire(False)
+        if lock.acquire(True, min(remaining, _LONGEST_ACQUIRE)):
             return True

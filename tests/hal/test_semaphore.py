@@ -1,0 +1,258 @@
+"""Timeline semaphores and fences: payloads, failures, waits, callbacks, threads and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from jitree.errors import (
+    AbortedError,
+    DataLossError,
+    InternalError,
+    InvalidArgumentError,
+    StatusCode,
+    StatusError,
+)
+from jitree.hal.device import Device
+from jitree.hal.enums import MAXIMUM_PAYLOAD, SemaphoreCompatibility, WaitMode
+from jitree.hal.fence import Fence, wait_fences
+from jitree.hal.semaphore import Semaphore, wait_for
+from tests.hal.helpers import TIMEOUT
+
+
+def test_payload_grows_only() -> None:
+    semaphore = Semaphore(3)
+    assert semaphore.query() == 3
+    semaphore.signal(5)
+    assert semaphore.query() == 5
+    for value in (5, 4, 0, -1, MAXIMUM_PAYLOAD + 1):
+        with pytest.raises(InvalidArgumentError):
+            semaphore.signal(value)
+    semaphore.advance(4)
+    assert semaphore.query() == 5
+    semaphore.advance(7)
+    assert semaphore.query() == 7
+    assert semaphore.is_reached(7) and not semaphore.is_reached(8)
+
+
+def test_failure_is_sticky_and_raised_as_copies() -> None:
+    semaphore = Semaphore()
+    semaphore.fail(DataLossError("first", "where"))
+    semaphore.fail(InternalError("second"))
+    semaphore.advance(9)
+    raised = []
+    for action in (semaphore.query, lambda: semaphore.signal(1), lambda: semaphore.wait(1, 0)):
+        with pytest.raises(DataLossError, match="first; where$") as caught:
+            action()
+        caught.value.with_context("added by a caller")
+        raised.append(caught.value)
+    assert len({id(error) for error in raised}) == 3
+
+
+def test_reached_wait_returns_at_once_and_pending_one_times_out() -> None:
+    semaphore = Semaphore(1)
+    assert semaphore.wait(1, 0)
+    assert not semaphore.wait(2, 0)
+    for timeout in (0.0, 0.05, 0.2):
+        start = time.monotonic()
+        assert not semaphore.wait(2, timeout)
+        assert timeout <= time.monotonic() - start < timeout + 1
+    assert not semaphore._timepoints, "waits that ended leave nothing behind"
+
+
+def test_wait_is_woken_by_another_thread() -> None:
+    semaphore = Semaphore()
+    timer = threading.Timer(0.05, semaphore.signal, (4,))
+    timer.start()
+    assert semaphore.wait(3, TIMEOUT)
+    timer.join()
+    threading.Timer(0.02, semaphore.fail, (AbortedError("gone"),)).start()
+    with pytest.raises(AbortedError, match="gone"):
+        semaphore.wait(5, TIMEOUT)
+
+
+def test_very_long_timeout_is_accepted() -> None:
+    semaphore = Semaphore()
+    threading.Timer(0.02, semaphore.signal, (1,)).start()
+    assert semaphore.wait(1, 1e12)
+
+
+def test_callbacks_run_once_in_all_cases() -> None:
+    seen: list[tuple[str, StatusError | None]] = []
+    semaphore = Semaphore()
+    assert semaphore.on_reached(0, lambda failure: seen.append(("now", failure))) is None
+    semaphore.on_reached(2, lambda failure: seen.append(("two", failure)))
+    cancelled = semaphore.on_reached(2, lambda failure: seen.append(("never", failure)))
+    late = semaphore.on_reached(5, lambda failure: seen.append(("five", failure)))
+    assert cancelled is not None and cancelled.cancel() and not cancelled.cancel()
+    semaphore.signal(1)
+    assert [name for name, _ in seen] == ["now"]
+    semaphore.signal(3)
+    assert [name for name, _ in seen] == ["now", "two"]
+    failure = AbortedError("x")
+    semaphore.fail(failure)
+    assert seen[2:] == [("five", failure)]
+    assert late is not None and not late.cancel()
+    semaphore.on_reached(1, lambda failure: seen.append(("after", failure)))
+    assert seen[3:] == [("after", failure)], "a failed semaphore has failed for every value"
+
+
+def test_callback_may_use_the_semaphore() -> None:
+    semaphore = Semaphore()
+    semaphore.on_reached(1, lambda _: semaphore.signal(2))
+    semaphore.on_reached(2, lambda _: semaphore.fail(AbortedError("end")))
+    semaphore.signal(1)
+    assert semaphore.failure is not None
+
+
+def test_raising_callback_does_not_keep_others_from_running() -> None:
+    seen = []
+    semaphore = Semaphore()
+    semaphore.on_reached(1, lambda _: 1 // 0)
+    semaphore.on_reached(1, seen.append)
+    with pytest.raises(ZeroDivisionError):
+        semaphore.signal(1)
+    assert seen == [None]
+
+
+def test_wait_any_and_all(any_device: Device) -> None:
+    first, second = any_device.create_semaphore(), any_device.create_semaphore(5)
+    points = [(first, 1), (second, 5)]
+    assert any_device.wait_semaphores(WaitMode.ANY, points, 0)
+    assert not any_device.wait_semaphores(WaitMode.ALL, points, 0.01)
+    assert not first._timepoints
+    first.signal(1)
+    assert any_device.wait_semaphores(WaitMode.ALL, points, 0)
+    assert any_device.wait_semaphores(WaitMode.ALL, [], 0)
+    second.fail(AbortedError("x"))
+    with pytest.raises(AbortedError):
+        any_device.wait_semaphores(WaitMode.ALL, points, None)
+    assert any_device.query_semaphore_compatibility(first) == SemaphoreCompatibility.ALL
+
+
+def test_failure_ends_a_wait_for_all_early() -> None:
+    never, failing = Semaphore(), Semaphore()
+    threading.Timer(0.02, failing.fail, (AbortedError("x"),)).start()
+    with pytest.raises(AbortedError):
+        wait_for([(never, 1), (failing, 1)], WaitMode.ALL, TIMEOUT)
+    assert not never._timepoints
+
+
+def test_many_threads_signal_and_wait() -> None:
+    """Threads hand a counter around in turns: any lost wake-up would hang it."""
+    semaphore, turns, threads = Semaphore(), 300, 4
+
+    def run(index: int) -> None:
+        for turn in range(index, turns, threads):
+            assert semaphore.wait(turn, TIMEOUT)
+            semaphore.signal(turn + 1)
+
+    workers = [threading.Thread(target=run, args=(index,)) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(TIMEOUT)
+    assert semaphore.query() == turns
+
+
+# Fences.
+
+
+def test_fence_states(any_device: Device) -> None:
+    fence = Fence.create(any_device)
+    assert fence.query() == StatusCode.DEFERRED
+    assert fence.wait(0) == StatusCode.DEADLINE_EXCEEDED
+    fence.signal()
+    fence.signal()
+    assert fence.query() == StatusCode.OK == fence.wait(0)
+    failed = Fence.create(any_device)
+    failed.fail(DataLossError("lost"))
+    assert failed.query() == StatusCode.DATA_LOSS
+    with pytest.raises(DataLossError):
+        failed.wait()
+
+
+def test_join_keeps_the_larger_value(any_device: Device) -> None:
+    semaphore = any_device.create_semaphore()
+    low, high, other = Fence([(semaphore, 1)]), Fence([(semaphore, 3)]), Fence.create(any_device)
+    assert Fence.join([]) is None
+    assert Fence.join([None, None]) is None
+    joined = Fence.join([low, None, other, high])
+    assert joined is not None
+    assert dict(joined.timepoints) == {semaphore: 3, other.timepoints[0][0]: 1}
+    low.signal()
+    other.signal()
+    assert joined.query() == StatusCode.DEFERRED
+    high.signal()
+    assert joined.query() == StatusCode.OK
+
+
+def test_empty_fence_is_reached() -> None:
+    assert Fence().query() == StatusCode.OK
+    assert Fence().wait() == StatusCode.OK
+
+
+def test_joined_fence_fails_with_any_part(any_device: Device) -> None:
+    first, second = Fence.create(any_device), Fence.create(any_device)
+    joined = Fence.join([first, second])
+    assert joined is not None
+    seen: list[StatusError | None] = []
+    joined.on_reached(seen.append)
+    second.fail(AbortedError("x"))
+    assert [error.code for error in seen if error] == [StatusCode.ABORTED]
+    first.signal()
+    assert len(seen) == 1
+    with pytest.raises(AbortedError):
+        joined.wait(0)
+
+
+def test_wait_fences_skips_null(any_device: Device) -> None:
+    fences = [Fence.create(any_device), None, Fence.create(any_device)]
+    assert wait_fences(fences, 0) == StatusCode.DEADLINE_EXCEEDED
+    for fence in fences:
+        if fence is not None:
+            threading.Timer(0.01, fence.signal).start()
+    assert wait_fences(fences, TIMEOUT) == StatusCode.OK
+    assert wait_fences([None]) == StatusCode.OK
+
+
+def test_fences_are_awaitable(any_device: Device) -> None:
+    async def main() -> int:
+        fence, ticks = Fence.create(any_device), 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticker = asyncio.create_task(tick())
+        threading.Timer(0.1, fence.signal).start()
+        await fence
+        await fence
+        ticker.cancel()
+        return ticks
+
+    assert asyncio.run(main()) > 3, "the loop ran while the fence was awaited"
+
+
+def test_awaited_failure_and_cancellation(any_device: Device) -> None:
+    async def main() -> None:
+        failing, never = Fence.create(any_device), Fence.create(any_device)
+        failing.fail(DataLossError("lost"))
+        with pytest.raises(DataLossError):
+            await failing
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(_awaited(never), 0.02)
+        await asyncio.sleep(0)
+        assert not never.timepoints[0][0]._timepoints, "a cancelled wait is forgotten"
+        never.signal()
+
+    asyncio.run(main())
+
+
+async def _awaited(fence: Fence) -> None:
+    await fence
