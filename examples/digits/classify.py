@@ -43,7 +43,7 @@ def read_pgm(path: Path) -> NDArray[np.float32]:
     if (width, height) != (SIDE, SIDE) or not 0 < maximum < 256:
         raise ValueError(f"{path} has {width}x{height} pixels of 0..{maximum}; {SIDE}x{SIDE} are expected")
     data = content[header.end() :]
-    levels = list(data) if header[1] == b"P5" else [int(field) for field in data.split()]
+    levels = list(data) if header[1] == b"P5" else [int(field) for field in data.split() if field.isdigit()]
     if len(levels) != SIDE * SIDE or max(levels) > maximum:
         raise ValueError(f"{path} is damaged: {len(levels)} pixels up to {max(levels, default=0)}")
     pixels = np.array(levels, np.float32)
@@ -80,7 +80,7 @@ def main() -> None:
         classifier = jitree.load(arguments.module, device=arguments.device)
         probabilities = np.asarray(classifier.classify(image)).tolist()
     except (OSError, ValueError, jitree.errors.StatusError) as error:
-        sys.exit(f"{arguments.image}: {error}")
+        sys.exit(f"error: {error}")
 
     for left, right in zip_longest(draw_image(image), draw_probabilities(probabilities), fillvalue=""):
         print(f"  {left}   {right}")

@@ -1,7 +1,7 @@
 """The process that loads and calls damaged modules.
 
-Reads cases from standard input (a line of JSON, then the bytes) and answers each on standard output with lines
-of JSON: the phase it enters, then the outcome. The parent kills it when it takes too long.
+Reads cases from standard input (a line of JSON, then the bytes) and answers each on standard output with
+lines of JSON: the phase it enters, then the outcome. The parent kills it when it takes too long.
 """
 
 from __future__ import annotations
