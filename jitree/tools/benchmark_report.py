@@ -1,0 +1,170 @@
+"""Reports of benchmarks as console table, JSON and CSV, in the layout of Google Benchmark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jitree.tools.benchmark_rows import UNIT_SECONDS, Row
+
+CSV_HEADER: Final = (
+    "name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,label,"
+    "error_occurred,error_message"
+)
+_BIG_UNITS: Final = "kMGTPEZY"
+_SMALL_UNITS: Final = "munpfazy"
+_AGGREGATE_SUFFIX: Final = "_stddev"
+_COUNTER_WIDTH: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a console report looks."""
+
+    unit: str
+    tabular_counters: bool = False
+
+
+def time_text(value: float) -> str:
+    """A number in ten columns with about three significant digits."""
+    if value < 1.0:
+        return f"{value:10.3f}"
+    if value < 10.0:
+        return f"{value:10.2f}"
+    if value < 100.0:
+        return f"{value:10.1f}"
+    return f"{value:1.4e}" if value > 9999999999 else f"{value:10.0f}"
+
+
+def human_number(value: float) -> str:
+    """``203.359k``, ``1.5M``, ``12.5``, ``2.5m``."""
+    if value >= 1100:
+        for unit in _BIG_UNITS:
+            value /= 1000
+            if value < 1100:
+                return f"{value:g}{unit}"
+    if 0 < value < 0.01:
+        for unit in _SMALL_UNITS:
+            value *= 1000
+            if value >= 0.01:
+                return f"{value:g}{unit}"
+    return f"{value:g}"
+
+
+def console_report(rows: Sequence[Row], layout: Layout) -> str:
+    """A heading and one line a row; names are padded to the longest."""
+    width = max([len("Benchmark")] + [len(_widest_name(row)) for row in rows])
+    counters = _counter_names(rows[0]) if rows else []
+    heading = f"{'Benchmark':<{width}} {'Time':>13} {'CPU':>15} {'Iterations':>12}"
+    if counters and layout.tabular_counters:
+        heading += "".join(f" {name:>{_COUNTER_WIDTH}}" for name in counters)
+    elif counters:
+        heading += " UserCounters..."
+    rule = "-" * len(heading)
+    lines = [rule, heading, rule]
+    lines += [f"{row.name:<{width}} {_console_values(row, layout)}" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _widest_name(row: Row) -> str:
+    """Aggregates of later repetitions must fit, although their rows come after."""
+    return row.run_name + _AGGREGATE_SUFFIX if row.repetitions > 1 else row.name
+
+
+def _console_values(row: Row, layout: Layout) -> str:
+    if row.error_message is not None:
+        return f"ERROR OCCURRED: '{row.error_message}'"
+    if row.is_ratio:
+        times = f"{100 * row.real_time:10.2f} %    {100 * row.cpu_time:10.2f} %    "
+    else:
+        seconds = UNIT_SECONDS[layout.unit]
+        real, cpu = time_text(row.real_time / seconds), time_text(row.cpu_time / seconds)
+        times = f"{real} {layout.unit:<4} {cpu} {layout.unit:<4} "
+    text = f"{times}{row.iterations:10d}"
+    for name in _counter_names(row):
+        value = _counter_text(row, name)
+        text += (
+            f" {value:>{max(_COUNTER_WIDTH, len(name))}}" if layout.tabular_counters else f" {name}={value}"
+        )
+    return text
+
+
+def _counter_names(row: Row) -> list[str]:
+    return (["items_per_second"] if row.items_per_second is not None else []) + list(row.counters)
+
+
+def _counter_text(row: Row, name: str) -> str:
+    if name == "items_per_second":
+        assert row.items_per_second is not None
+        if row.is_ratio:
+            return f"{100 * row.items_per_second:.2f}%"
+        return f"{human_number(row.items_per_second)}/s"
+    return human_number(row.counters[name])
+
+
+def json_report(rows: Sequence[Row], context: dict[str, Any], unit: str) -> str:
+    """The report as one JSON object: ``context`` and ``benchmarks``."""
+    benchmarks = [_json_row(row, unit) for row in rows]
+    return json.dumps({"context": context, "benchmarks": benchmarks}, indent=2) + "\n"
+
+
+def _json_row(row: Row, unit: str) -> dict[str, Any]:
+    seconds = 1.0 if row.is_ratio else UNIT_SECONDS[unit]
+    result: dict[str, Any] = {
+        "name": row.name,
+        "run_name": row.run_name,
+        "run_type": "aggregate" if row.aggregate else "iteration",
+        "repetitions": row.repetitions,
+    }
+    if row.repetition_index is not None:
+        result["repetition_index"] = row.repetition_index
+    result["threads"] = 1
+    if row.aggregate is not None:
+        result["aggregate_name"] = row.aggregate
+        result["aggregate_unit"] = "percentage" if row.is_ratio else "time"
+    if row.error_message is not None:
+        result |= {"error_occurred": True, "error_message": row.error_message}
+    result |= {
+        "iterations": row.iterations,
+        "real_time": row.real_time / seconds,
+        "cpu_time": row.cpu_time / seconds,
+        "time_unit": unit,
+    }
+    if row.items_per_second is not None:
+        result["items_per_second"] = row.items_per_second
+    return result | row.counters
+
+
+def csv_report(rows: Sequence[Row], unit: str) -> str:
+    """The report as comma-separated values; absent ones are empty."""
+    return "".join(line + "\n" for line in [CSV_HEADER, *(_csv_row(row, unit) for row in rows)])
+
+
+def _csv_row(row: Row, unit: str) -> str:
+    name = _csv_text(row.name)
+    if row.error_message is not None:
+        return f"{name},,,,,,,,true,{_csv_text(row.error_message)}"
+    seconds = 1.0 if row.is_ratio else UNIT_SECONDS[unit]
+    rate = "" if row.items_per_second is None else f"{row.items_per_second:g}"
+    return (
+        f"{name},{row.iterations},{row.real_time / seconds:g},{row.cpu_time / seconds:g},"
+        f"{'' if row.is_ratio else unit},,{rate},,,"
+    )
+
+
+def _csv_text(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def render(
+    file_format: str, rows: Sequence[Row], context: Callable[[], dict[str, Any]], layout: Layout
+) -> str:
+    """A whole report as ``console``, ``json`` or ``csv``."""
+    match file_format:
+        case "json":
+            return json_report(rows, context(), layout.unit)
+        case "csv":
+            return csv_report(rows, layout.unit)
+    return console_report(rows, layout)

@@ -1,0 +1,247 @@
+"""Parsing of flags by the rules of IREE's tools, with clear errors where those read garbage as zero.
+
+``--name=value`` and ``--name value``; booleans alone or with true/false/1/0; list flags repeat;
+``--flagfile=path`` is expanded where it stands; later flags win. The text of ``--help`` is a flag file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from jitree.tools.element_parsing import parse_float, parse_integer
+
+_MAX_FLAGFILE_DEPTH: Final = 16
+_INTEGER_BOUND: Final = 1 << 63
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+FlagValue = bool | int | float | str | None | list[str]
+
+
+class Kind(enum.Enum):
+    BOOLEAN = enum.auto()
+    INTEGER = enum.auto()
+    FLOAT = enum.auto()
+    STRING = enum.auto()
+    LIST = enum.auto()
+    """Repeats; the order is kept."""
+    OPTIONAL = enum.auto()
+    """A string whose value may be left out: absent is None, ``--name`` is the empty string."""
+
+
+class Support(enum.Enum):
+    FULL = enum.auto()
+    IGNORED = enum.auto()
+    """Accepted without effect."""
+    REFUSED = enum.auto()
+    """UNIMPLEMENTED when given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    name: str
+    kind: Kind
+    default: FlagValue
+    help: str
+    choices: tuple[str, ...] = ()
+    support: Support = Support.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class FlagSet:
+    """The flags of one command; prefixes stand for whole families of flags."""
+
+    command: str
+    summary: str
+    flags: tuple[Flag, ...]
+    positional: str | None = None
+    """The flag that arguments without dashes are values of."""
+    refused_prefixes: tuple[str, ...] = ()
+    ignored_prefixes: tuple[str, ...] = ()
+
+    def find(self, name: str) -> Flag | None:
+        for flag in self.flags:
+            if flag.name == name:
+                return flag
+        if name.startswith(self.refused_prefixes):
+            return Flag(name, Kind.OPTIONAL, None, "", support=Support.REFUSED)
+        if name.startswith(self.ignored_prefixes):
+            return Flag(name, Kind.OPTIONAL, None, "", support=Support.IGNORED)
+        return None
+
+    def help_text(self) -> str:
+        """Usage as comments and every flag with its default: a valid flag file."""
+        lines = [f"# jitree {self.command}: {self.summary}", "#", "# This text is a flag file: edit it, pass"]
+        lines += ["# it back with --flagfile=<path>.", ""]
+        for flag in self.flags:
+            if flag.support is not Support.REFUSED:
+                lines += [f"# {line}" for line in flag.help.splitlines()]
+                if flag.choices:
+                    lines.append(f"# One of: {', '.join(flag.choices)}.")
+                lines += [_default_line(flag), ""]
+        return "\n".join(lines)
+
+
+def _default_line(flag: Flag) -> str:
+    if flag.kind is Kind.BOOLEAN:
+        return f"--{flag.name}={'true' if flag.default else 'false'}"
+    if flag.kind is Kind.OPTIONAL:
+        return f"# --{flag.name}[=...]"
+    if flag.kind is Kind.LIST or flag.default == "":
+        return f"# --{flag.name}=..."
+    return f"--{flag.name}={flag.default}"
+
+
+@dataclass(slots=True)
+class Flags:
+    """The values of a command's flags."""
+
+    values: dict[str, FlagValue]
+    given: set[str] = field(default_factory=set)
+    """Names that the command line or a flag file mentions."""
+
+    def boolean(self, name: str) -> bool:
+        return self.values[name] is True
+
+    def integer(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def number(self, name: str) -> float:
+        value = self.values[name]
+        assert isinstance(value, float)
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.values[name]
+        assert isinstance(value, str)
+        return value
+
+    def optional(self, name: str) -> str | None:
+        value = self.values[name]
+        assert value is None or isinstance(value, str)
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        value = self.values[name]
+        assert isinstance(value, list)
+        return value
+
+
+def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> Flags:
+    """The values of all flags; raises INVALID_ARGUMENT or UNIMPLEMENTED naming the flag."""
+    flags = Flags({flag.name: _default(flag) for flag in flag_set.flags})
+    pending = _expand(arguments, 0)
+    for argument in pending:
+        if argument == "-" or not argument.startswith("-"):
+            _store_positional(argument, flag_set, flags)
+            continue
+        name, separator, text = argument.removeprefix("-").removeprefix("-").partition("=")
+        flag = flag_set.find(name)
+        if flag is None:
+            raise InvalidArgumentError(_unknown(argument, name, flag_set))
+        if flag.support is Support.REFUSED:
+            raise UnimplementedError(f"flag '{name}' is not supported by jitree")
+        value = _unquote(text) if separator else _separate_value(flag, pending)
+        if flag.support is Support.FULL:
+            _store(flag, value, flags)
+    return flags
+
+
+def _default(flag: Flag) -> FlagValue:
+    return list(flag.default) if isinstance(flag.default, list) else flag.default
+
+
+def _expand(arguments: Sequence[str], depth: int) -> Iterator[str]:
+    """The arguments with flag files replaced by their lines."""
+    if depth > _MAX_FLAGFILE_DEPTH:
+        raise InvalidArgumentError(f"flag files nest deeper than {_MAX_FLAGFILE_DEPTH} levels")
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, separator, path = argument.partition("=")
+        if name != "--flagfile":
+            yield argument
+            continue
+        if not separator:
+            path = next(remaining, "")
+        yield from _expand(_flagfile_lines(_unquote(path)), depth + 1)
+
+
+def _flagfile_lines(path: str) -> list[str]:
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidArgumentError(f"flag file '{path}' is not text") from None
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _separate_value(flag: Flag, pending: Iterator[str]) -> str | None:
+    """The argument after a flag that takes a value; None for flags that need none."""
+    if flag.kind in (Kind.BOOLEAN, Kind.OPTIONAL):
+        return None
+    value = next(pending, None)
+    if value is None or value.startswith("--"):
+        raise InvalidArgumentError(f"flag '--{flag.name}' needs a value: --{flag.name}=<value>")
+    return value
+
+
+def _unquote(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    return text
+
+
+def _store_positional(argument: str, flag_set: FlagSet, flags: Flags) -> None:
+    if flag_set.positional is None:
+        raise InvalidArgumentError(f"unexpected argument '{argument}'")
+    flag = flag_set.find(flag_set.positional)
+    assert flag is not None
+    _store(flag, argument, flags)
+
+
+def _store(flag: Flag, text: str | None, flags: Flags) -> None:
+    flags.given.add(flag.name)
+    if flag.kind is Kind.LIST:
+        assert text is not None
+        flags.texts(flag.name).append(text)
+    else:
+        flags.values[flag.name] = _convert(flag, text)
+
+
+def _convert(flag: Flag, text: str | None) -> FlagValue:
+    if text is None:
+        return True if flag.kind is Kind.BOOLEAN else ""
+    try:
+        match flag.kind:
+            case Kind.BOOLEAN:
+                return _BOOLEANS[text]
+            case Kind.INTEGER:
+                return parse_integer(text, -_INTEGER_BOUND, _INTEGER_BOUND - 1)
+            case Kind.FLOAT:
+                return parse_float(text)
+    except KeyError:
+        raise InvalidArgumentError(f"flag '--{flag.name}': '{text}' is not true, false, 1 or 0") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"flag '--{flag.name}': {error.message}") from None
+    if flag.choices and text not in flag.choices:
+        raise InvalidArgumentError(f"flag '--{flag.name}': '{text}' is not one of {', '.join(flag.choices)}")
+    return text
+
+
+def _unknown(argument: str, name: str, flag_set: FlagSet) -> str:
+    known = [flag.name for flag in flag_set.flags if flag.support is not Support.REFUSED]
+    nearest = difflib.get_close_matches(re.sub("-", "_", name), known, 1, 0.5)
+    hint = f"; did you mean '--{nearest[0]}'?" if nearest else ""
+    return (
+        f"unknown flag '{argument.partition('=')[0]}'{hint} (`jitree {flag_set.command} --help` lists them)"
+    )

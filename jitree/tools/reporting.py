@@ -1,0 +1,40 @@
+"""What users see of a failure: one line on stderr, in the form of IREE's tools."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from jitree.errors import StatusError
+
+_PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+
+
+def error_line(error: BaseException) -> str:
+    """``<where>: <CODE>; <message>; <context>; …``; a failure that is not a status is INTERNAL."""
+    if isinstance(error, StatusError):
+        text = "; ".join([str(error), *error.backtrace])
+    else:
+        text = f"INTERNAL; {type(error).__name__}: {error}; this is a defect of jitree (--verbose tells more)"
+    where = raised_at(error.__traceback__)
+    return f"{where}: {text}" if where else text
+
+
+def raised_at(trace: TracebackType | None) -> str | None:
+    """``jitree/loaders/elf.py:120``: the innermost place in this package that an error came from."""
+    where = None
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE_FOLDER):
+            where = f"{path.relative_to(_PACKAGE_FOLDER)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return where
+
+
+def report(error: BaseException, *, verbose: bool) -> None:
+    """Writes the error to stderr; with its Python traceback when asked."""
+    if verbose:
+        traceback.print_exception(error, file=sys.stderr)
+    print(error_line(error), file=sys.stderr, flush=True)
