@@ -8,7 +8,7 @@ All tiers run on the same memory. While Python runs, ``pc`` is an index into ``c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import ResourceExhaustedError
 from jitree.regs.handles import HandleTable
@@ -17,9 +17,19 @@ from jitree.regs.memory import Block
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from jitree.regs.records import ModuleRecord
+
+    class Awaited(Protocol):
+        """A call that cannot complete yet."""
+
+        @property
+        def wait(self) -> Callable[[float | None], bool]: ...
+        @property
+        def resume(self) -> Callable[[], object]: ...
+        @property
+        def awaitable(self) -> Callable[[], Awaitable[object]] | None: ...
 
     Completion = Callable[["Machine", object], None]
     Window = tuple[memoryview, memoryview, memoryview[float], memoryview[float], memoryview]
@@ -66,8 +76,8 @@ class Machine:
 
     __slots__ = (
         "_memory", "_windows", "code", "code_address", "completion", "f32", "f64", "frame", "frames",
-        "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending", "refs", "state",
-        "state_address", "table",
+        "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending", "refs",
+        "resume_pc", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
@@ -83,12 +93,15 @@ class Machine:
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
+        self.frames[_REFS_END] = base + _REFS_AT
         self._windows: dict[tuple[int, int], Window] = {}
         self.frame = 0
         """Word index of the current frame's record in ``frames``."""
         self.pc = 0
-        """Where to go on; valid while the engine is not running."""
-        self.pending: object = None
+        """The instruction to run, or the one that failed or waits; valid while the engine is not running."""
+        self.resume_pc = 0
+        """Where to go on when ``pending`` has happened."""
+        self.pending: Awaited | None = None
         """What the call waits for when the engine left without finishing it."""
         self.completion: Completion | None = None
         """Takes the results of ``pending`` and writes them to their registers."""
@@ -200,6 +213,7 @@ class Machine:
         refs = self._memory.i64[first:last]
         handles = refs.tolist()
         refs[:] = memoryview(bytes(8 * len(handles))).cast("q")
+        self.frame = 0
         self.pending = None
         self.completion = None
         self.table.release_all(handles)

@@ -35,8 +35,8 @@ class FunctionRecord:
     """A function as frames refer to it: its FUNCTION record at ``address`` and where its words are."""
 
     __slots__ = (
-        "address", "argument_slots", "code", "code_address", "module", "name", "null_refs", "ordinal",
-        "ref_count", "start", "value_count", "zero_values",
+        "address", "argument_slots", "code", "code_address", "memory", "module", "name", "null_refs",
+        "ordinal", "ref_count", "start", "value_count", "zero_values",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,7 @@ class FunctionRecord:
         argument_slots: Sequence[RegisterSlot],
     ) -> None:
         """``memory`` is one FUNCTION record; ``counts`` are value slots (even) and refs of the frame."""
+        self.memory = memory
         self.address = address_of(memory)
         self.code: memoryview = words.data
         """The words that ``start`` and every pc of the function index."""
@@ -66,11 +67,11 @@ class FunctionRecord:
         halves[FUNCTION.word("ref_count")] = self.ref_count
         halves[FUNCTION.word("argument_count")] = len(self.argument_slots)
 
-    def attach(self, memory: npt.NDArray[np.int64], module: ModuleRecord, ordinal: int, name: str) -> None:
+    def attach(self, module: ModuleRecord, ordinal: int, name: str) -> None:
         """Completes the record: which module, under which number and name."""
         self.module, self.ordinal, self.name = module, ordinal, name
-        memory[FUNCTION.word("module")] = module.address
-        memory.view(np.int32)[FUNCTION.word("ordinal")] = ordinal
+        self.memory[FUNCTION.word("module")] = module.address
+        self.memory.view(np.int32)[FUNCTION.word("ordinal")] = ordinal
 
 
 class ModuleRecord:
@@ -148,7 +149,7 @@ class ModuleRecord:
             memory = self._memory[begin : begin + _FUNCTION_WORDS]
             counts = (row.value_count, row.ref_count)
             record = FunctionRecord(memory, program.words, row.start, counts, row.argument_slots)
-            record.attach(memory, self, row.ordinal, self.module.function_name(row.ordinal))
+            record.attach(self, row.ordinal, self.module.function_name(row.ordinal))
             memory[FUNCTION.word("arguments")] = slots_address
             slots_address += 4 * len(row.argument_slots)
             records.append(record)

@@ -34,7 +34,8 @@ def call_import(machine: Machine, pc: int) -> int:
     if site is None:
         return _call_across(machine, pc)
     if site(machine):
-        machine.pc = pc + code[pc + 1]
+        machine.pc = pc
+        machine.resume_pc = pc + code[pc + 1]
         return LEAVE
     return pc + code[pc + 1]
 

@@ -55,7 +55,8 @@ def br_table(machine: Machine, pc: int) -> int:
 
 def yield_(machine: Machine, pc: int) -> int:
     _moves(machine, pc + 2)
-    machine.pc = pc + machine.code[pc + 1]
+    machine.pc = pc
+    machine.resume_pc = pc + machine.code[pc + 1]
     machine.pending = YIELD
     return LEAVE
 

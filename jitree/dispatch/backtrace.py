@@ -1,0 +1,53 @@
+"""Where in a program a call failed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.errors import StatusError
+from jitree.regs.machine import Machine
+from jitree.regs.records import FunctionRecord
+from jitree.vmfb.words import OPCODE
+
+_CALL_IMPORT: Final = OPCODE["call.import"]
+_SHOWN_FRAMES: Final = 64
+"""Lines of a backtrace at either end; a runaway recursion has thousands of equal frames."""
+
+
+def describe(function: FunctionRecord, word: int) -> str:
+    """``module.function+0000001C at file.mlir:3:10`` of the instruction that a word belongs to."""
+    record = function.module
+    ordinal, offset = record.program.location(word)
+    text = f"{record.module.name}.{function.name}+{offset:08X}"
+    debug = record.module.debug
+    locations = debug.locate(ordinal, offset) if debug is not None else []
+    return f"{text} at {', '.join(locations)}" if locations else text
+
+
+def annotate(error: BaseException, machine: Machine) -> None:
+    """Adds the VM frames of a failed call to its error, innermost first: to ``backtrace`` of a StatusError,
+    as a note to any other exception. A failure inside a native function also gets its name."""
+    frames = list(machine.locations(machine.pc))
+    omitted = len(frames) - 2 * _SHOWN_FRAMES
+    if omitted > 0:
+        lines = [describe(*frame) for frame in frames[:_SHOWN_FRAMES]]
+        lines.append(f"… {omitted} more frames …")
+        lines += [describe(*frame) for frame in frames[-_SHOWN_FRAMES:]]
+    else:
+        lines = [describe(*frame) for frame in frames]
+    native = _native_callee(machine)
+    if isinstance(error, StatusError):
+        error.backtrace += lines
+        if native:
+            error.with_context(f"while invoking native function {native}")
+    elif lines:
+        called = [f"while invoking native function {native}"] if native else []
+        error.add_note("\n  ".join(["VM backtrace, innermost first:", *called, *lines]))
+
+
+def _native_callee(machine: Machine) -> str | None:
+    """The native function that the instruction at the machine's pc calls."""
+    code, pc = machine.code, machine.pc
+    if machine.frame == 0 or code[pc] != _CALL_IMPORT or machine.module.sites[code[pc + 2]] is None:
+        return None
+    return machine.module.module.imports[code[pc + 3]].full_name

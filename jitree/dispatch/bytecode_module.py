@@ -1,0 +1,64 @@
+"""Compiled modules, verified and decoded: shared by every context that registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jitree.errors import error_context
+from jitree.vmfb.archive import Archive, Source
+from jitree.vmfb.cconv import CallingConvention, parse
+from jitree.vmfb.decode import decode_module
+from jitree.vmfb.module import read_module
+from jitree.vmfb.program import Program
+from jitree.vmfb.schema import Attr, Dependency, Import, Module
+
+
+@dataclass(frozen=True, slots=True)
+class BytecodeModule:
+    """A loaded module. It has no state: globals belong to the contexts."""
+
+    module: Module
+    program: Program
+
+    @staticmethod
+    def load(source: Source, name: str | None = None) -> BytecodeModule:
+        """Opens, verifies and decodes a module; ``name`` is for messages.
+
+        INVALID_ARGUMENT and the other statuses of a failed check, with the file as context.
+        """
+        archive = Archive.open(source, name)
+        module = read_module(archive)
+        with error_context(f"loading bytecode module at '{archive.name}'"):
+            return BytecodeModule(module, decode_module(module))
+
+    @property
+    def name(self) -> str:
+        return self.module.name
+
+    @property
+    def version(self) -> int:
+        return self.module.version
+
+    @property
+    def attrs(self) -> Sequence[Attr]:
+        return self.module.attrs
+
+    @property
+    def dependencies(self) -> Sequence[Dependency]:
+        return self.module.dependencies
+
+    @property
+    def imports(self) -> Sequence[Import]:
+        return self.module.imports
+
+    def export_names(self) -> list[str]:
+        """Exported functions in file order, ``__init`` and the like included."""
+        return [export.name for export in self.module.exports]
+
+    def convention(self, ordinal: int) -> CallingConvention:
+        """The calling convention of an internal function."""
+        return parse(self.module.functions[ordinal].cconv)
+
+    def __repr__(self) -> str:
+        return f"<BytecodeModule {self.name} of {len(self.module.functions)} functions>"

@@ -1,0 +1,254 @@
+"""Contexts: modules linked to each other, with their state."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Final
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.engine import Engine, create_engine
+from jitree.dispatch.function import BytecodeFunction, Function
+from jitree.dispatch.invocation import Invoker
+from jitree.dispatch.linking import (
+    BytecodeInstance,
+    ModuleInstance,
+    NativeInstance,
+    Target,
+    check_dependencies,
+    split_name,
+)
+from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
+from jitree.regs.handles import HandleTable
+from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.schema import Import
+
+INIT: Final = "__init"
+DEINIT: Final = "__deinit"
+NOTIFY: Final = "__notify"
+_LISTED_CANDIDATES: Final = 12
+
+ModuleLike = BytecodeModule | NativeModule
+
+
+class ContextFlags(enum.IntFlag):
+    NONE = 0
+    TRACE_EXECUTION = 1
+    """Every executed instruction is printed to stderr (and runs on the plain tier)."""
+
+
+class Context:
+    """A set of linked modules with their globals. Calls of one context run one after the other; it may be
+    used from any thread. Close it (or use it in a ``with`` statement) to run the modules' ``__deinit``.
+    """
+
+    def __init__(
+        self,
+        ref_types: RefTypes,
+        *,
+        tier: str | None = None,
+        flags: ContextFlags = ContextFlags.NONE,
+        share: Context | None = None,
+    ) -> None:
+        """An empty context. ``tier`` is plain, fast or auto; None takes JITREE_TIER from the environment.
+
+        ``share`` is the context whose references this one can hold too (see :meth:`fork`).
+        """
+        self.ref_types = ref_types
+        self.flags = flags
+        self.table: HandleTable = HandleTable(ref_types) if share is None else share.table
+        if share is None:
+            self.invoker = Invoker(self.table, _engine(tier, flags))
+        else:
+            self.invoker = Invoker(self.table, share.invoker.engine, share.invoker.lock)
+        self._instances: list[ModuleInstance] = []
+        self._frozen = False
+
+    @property
+    def tier(self) -> str:
+        """The name of the tier that runs the context's calls."""
+        return self.invoker.engine.name
+
+    @property
+    def modules(self) -> tuple[ModuleLike, ...]:
+        """In order of registration."""
+        return tuple(instance.module for instance in self._instances)
+
+    # -- modules -------------------------------------------------------------------------------------
+
+    def register(self, modules: Sequence[ModuleLike]) -> None:
+        """Adds modules in order: each gets its state, is linked to those before it, and runs its ``__init``.
+
+        NOT_FOUND for a missing dependency, import or ref type, INTERNAL for an import of another signature,
+        FAILED_PRECONDITION when frozen, or what ``__init`` failed with. None of the modules stays then.
+        """
+        with self.invoker.lock:
+            self.invoker.require_open()
+            if self._frozen:
+                raise FailedPreconditionError("the context is frozen; modules can no longer be registered")
+            before = len(self._instances)
+            try:
+                for module in modules:
+                    with error_context(f"registering module '{module.name}'"):
+                        self._add(module)
+            except BaseException:
+                self._remove(before)
+                raise
+
+    def _add(self, module: ModuleLike) -> None:
+        present = list(self._instances)
+        instance = self._instantiate(module)
+        self._instances.append(instance)
+        check_dependencies(module, present)
+        instance.link(self)
+        self._adopt(instance)
+        self._run_if_present(instance, INIT)
+
+    def _instantiate(self, module: ModuleLike) -> ModuleInstance:
+        if isinstance(module, BytecodeModule):
+            return BytecodeInstance(module, self.table, len(self._instances))
+        module.register_types(self.ref_types)
+        return NativeInstance(module, module.create_state(self))
+
+    def _adopt(self, instance: ModuleInstance) -> None:
+        if isinstance(instance, BytecodeInstance):
+            for record in instance.record.functions:
+                self.invoker.functions[record.address] = record
+
+    def _remove(self, first: int) -> None:
+        """Tears down the modules from a position on, last first. Failures of ``__deinit`` are ignored: nobody
+        could act on them, and the states must go."""
+        for instance in reversed(self._instances[first:]):
+            try:
+                self._run_if_present(instance, DEINIT)
+            except StatusError:
+                continue
+        while len(self._instances) > first:
+            self._instances.pop().free()
+        self.table.drain_deferred()
+
+    def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
+        function = instance.function(name) if isinstance(instance, BytecodeInstance) else None
+        if function is not None:
+            self.invoker.invoke(function, arguments)
+
+    def resolve(self, item: Import) -> Target | None:
+        """What an import calls. NOT_FOUND unless it is optional, INVALID_ARGUMENT for a name without a dot,
+        INTERNAL for another signature."""
+        module_name, name = split_name(item.full_name)
+        instance = self._find_module(module_name)
+        if instance is not None:
+            target = instance.target(name, item.cconv)
+            if target is not None:
+                return target
+        if item.optional:
+            return None
+        if instance is None:
+            raise NotFoundError(f"import '{item.full_name}': no module '{module_name}' is registered")
+        raise NotFoundError(
+            f"import '{item.full_name}' (signature '{item.cconv}'): module '{module_name}' of version "
+            f"{instance.module.version} exports no such function"
+        )
+
+    def _find_module(self, name: str) -> ModuleInstance | None:
+        return next((item for item in reversed(self._instances) if item.module.name == name), None)
+
+    def freeze(self) -> None:
+        """No more modules may be registered."""
+        self._frozen = True
+
+    # -- functions -----------------------------------------------------------------------------------
+
+    def lookup(self, full_name: str) -> Function:
+        """The exported function ``module.function``; NOT_FOUND names what there is instead."""
+        module_name, name = split_name(full_name)
+        instance = self._find_module(module_name)
+        if instance is None:
+            names = ", ".join(module.name for module in self.modules) or "none"
+            raise NotFoundError(f"no module '{module_name}' is registered; registered are: {names}")
+        function = instance.function(name)
+        if function is None:
+            raise NotFoundError(
+                f"no function '{name}' exported by module '{module_name}'; it exports {_candidates(instance)}"
+            )
+        if isinstance(function, BytecodeFunction):
+            self.invoker.functions[function.host.address] = function.host
+        return function
+
+    def invoke(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
+        """Calls a function and waits for its results: integers, floats, objects (None for null).
+
+        INVALID_ARGUMENT if number or kind of the arguments is wrong. A failure of the program carries its
+        VM backtrace; references are released and the context stays usable.
+        """
+        return self.invoker.invoke(function, arguments)
+
+    async def invoke_async(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
+        """As :meth:`invoke`, awaiting whatever the call has to wait for. The context may run other calls
+        meanwhile."""
+        return await self.invoker.invoke_async(function, arguments)
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def notify(self, signal: Signal) -> None:
+        """Tells all modules: providers first when resuming and forking, last when suspending."""
+        with self.invoker.lock:
+            self.invoker.require_open()
+            forwards = signal in (Signal.RESUME, Signal.FORK)
+            for instance in self._instances if forwards else reversed(self._instances):
+                if isinstance(instance, NativeInstance):
+                    instance.module.notify(instance.state, signal)
+                else:
+                    self._run_if_present(instance, NOTIFY, int(signal))
+
+    def fork(self) -> Context:
+        """A context of the same modules whose globals start as this one's are now: values copied, references
+        shared. ``__init`` does not run again; the modules are sent FORK.
+
+        Shared references mean a shared handle table, so calls of the two run one after the other.
+        """
+        with self.invoker.lock:
+            self.invoker.require_open()
+            other = Context(self.ref_types, flags=self.flags, share=self)
+            for instance in self._instances:
+                copy: ModuleInstance
+                if isinstance(instance, BytecodeInstance):
+                    copy = BytecodeInstance(instance.module, self.table, len(other._instances))
+                    copy.record.copy_globals(instance.record, self.table)
+                else:
+                    copy = NativeInstance(instance.module, instance.module.fork_state(instance.state, other))
+                other._instances.append(copy)
+                copy.link(other)
+                other._adopt(copy)
+            other._frozen = self._frozen
+            other.notify(Signal.FORK)
+            return other
+
+    def close(self) -> None:
+        """Runs ``__deinit`` of the modules, last first, and drops their states. Calls that still wait fail
+        with CANCELLED. Closing again does nothing."""
+        with self.invoker.lock:
+            if not self.invoker.closed:
+                self._remove(0)
+                self.invoker.close()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _engine(tier: str | None, flags: ContextFlags) -> Engine:
+    if flags & ContextFlags.TRACE_EXECUTION:
+        from jitree.dispatch.trace import TraceEngine
+
+        return TraceEngine()
+    return create_engine(tier)
+
+
+def _candidates(instance: ModuleInstance) -> str:
+    names = [name for name in instance.module.export_names() if not name.startswith("__")]
+    shown = ", ".join(f"'{name}'" for name in names[:_LISTED_CANDIDATES])
+    return f"{shown}, … ({len(names)} functions)" if len(names) > _LISTED_CANDIDATES else shown or "nothing"

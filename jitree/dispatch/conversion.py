@@ -1,0 +1,100 @@
+"""Values between Python and registers, where a plain store was refused."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from jitree.errors import InternalError, InvalidArgumentError
+from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
+
+_BITS = {"i": 32, "I": 64}
+
+
+def signed(value: int, bits: int) -> int:
+    """The low bits of an integer, read as signed."""
+    half = 1 << (bits - 1)
+    return ((value + half) & ((1 << bits) - 1)) - half
+
+
+def argument(value: object, character: str, index: int) -> object:
+    """An argument of the host as the register of that character takes it.
+
+    Integers are truncated or sign extended to the width, floats converted, integers accepted for floats.
+    INVALID_ARGUMENT for anything else. References are passed through.
+    """
+    if character == "r":
+        return value
+    try:
+        if character in _BITS:
+            integer = operator.index(value)  # type: ignore[arg-type]
+            if -(1 << 63) <= integer < 1 << 64:
+                return signed(integer, _BITS[character])
+            raise InvalidArgumentError(f"argument {index}: {integer} does not fit 64 bits")
+        if not isinstance(value, (str, bytes, bytearray)):
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        pass  # the message below says it better
+    raise InvalidArgumentError(
+        f"argument {index}: expected {TYPE_NAMES[character]} but got {value!r} of type {type(value).__name__}"
+    )
+
+
+def arguments(convention: CallingConvention, values: Sequence[object]) -> list[object]:
+    """All arguments of a call by the host, converted. Spans are sequences of values or tuples."""
+    require_count(convention, values)
+    converted: list[object] = []
+    for index, (item, value) in enumerate(zip(convention.arguments, values, strict=True)):
+        if isinstance(item, Span):
+            converted.append([_row(item, row, index) for row in value])  # type: ignore[attr-defined]
+        else:
+            converted.append(argument(value, item, index))
+    return converted
+
+
+def _row(span: Span, row: object, index: int) -> object:
+    if len(span.characters) == 1:
+        return argument(row, span.characters, index)
+    return tuple(
+        argument(value, character, index)
+        for character, value in zip(span.characters, row, strict=True)  # type: ignore[call-overload]
+    )
+
+
+def require_count(convention: CallingConvention, values: Sequence[object]) -> None:
+    """INVALID_ARGUMENT unless there are as many values as arguments."""
+    if len(values) != len(convention.arguments):
+        raise InvalidArgumentError(
+            f"expected {len(convention.arguments)} arguments but passed {len(values)}",
+            f"signature {convention}",
+        )
+
+
+def result(value: object, character: str, index: int) -> int | float:
+    """A result of a native function that did not fit its register as it was: unsigned integers are read as
+    signed. INTERNAL if it is of another type or too large."""
+    try:
+        if character in _BITS:
+            integer = operator.index(value)  # type: ignore[arg-type]
+            bits = _BITS[character]
+            if -(1 << (bits - 1)) <= integer < 1 << bits:
+                return signed(integer, bits)
+        else:
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        pass  # the message below says it better
+    raise InternalError(
+        f"result {index}: expected {TYPE_NAMES[character]} but the function returned {value!r}"
+    )
+
+
+def results(convention: CallingConvention, value: object) -> list[object]:
+    """What a native function returned, as a list of one value per result. INTERNAL if the number differs."""
+    count = len(convention.results)
+    if count == 0 and value is None:
+        return []
+    if count == 1:
+        return [value]
+    if count > 1 and isinstance(value, (tuple, list)) and len(value) == count:
+        return list(value)
+    raise InternalError(f"the function has {count} results but returned {value!r}")

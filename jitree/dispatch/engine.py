@@ -1,0 +1,48 @@
+"""Tiers: who runs the instructions of a call."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Protocol
+
+from jitree.errors import InvalidArgumentError
+from jitree.regs.machine import Machine
+
+TIERS: Final = ("plain", "fast", "auto")
+"""``auto`` is plain until the fast tier's loop is there."""
+TIER_VARIABLE: Final = "JITREE_TIER"
+
+
+class Engine(Protocol):
+    """A tier. Engines have no state of their own; all of them run on the memory of a Machine."""
+
+    name: str
+
+    def run(self, machine: Machine) -> None:
+        """Runs from ``machine.pc`` until the host's call is complete or has to wait (``machine.pending``).
+
+        When an instruction fails its error is raised, with ``machine.pc`` at the instruction and the frames
+        as they were.
+        """
+
+
+def default_tier() -> str:
+    """The tier that the environment variable JITREE_TIER names, else ``auto``."""
+    return os.environ.get(TIER_VARIABLE) or "auto"
+
+
+def create_engine(tier: str | None = None) -> Engine:
+    """The engine of a tier; None for the default. INVALID_ARGUMENT for an unknown name.
+
+    A tier that has to be compiled first is waited for when it is asked for by name.
+    """
+    name = default_tier() if tier is None else tier
+    if name == "plain":
+        from jitree.dispatch.plain.engine import PlainEngine
+
+        return PlainEngine()
+    if name in ("fast", "auto"):
+        from jitree.dispatch.fast.engine import AutoEngine, FastEngine
+
+        return FastEngine() if name == "fast" else AutoEngine()
+    raise InvalidArgumentError(f"tier '{name}' is unknown; the tiers are {', '.join(TIERS)}")

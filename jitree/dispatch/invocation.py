@@ -1,0 +1,207 @@
+"""Running calls: a machine from the pool, the engine, waiting, and the way out when something fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from jitree.dispatch import backtrace, conversion
+from jitree.dispatch.engine import Engine
+from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction
+from jitree.dispatch.pending import YIELD, Pending
+from jitree.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    StatusError,
+    error_context,
+)
+from jitree.regs.handles import HandleTable
+from jitree.regs.machine import Machine
+from jitree.regs.records import FunctionRecord
+
+if TYPE_CHECKING:
+    from jitree.regs.machine import Awaited
+
+MAXIMUM_NESTING: Final = 64
+"""Calls that native functions make back into their context. Each takes about eight Python frames, of which
+CPython allows 1000 by default."""
+_POOLED_MACHINES: Final = 4
+
+T = TypeVar("T")
+
+
+class Invoker:
+    """Makes the calls of one context, one at a time. A call that waits lets others run."""
+
+    def __init__(self, table: HandleTable, engine: Engine, lock: threading.RLock | None = None) -> None:
+        self.table = table
+        self.engine = engine
+        self.lock: threading.RLock = threading.RLock() if lock is None else lock
+        """Held while anything of the context runs or changes."""
+        self.functions: dict[int, FunctionRecord] = {}
+        """Function records by address: what frames refer to."""
+        self.closed = False
+        self._idle: list[Machine] = []
+        self._nesting = 0
+
+    def require_open(self) -> None:
+        """FAILED_PRECONDITION once closed."""
+        if self.closed:
+            raise FailedPreconditionError("the context is closed")
+
+    def close(self) -> None:
+        """No more calls."""
+        self.closed = True
+        self._idle.clear()
+        self.functions.clear()
+
+    # -- synchronous ---------------------------------------------------------------------------------
+
+    def invoke(self, function: Function, arguments: Sequence[object]) -> list[Any]:
+        """See :meth:`jitree.dispatch.context.Context.invoke`."""
+        if isinstance(function, NativeFunction):
+            return self._invoke_native(function, arguments)
+        assert isinstance(function, BytecodeFunction)
+        with self.lock:
+            self._enter()
+            machine = self._take_machine()
+            try:
+                function.begin(machine, arguments)
+                self.engine.run(machine)
+                while machine.pending is not None:
+                    self._unlocked(machine.pending.wait)
+                    self._resume(machine)
+                return function.results(machine)
+            except BaseException as error:
+                self._fail(error, machine, function)
+            finally:
+                self._nesting -= 1
+                self._give_back(machine)
+
+    def _enter(self) -> None:
+        self.require_open()
+        if self._nesting >= MAXIMUM_NESTING:
+            raise ResourceExhaustedError(
+                f"stack overflow: native functions called back into the context {MAXIMUM_NESTING} times"
+            )
+        self._nesting += 1
+
+    def _take_machine(self) -> Machine:
+        return self._idle.pop() if self._idle else Machine(self.table, self.functions)
+
+    def _give_back(self, machine: Machine) -> None:
+        machine.release_frames()
+        if self.table.deferred:
+            self.table.drain_deferred()
+        if len(self._idle) < _POOLED_MACHINES and not self.closed:
+            self._idle.append(machine)
+
+    def _resume(self, machine: Machine) -> None:
+        """What the machine waited for has happened: takes its results and goes on."""
+        pending, completion = machine.pending, machine.completion
+        if self.closed:
+            raise CancelledError("the context was closed while the call was waiting")
+        assert pending is not None
+        result = pending.resume()
+        if isinstance(result, Pending):
+            machine.pending = result
+            return
+        if completion is not None:
+            completion(machine, result)
+        machine.pending = machine.completion = None
+        machine.pc = machine.resume_pc
+        self.engine.run(machine)
+
+    def _unlocked(self, wait: Callable[[float | None], object]) -> None:
+        """Waits without holding the lock, unless a native function further out needs it held."""
+        if self._nesting > 1:
+            wait(None)
+            return
+        self._nesting -= 1
+        self.lock.release()
+        try:
+            wait(None)
+        finally:
+            self.lock.acquire()
+            self._nesting += 1
+
+    def _fail(self, error: BaseException, machine: Machine, function: Function) -> NoReturn:
+        """Says where in the program the error being handled happened, and raises it."""
+        if isinstance(error, RecursionError):
+            overflow = ResourceExhaustedError("stack overflow in Python code that the program called")
+            backtrace.annotate(overflow, machine)
+            raise overflow.with_context(f"invoking function '{function.name}'") from error
+        backtrace.annotate(error, machine)
+        if isinstance(error, StatusError):
+            error.with_context(f"invoking function '{function.name}'")
+        raise error
+
+    def _invoke_native(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
+        with self.lock, error_context(f"invoking function '{function.name}'"):
+            self._enter()
+            try:
+                result = self._call_native(function, arguments)
+                while isinstance(result, Pending):
+                    self._unlocked(result.wait)
+                    result = result.resume()
+                return conversion.results(function.convention, result)
+            finally:
+                self._nesting -= 1
+
+    def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
+        target = function.target
+        return target.export.function(target.state, *conversion.arguments(function.convention, arguments))
+
+    # -- asynchronous --------------------------------------------------------------------------------
+
+    async def invoke_async(self, function: Function, arguments: Sequence[object]) -> list[Any]:
+        """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
+        if isinstance(function, NativeFunction):
+            return await self._invoke_native_async(function, arguments)
+        assert isinstance(function, BytecodeFunction)
+        with self.lock:
+            machine = self._take_machine()
+        try:
+            self._locked(lambda: self._start(machine, function, arguments))
+            while machine.pending is not None:
+                await _happened(machine.pending)
+                self._locked(lambda: self._resume(machine))
+            return function.results(machine)
+        except BaseException as error:
+            self._fail(error, machine, function)
+        finally:
+            with self.lock:
+                self._give_back(machine)
+
+    def _start(self, machine: Machine, function: BytecodeFunction, arguments: Sequence[object]) -> None:
+        function.begin(machine, arguments)
+        self.engine.run(machine)
+
+    def _locked(self, action: Callable[[], T]) -> T:
+        with self.lock:
+            self._enter()
+            try:
+                return action()
+            finally:
+                self._nesting -= 1
+
+    async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
+        with error_context(f"invoking function '{function.name}'"):
+            result = self._locked(lambda: self._call_native(function, arguments))
+            while isinstance(result, Pending):
+                await _happened(result)
+                result = self._locked(result.resume)
+            return conversion.results(function.convention, result)
+
+
+async def _happened(pending: Awaited) -> None:
+    import asyncio  # 17 ms, and only asynchronous programs need it
+
+    if pending is YIELD:
+        await asyncio.sleep(0)
+    elif pending.awaitable is not None:
+        await pending.awaitable()
+    else:
+        await asyncio.get_running_loop().run_in_executor(None, pending.wait, None)

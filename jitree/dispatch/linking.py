@@ -1,0 +1,202 @@
+"""Modules in a context: their state, what they export to others, and the resolution of their imports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jitree.dispatch import sites
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.function import BytecodeFunction, NativeFunction
+from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.sites import NativeTarget
+from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
+from jitree.regs.handles import HandleTable
+from jitree.regs.records import FunctionRecord, ModuleRecord, SiteCall
+from jitree.vmfb.cconv import parse
+from jitree.vmfb.schema import Import
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import Context
+    from jitree.regs.machine import Machine
+
+Target = FunctionRecord | NativeTarget
+
+
+def _mismatch(name: str, wanted: str, offered: list[str]) -> InternalError:
+    actual = " or ".join(f"'{cconv}'" for cconv in offered)
+    return InternalError(
+        f"import '{name}' signature mismatch: expected '{wanted}' but the export has {actual}"
+    )
+
+
+def _is_nullary(cconv: str) -> bool:
+    convention = parse(cconv)
+    return not convention.arguments and not convention.results
+
+
+class BytecodeInstance:
+    """A compiled module and its :class:`ModuleRecord`."""
+
+    def __init__(self, module: BytecodeModule, table: HandleTable, index: int) -> None:
+        self.module = module
+        self.record = ModuleRecord(module.module, module.program, table, index)
+        self._table = table
+        self._functions: dict[str, BytecodeFunction] = {}
+
+    def target(self, name: str, cconv: str | None) -> FunctionRecord | None:
+        export = self.module.module.export(name)
+        if export is None:
+            return None
+        offered = self.module.module.functions[export.ordinal].cconv
+        if cconv is not None and offered != cconv:
+            raise _mismatch(f"{self.module.name}.{name}", cconv, [offered])
+        return self.record.functions[export.ordinal]
+
+    def function(self, name: str) -> BytecodeFunction | None:
+        function = self._functions.get(name)
+        if function is None:
+            export = self.module.module.export(name)
+            if export is None:
+                return None
+            function = BytecodeFunction(self.module, name, self.record.functions[export.ordinal])
+            self._functions[name] = function
+        return function
+
+    def link(self, context: Context) -> None:
+        record = self.record
+        natives: dict[int, Callable[[int], SiteCall]] = {}
+        for ordinal, item in enumerate(self.module.imports):
+            target = context.resolve(item)
+            if isinstance(target, NativeTarget):
+                record.link(ordinal, None)
+                natives[ordinal] = self._binder(item, target)
+            elif target is not None and item.cconv is None and not _is_nullary(_convention(target)):
+                record.link(ordinal, None)
+                natives[ordinal] = _unusable(item, _convention(target))
+            elif target is not None:
+                record.link(ordinal, target)
+        for site in self.module.program.sites:
+            make = natives.get(site.import_ordinal)
+            if make is not None:
+                record.sites[site.index] = make(site.index)
+
+    def _binder(self, item: Import, target: NativeTarget) -> Callable[[int], SiteCall]:
+        """Makes site calls that bind themselves when first called: many sites never run."""
+        if item.cconv is None and not _is_nullary(target.export.cconv):
+            return _unusable(item, target.export.cconv)
+        program_sites, bound = self.module.program.sites, self.record.sites
+
+        def make(index: int) -> SiteCall:
+            def first_call(machine: Machine) -> bool:
+                call = sites.bind(program_sites[index], target)
+                bound[index] = call
+                return call(machine)
+
+            return first_call
+
+        return make
+
+    def free(self) -> None:
+        self.record.release(self._table)
+        self._functions.clear()
+
+
+def _convention(function: FunctionRecord) -> str:
+    return function.module.module.functions[function.ordinal].cconv
+
+
+def _unusable(item: Import, cconv: str) -> Callable[[int], SiteCall]:
+    """Calls of an import that states no signature, of a function that needs one."""
+
+    def call(machine: Machine) -> bool:
+        raise InvalidArgumentError(
+            f"import '{item.full_name}' states no signature; the function has '{cconv}' and cannot be called"
+        )
+
+    return lambda index: call
+
+
+class NativeInstance:
+    """A native module and its state."""
+
+    def __init__(self, module: NativeModule, state: object) -> None:
+        self.module = module
+        self.state = state
+        self._functions: dict[str, NativeFunction] = {}
+        self._targets: dict[tuple[str, str], NativeTarget] = {}
+
+    def target(self, name: str, cconv: str | None) -> NativeTarget | None:
+        exports = self.module.find(name)
+        if not exports:
+            return None
+        if cconv is None:
+            cconv = next((text for text in exports if _is_nullary(text)), next(iter(exports)))
+        if cconv not in exports:
+            raise _mismatch(f"{self.module.name}.{name}", cconv, list(exports))
+        target = self._targets.get((name, cconv))
+        if target is None:
+            target = NativeTarget(f"{self.module.name}.{name}", exports[cconv], self.state)
+            self._targets[name, cconv] = target
+        return target
+
+    def function(self, name: str) -> NativeFunction | None:
+        function = self._functions.get(name)
+        if function is None:
+            target = self.target(name, None)
+            if target is None:
+                return None
+            ordinal = self.module.export_names().index(name)
+            function = NativeFunction(self.module, ordinal, target, parse(target.export.cconv))
+            self._functions[name] = function
+        return function
+
+    def link(self, context: Context) -> None:
+        for index, item in enumerate(self.module.imports):
+            target = context.resolve(item)
+            function = None if target is None else context.lookup(item.full_name)
+            self.module.resolve_import(self.state, index, function)
+
+    def free(self) -> None:
+        self.module.free_state(self.state)
+        self._functions.clear()
+        self._targets.clear()
+
+
+ModuleInstance = BytecodeInstance | NativeInstance
+"""A module with its state in one context. Both kinds have
+
+* ``target(name, cconv)``: what an import of that function calls; None if not exported, INTERNAL if it has
+  another calling convention;
+* ``function(name)``: the exported function for calls by the host, or None;
+* ``link(context)``: resolves the module's imports;
+* ``free()``: drops the state.
+"""
+
+
+def split_name(full_name: str) -> tuple[str, str]:
+    """``module.function`` at the first dot. INVALID_ARGUMENT without one."""
+    module, dot, function = full_name.partition(".")
+    if not dot:
+        raise InvalidArgumentError(f"function name '{full_name}' is not of the form module.function")
+    return module, function
+
+
+def check_dependencies(module: BytecodeModule | NativeModule, present: list[ModuleInstance]) -> None:
+    """NOT_FOUND if a module that this one requires is not registered before it, or is too old."""
+    for dependency in module.dependencies:
+        versions = [
+            instance.module.version for instance in present if instance.module.name == dependency.name
+        ]
+        if not dependency.required or any(version >= dependency.minimum_version for version in versions):
+            continue
+        if versions:
+            raise NotFoundError(
+                f"required module '{dependency.name}' is registered in version {max(versions)}; version "
+                f"{dependency.minimum_version} or newer is needed"
+            )
+        names = ", ".join(instance.module.name for instance in present) or "none"
+        raise NotFoundError(
+            f"required module '{dependency.name}' is not registered (modules before this one: {names}); "
+            "a module must be loaded before those that import it"
+        )

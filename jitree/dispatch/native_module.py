@@ -1,0 +1,96 @@
+"""Modules written in Python: what a program imports that is not bytecode."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jitree.vmfb.schema import Attr, Dependency, Import
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import Context
+    from jitree.dispatch.function import Function
+    from jitree.regs.ref_types import RefTypes
+
+
+class Signal(enum.IntEnum):
+    """What a context tells its modules; values as passed to a bytecode module's ``__notify``."""
+
+    RESUME = 0
+    SUSPEND = 1
+    LOW_MEMORY = 2
+    FORK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NativeExport:
+    """A function of a native module.
+
+    ``function(state, *arguments)`` gets integers in the signed range of their width, floats, objects (None
+    for null); a span as one list, of tuples or (one character in the span) of values. It returns None, the
+    value of the one result, a tuple for several, or a :class:`~jitree.dispatch.pending.Pending`. What it
+    raises fails the call.
+    """
+
+    name: str
+    cconv: str
+    function: Callable[..., Any]
+    attrs: dict[str, str] = field(default_factory=dict)
+    """Reflection."""
+
+
+class NativeModule:
+    """Base of native modules. One object serves any number of contexts; what belongs to one context is in the
+    state that :meth:`create_state` makes.
+
+    The same name may be exported with several calling conventions; an import takes the one it states.
+    """
+
+    name: str
+    version: int = 0
+    """Compared with the minimum version of dependent modules."""
+    dependencies: Sequence[Dependency] = ()
+    imports: Sequence[Import] = ()
+    attrs: Sequence[Attr] = ()
+    _by_name: dict[str, dict[str, NativeExport]] | None = None
+
+    def exports(self) -> Iterable[NativeExport]:
+        """All functions. Asked once per module object."""
+        return ()
+
+    def register_types(self, ref_types: RefTypes) -> None:
+        """Registers the ref types whose objects the module's functions take or return."""
+
+    def create_state(self, context: Context) -> object:
+        """The module's state in a context: the first argument of every function."""
+        return None
+
+    def free_state(self, state: object) -> None:
+        """The context is closed."""
+
+    def fork_state(self, state: object, context: Context) -> object:
+        """The state for a fork of the context; a fresh one unless overridden."""
+        return self.create_state(context)
+
+    def resolve_import(self, state: object, index: int, function: Function | None) -> None:
+        """Receives each of ``imports`` in order; None for an optional one that is missing."""
+
+    def notify(self, state: object, signal: Signal) -> None:
+        """The context was told of a change."""
+
+    def find(self, name: str) -> dict[str, NativeExport]:
+        """The functions of a name by calling convention."""
+        return self._table().get(name, {})
+
+    def export_names(self) -> list[str]:
+        return list(self._table())
+
+    def _table(self) -> dict[str, dict[str, NativeExport]]:
+        if self._by_name is None:
+            table: dict[str, dict[str, NativeExport]] = {}
+            for export in self.exports():
+                table.setdefault(export.name, {})[export.cconv] = export
+            self._by_name = table
+        return self._by_name
