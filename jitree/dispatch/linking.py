@@ -12,13 +12,14 @@ from jitree.dispatch.native_module import NativeModule
 from jitree.dispatch.sites import NativeTarget
 from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.regs.handles import HandleTable
-from jitree.regs.records import FunctionRecord, ModuleRecord, SiteCall
+from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.cconv import parse
 from jitree.vmfb.schema import Import
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import Context
     from jitree.regs.machine import Machine
+    from jitree.regs.records import SiteCall
 
 Target = FunctionRecord | NativeTarget
 
