@@ -14,7 +14,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Seed:
-    """A module and the device it runs on.
+    """A module and the device it runs on; empty for modules that need none.
 
     Kernels are machine code, which a damaged program may well send to a wrong address: modules with kernels
     run on the device that does nothing.
@@ -28,10 +28,10 @@ class Seed:
 def seeds() -> dict[str, Seed]:
     """All seeds by name."""
     return {
-        "instructions15": Seed(instructions(15).build(), "local-sync"),
-        "instructions17": Seed(instructions(17).build("plain"), "local-sync"),
-        "control": Seed(control().build(), "local-sync"),
-        "empty": Seed(Assembler("empty").function("f", "0v_v", "return").build("plain"), "local-sync"),
+        "instructions15": Seed(instructions(15).build(), ""),
+        "instructions17": Seed(instructions(17).build("plain"), ""),
+        "control": Seed(control().build(), ""),
+        "empty": Seed(Assembler("empty").function("f", "0v_v", "return").build("plain"), ""),
         "digits": Seed((_ROOT / "examples/digits/digits.llvm-cpu.vmfb").read_bytes(), "null"),
     }
 

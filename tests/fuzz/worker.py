@@ -6,6 +6,7 @@ lines of JSON: the phase it enters, then the outcome. The parent kills it when i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import resource
@@ -13,8 +14,14 @@ import sys
 import traceback
 from typing import Any, BinaryIO
 
+import numpy as np
+
 import jitree
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context
 from jitree.errors import StatusError
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 
 _MEMORY_LIMIT = 6 << 30
@@ -53,31 +60,65 @@ def run_case(case: dict[str, Any], data: bytes, answers: Any) -> dict[str, objec
     report(answers, phase="loading")
     rng = random.Random(case["number"])
     try:
-        with jitree.Session(device=case["device"], tier=case["tier"]) as session:
-            session.load(KNOWN_GOOD)
-            outcome = load_and_call(session, data, rng, answers)
-            if session.call("good.double", 21) != 42:
-                return {"bug": "the session gives wrong results afterwards"}
-            return outcome
+        if case["device"]:
+            return run_in_session(case, data, rng, answers)
+        return run_in_context(case["tier"], data, rng, answers)
     except Exception:
         return {"bug": traceback.format_exc()}
 
 
-def load_and_call(session: Any, data: bytes, rng: random.Random, answers: Any) -> dict[str, object]:
+def run_in_context(tier: str, data: bytes, rng: random.Random, answers: Any) -> dict[str, object]:
+    """A module without devices, beside one that must keep working."""
+    context = Context(RefTypes(), tier=tier)
+    context.register([BytecodeModule.load(KNOWN_GOOD)])
+    outcome: dict[str, object]
     try:
-        module = session.load(data)
+        module = BytecodeModule.load(data)
+        context.register([module])
     except StatusError as error:
-        return {"status": error.code.name}
-    calls = 0
-    for name in list(module.functions):
-        report(answers, phase=f"calling {name}")
+        outcome = {"status": error.code.name}
+    else:
+        names = [name for name in module.export_names() if not name.startswith("__")]
+        for name in names:
+            report(answers, phase=f"calling {name}")
+            call(context, f"{module.name}.{name}", rng)
+        outcome = {"calls": len(names)}
+    if context.invoke(context.lookup("good.double"), [21]) != [42]:
+        return {"bug": "the context gives wrong results afterwards"}
+    table = context.table
+    context.close()
+    if table.live_count:
+        return {"bug": f"{table.live_count} handles are left when the context is closed"}
+    return outcome
+
+
+def call(context: Context, name: str, rng: random.Random) -> None:
+    """Calls a function with edge values; failing with a status is fine."""
+    with contextlib.suppress(StatusError):
+        function = context.lookup(name)
+        context.invoke(function, arguments(function.cconv, rng))
+
+
+def run_in_session(case: dict[str, Any], data: bytes, rng: random.Random, answers: Any) -> dict[str, object]:
+    """A module for a device."""
+    with jitree.Session(device=case["device"], tier=case["tier"]) as session:
+        session.load(KNOWN_GOOD)
+        outcome: dict[str, object]
         try:
-            function = module[name]
-            function.call_direct(*arguments(function.cconv, rng))
-        except StatusError:
-            pass
-        calls += 1
-    return {"calls": calls}
+            module = session.load(data)
+        except StatusError as error:
+            outcome = {"status": error.code.name}
+        else:
+            names = list(module.functions)
+            for name in names:
+                report(answers, phase=f"calling {name}")
+                with contextlib.suppress(StatusError):
+                    image = np.full((8, 8), rng.choice(_EDGE_FLOATS), np.float32)
+                    module[name](image if rng.random() < 0.9 else None)
+            outcome = {"calls": len(names)}
+        if session.call("good.double", 21) != 42:
+            return {"bug": "the session gives wrong results afterwards"}
+        return outcome
 
 
 def arguments(cconv: str, rng: random.Random) -> list[object]:
@@ -89,7 +130,7 @@ def arguments(cconv: str, rng: random.Random) -> list[object]:
         elif item in "fF":
             made.append(rng.choice(_EDGE_FLOATS))
         elif item == "r":
-            made.append(rng.choice((None, jitree.VmBuffer(64))))
+            made.append(rng.choice((None, VmBuffer(64))))
     if rng.random() < 0.05:
         made = made[:-1] if made else [1]
     return made
