@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -149,14 +150,15 @@ def test_freed_block_is_used_again() -> None:
 @pytest.mark.parametrize("hold", ["span", "array", "slice", "memoryview"])
 def test_block_lives_as_long_as_anything_made_from_it(hold: str) -> None:
     allocator = HeapAllocator()
+    made_from: dict[str, Callable[[Buffer], object]] = {
+        "span": lambda buffer: buffer.subspan(8, 8),
+        "array": lambda buffer: buffer.host_array(),
+        "slice": lambda buffer: buffer.host_array()[4:8].view("<u4").reshape(1, 1),
+        "memoryview": lambda buffer: buffer.host_view()[10:20],
+    }
     buffer = allocator.allocate(0, 0, 1000)
     address = buffer.address
-    held: object = {
-        "span": lambda: buffer.subspan(8, 8),
-        "array": buffer.host_array,
-        "slice": lambda: buffer.host_array()[4:8].view("<u4").reshape(1, 1),
-        "memoryview": lambda: buffer.host_view()[10:20],
-    }[hold]()
+    held = made_from[hold](buffer)
     del buffer
     gc.collect()
     assert allocator.kept_bytes == 0
@@ -203,8 +205,10 @@ def test_formatted_statistics() -> None:
     buffers.clear()
     assert allocator.formatted_statistics == (
         "[[ iree_hal_allocator_t memory statistics ]]\n"
-        "  HOST_LOCAL:           16B peak /           16B allocated /           16B freed /            0B live\n"
-        "DEVICE_LOCAL:           48B peak /           48B allocated /           48B freed /            0B live\n"
+        "  HOST_LOCAL:           16B peak /           16B allocated /           16B freed / "
+        "           0B live\n"
+        "DEVICE_LOCAL:           48B peak /           48B allocated /           48B freed / "
+        "           0B live\n"
     )
 
 

@@ -158,9 +158,7 @@ def test_available_processors_respects_affinity() -> None:
         ("", {}, None),
     ],
 )  # fmt: skip
-def test_cgroup_quota(
-    tmp_path: Path, membership: str, files: dict[str, str], expected: float | None
-) -> None:
+def test_cgroup_quota(tmp_path: Path, membership: str, files: dict[str, str], expected: float | None) -> None:
     for name, text in files.items():
         path = tmp_path / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)

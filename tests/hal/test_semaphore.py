@@ -45,7 +45,7 @@ def test_failure_is_sticky_and_raised_as_copies() -> None:
     semaphore.advance(9)
     raised = []
     for action in (semaphore.query, lambda: semaphore.signal(1), lambda: semaphore.wait(1, 0)):
-        with pytest.raises(DataLossError, match="first; where$") as caught:
+        with pytest.raises(DataLossError, match=r"first; where$") as caught:
             action()
         caught.value.with_context("added by a caller")
         raised.append(caught.value)
