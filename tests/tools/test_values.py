@@ -191,8 +191,8 @@ def test_integers_print_as_text_that_reads_back(
     again = read_tensor(tensor_text(tensor))
     assert again.shape == shape and again.element_type == row
     assert np.array_equal(again.data, tensor.data)
-    wrapped = [value - (1 << row.bits) if row.name[0] != "u" and value > high // 2 and row.name[0] == "i" else value
-               for value in values]  # fmt: skip
+    signless = row.name.startswith("i")
+    wrapped = [value - (1 << row.bits) if signless and value > high // 2 else value for value in values]
     assert [int(value) for value in hv.elements(tensor)] == wrapped
 
 
