@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from jitree import elements
 from jitree.errors import InvalidArgumentError
-from jitree.tools import host_values as hv
 from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
 
 _SEPARATORS: Final = str.maketrans("[],", "   ")
@@ -81,9 +81,9 @@ def parse_elements(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
 
 
 def _parser(row: ElementType) -> Callable[[list[str], ElementType], npt.NDArray[Any]]:
-    if hv.is_float(row):
+    if elements.is_float(row):
         return _parse_floats
-    if hv.is_integer(row):
+    if elements.is_integer(row):
         return _parse_integers
     if row.numerical_class == CLASS_BOOLEAN:
         return _parse_booleans
@@ -96,7 +96,7 @@ def _parse_integers(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
     low, high = integer_range(row)
     mask = (1 << row.bits) - 1
     values = [parse_integer(token, low, high) & mask for token in tokens]
-    return np.array(values, np.int16 if hv.is_packed(row) else f"u{row.bits // 8}")
+    return np.array(values, np.int16 if elements.is_packed(row) else f"u{row.bits // 8}")
 
 
 def _parse_floats(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from jitree import elements
 from jitree.tools import host_values as hv
 from jitree.tools import printing
 
@@ -119,16 +120,16 @@ def _same_type(actual: hv.Tensor, wanted: hv.Tensor) -> bool:
     given, asked = actual.element_type, wanted.element_type
     if given.code == asked.code:
         return True
-    integers = hv.is_integer(given) and hv.is_integer(asked) and given.bits == asked.bits
+    integers = elements.is_integer(given) and elements.is_integer(asked) and given.bits == asked.bits
     return integers and _SIGNLESS in (given.numerical_class, asked.numerical_class)
 
 
 def _matching(actual: hv.Tensor, wanted: hv.Tensor, tolerances: Tolerances) -> _Mask:
     """Per element: whether it matches."""
     if tolerances.covers(actual.element_type.name):
-        return _close(hv.elements(actual), hv.elements(wanted), actual.element_type.name, tolerances)
-    if hv.is_packed(actual.element_type):
-        return np.asarray(hv.elements(actual) == hv.elements(wanted))
+        return _close(actual.values, wanted.values, actual.element_type.name, tolerances)
+    if elements.is_packed(actual.element_type):
+        return np.asarray(actual.values == wanted.values)
     size = actual.element_type.bits // 8
     left, right = (np.ascontiguousarray(tensor.data).reshape(-1, size) for tensor in (actual, wanted))
     return np.asarray((left == right).all(axis=1))
@@ -146,7 +147,7 @@ def _close(
 
 def _summary(actual: hv.Tensor, wanted: hv.Tensor, differing: npt.NDArray[np.intp]) -> str:
     text = f"  {len(differing)} of {actual.element_count} elements differ"
-    if not (hv.is_integer(actual.element_type) or hv.is_float(actual.element_type)):
+    if not (elements.is_integer(actual.element_type) or elements.is_float(actual.element_type)):
         return text + "\n"
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(_wide(actual)[differing] - _wide(wanted)[differing])
@@ -160,4 +161,4 @@ def _summary(actual: hv.Tensor, wanted: hv.Tensor, differing: npt.NDArray[np.int
 
 
 def _wide(tensor: hv.Tensor) -> npt.NDArray[np.float64]:
-    return hv.elements(tensor).astype(np.float64)
+    return tensor.values.astype(np.float64)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from jitree import elements
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnavailableError, UnimplementedError
 from jitree.tools import host_values as hv
 from jitree.tools import printing
@@ -82,8 +83,8 @@ def _array(value: hv.HostValue) -> npt.NDArray[Any]:
 
 def _tensor_array(tensor: hv.Tensor) -> npt.NDArray[Any]:
     row = tensor.element_type
-    if hv.is_packed(row):
-        return hv.elements(tensor).astype(np.int8).reshape(tensor.shape)
+    if elements.is_packed(row):
+        return tensor.values.astype(np.int8).reshape(tensor.shape)
     foreign = row.numpy_name.startswith(("bfloat", "float8"))
     dtype = np.dtype(f"V{row.bits // 8}" if foreign else row.numpy_name)
     return np.ascontiguousarray(tensor.data).view(dtype).reshape(tensor.shape)

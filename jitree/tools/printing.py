@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Iterator
 from itertools import islice
 
+from jitree import elements
+from jitree.elements import DEFAULT_MAX_ELEMENT_COUNT
 from jitree.tools import host_values as hv
-
-DEFAULT_MAX_ELEMENT_COUNT = 1024
-
-
-class _Budget:
-    """How many elements may still be printed; a negative count is no limit."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count if count >= 0 else sys.maxsize
-
-
-def element_texts(tensor: hv.Tensor) -> Iterator[str]:
-    """One text per element: decimal integers, ``%G`` floats, hex of the bytes for everything else."""
-    row = tensor.element_type
-    if hv.is_float(row):
-        return (float_text(value) for value in hv.elements(tensor))
-    if hv.is_integer(row):
-        return (str(value) for value in hv.elements(tensor))
-    return (raw.hex().upper() for raw in hv.element_bytes(tensor))
-
-
-def float_text(value: float) -> str:
-    """C ``%G``: ``0.1``, ``1E+10``, ``-0``, ``NAN``, ``-INF``; unlike Python's it signs a negative NaN."""
-    if value != value:
-        return "-NAN" if math.copysign(1.0, value) < 0 else "NAN"
-    return "%G" % value  # noqa: UP031 - the format is C's
 
 
 def element_text(tensor: hv.Tensor, index: int) -> str:
     """Text of the element at a flat index."""
-    return next(islice(element_texts(tensor), index, None))
+    texts = elements.element_texts(tensor.element_type, tensor.data, tensor.element_count)
+    return next(islice(texts, index, None))
 
 
 def elements_text(tensor: hv.Tensor, max_element_count: int) -> str:
     """The elements with brackets around inner dimensions; elided after ``max_element_count`` of them."""
-    return "".join(_dimension(tensor.shape, element_texts(tensor), _Budget(max_element_count)))
-
-
-def _dimension(shape: tuple[int, ...], texts: Iterator[str], budget: _Budget) -> Iterator[str]:
-    if len(shape) <= 1:
-        length = shape[0] if shape else 1
-        shown = min(length, budget.left)
-        budget.left -= shown
-        yield " ".join(islice(texts, shown))
-        if shown < length:
-            yield "..."
-        return
-    for _ in range(shape[0]):
-        yield "["
-        yield from _dimension(shape[1:], texts, budget)
-        yield "]"
+    return elements.elements_text(tensor.element_type, tensor.shape, tensor.data, max_element_count)
 
 
 def tensor_text(tensor: hv.Tensor, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT) -> str:
@@ -68,7 +27,7 @@ def tensor_text(tensor: hv.Tensor, max_element_count: int = DEFAULT_MAX_ELEMENT_
 
 def scalar_text(scalar: hv.Scalar) -> str:
     """``7``, ``9.8596``, ``1e-06``."""
-    return str(scalar.value) if isinstance(scalar.value, int) else float_text(scalar.value).lower()
+    return str(scalar.value) if isinstance(scalar.value, int) else elements.float_text(scalar.value).lower()
 
 
 def type_text(value: hv.HostValue) -> str:

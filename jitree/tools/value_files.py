@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
+from jitree import elements
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -53,7 +54,7 @@ class ValueFiles:
             file.seek(0)
         return file
 
-    def read_bytes(self, mode: str, path: str, length: int) -> hv.Bytes:
+    def read_bytes(self, mode: str, path: str, length: int) -> elements.Bytes:
         """``length`` bytes from the start of a file (``@``) or from where the last read ended (``+``)."""
         raw = self._at(mode, path).read(length)
         if len(raw) < length:

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree import elements
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_context
 from jitree.tools import element_parsing
 from jitree.tools import host_values as hv
@@ -139,9 +140,9 @@ def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
     return tuple(shape), element_parsing.find_element_type(text[start:])
 
 
-def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> hv.Bytes:
+def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> elements.Bytes:
     """The bytes of a tensor's elements; none gives zeros, one is repeated for all elements."""
-    count = hv.count_elements(shape)
+    count = elements.count_elements(shape)
     length = row.byte_length(count)
     tokens = element_parsing.split_elements(contents)
     if not tokens:
@@ -153,10 +154,10 @@ def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> h
     items = element_parsing.parse_elements(tokens, row)
     if len(items) < count:
         items = np.repeat(items, count)
-    return hv.pack_integers(items, row) if hv.is_packed(row) else hv.to_bytes(items)
+    return elements.pack_integers(items, row) if elements.is_packed(row) else hv.to_bytes(items)
 
 
-def _zeros(length: int) -> hv.Bytes:
+def _zeros(length: int) -> elements.Bytes:
     try:
         return np.zeros(length, np.uint8)
     except (MemoryError, ValueError, OverflowError):
@@ -167,7 +168,9 @@ def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
 ) -> hv.Tensor:
     if not path.endswith(".npy"):
-        return hv.Tensor(row, shape, files.read_bytes(mode, path, row.byte_length(hv.count_elements(shape))))
+        return hv.Tensor(
+            row, shape, files.read_bytes(mode, path, row.byte_length(elements.count_elements(shape)))
+        )
     (array,) = files.read_arrays(mode, path)
     same_type = _interchangeable(array.element_type, row)
     if not same_type or array.shape != shape:
@@ -181,5 +184,5 @@ def _interchangeable(stored: ElementType, wanted: ElementType) -> bool:
     """Integers differ by signedness only; numpy stores types it does not know as opaque bytes."""
     if stored.bits != wanted.bits:
         return False
-    both_integers = hv.is_integer(stored) and hv.is_integer(wanted)
+    both_integers = elements.is_integer(stored) and elements.is_integer(wanted)
     return both_integers or stored.numerical_class in (wanted.numerical_class, CLASS_OPAQUE)

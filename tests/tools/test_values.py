@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitree import elements
 from jitree.errors import StatusCode, StatusError
 from jitree.tools import host_values as hv
 from jitree.tools.element_parsing import integer_range
@@ -175,9 +176,9 @@ def test_arrays_keep_their_type_and_contents(name: str) -> None:
 
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
-INTEGER_TYPES = [row for row in ELEMENT_TYPES if hv.is_integer(row)]
-HEX_TYPES = [row for row in ELEMENT_TYPES if not hv.is_integer(row) and not hv.is_float(row)]
-FLOAT_TYPES = [row for row in ELEMENT_TYPES if hv.is_float(row)]
+INTEGER_TYPES = [row for row in ELEMENT_TYPES if elements.is_integer(row)]
+HEX_TYPES = [row for row in ELEMENT_TYPES if not elements.is_integer(row) and not elements.is_float(row)]
+FLOAT_TYPES = [row for row in ELEMENT_TYPES if elements.is_float(row)]
 
 
 @given(st.data(), SHAPES, st.sampled_from(INTEGER_TYPES))
@@ -185,7 +186,7 @@ def test_integers_print_as_text_that_reads_back(
     data: st.DataObject, shape: tuple[int, ...], row: Any
 ) -> None:
     low, high = integer_range(row)
-    count = hv.count_elements(shape)
+    count = elements.count_elements(shape)
     values = data.draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
     tensor = read_tensor(f"{format_shaped_type(shape, row)}={' '.join(map(str, values))}")
     again = read_tensor(tensor_text(tensor))
@@ -193,14 +194,14 @@ def test_integers_print_as_text_that_reads_back(
     assert np.array_equal(again.data, tensor.data)
     signless = row.name.startswith("i")
     wrapped = [value - (1 << row.bits) if signless and value > high // 2 else value for value in values]
-    assert [int(value) for value in hv.elements(tensor)] == wrapped
+    assert [int(value) for value in tensor.values] == wrapped
 
 
 @given(st.data(), SHAPES, st.sampled_from(HEX_TYPES))
 def test_hex_types_print_as_text_that_reads_back(
     data: st.DataObject, shape: tuple[int, ...], row: Any
 ) -> None:
-    size = row.byte_length(hv.count_elements(shape))
+    size = row.byte_length(elements.count_elements(shape))
     raw = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
     again = read_tensor(tensor_text(hv.Tensor(row, shape, raw)))
     assert again.shape == shape and again.element_type == row
@@ -219,7 +220,7 @@ def test_floats_are_rounded_to_the_type_as_ml_dtypes_does(row: Any, values: list
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 70))
 def test_elision_prints_as_many_elements_as_the_budget_allows(shape: list[int], budget: int) -> None:
-    count = hv.count_elements(tuple(shape))
+    count = elements.count_elements(tuple(shape))
     tensor = array_tensor(np.full(shape, 7, np.int32))
     text = tensor_text(tensor, budget)
     assert text.split("=")[1].count("7") == min(budget, count)

@@ -1,0 +1,131 @@
+"""Elements of dense tensors: from bytes to numpy values and to text.
+
+Elements below 8 bits are packed, low bits first. The text is byte for byte that of IREE's tools.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType, format_shaped_type
+
+Bytes = npt.NDArray[np.uint8]
+
+DEFAULT_MAX_ELEMENT_COUNT: Final = 1024
+"""Elements of a tensor that are printed unless asked otherwise."""
+
+_FIRST_FLOAT: Final = 0x21
+_LAST_FLOAT: Final = 0x28
+_COMPLEX: Final = 0x23
+
+
+def is_packed(row: ElementType) -> bool:
+    return row.bits % 8 != 0
+
+
+def is_float(row: ElementType) -> bool:
+    return _FIRST_FLOAT <= row.numerical_class <= _LAST_FLOAT and row.numerical_class != _COMPLEX
+
+
+def is_integer(row: ElementType) -> bool:
+    """True for i2 to ui64; ``i1`` is a boolean and prints as hex."""
+    return row.numerical_class in (CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED)
+
+
+def count_elements(shape: tuple[int, ...]) -> int:
+    return math.prod(shape)
+
+
+def unpack_integers(data: Bytes, row: ElementType, count: int) -> npt.NDArray[np.int16]:
+    """The values of ``count`` packed elements of fewer than 8 bits."""
+    bits = np.unpackbits(data, bitorder="little")[: count * row.bits].reshape(count, row.bits)
+    values = bits.astype(np.int16) @ (1 << np.arange(row.bits, dtype=np.int16))
+    if row.numerical_class == CLASS_UNSIGNED:
+        return values.astype(np.int16)
+    return np.where(values >> (row.bits - 1), values - (1 << row.bits), values).astype(np.int16)
+
+
+def pack_integers(values: npt.NDArray[np.int16], row: ElementType) -> Bytes:
+    """The inverse of :func:`unpack_integers`."""
+    bits = (values[:, None] >> np.arange(row.bits, dtype=np.int16)) & 1
+    return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
+
+
+def values(row: ElementType, data: Bytes, count: int) -> npt.NDArray[Any]:
+    """The elements as a flat array: integers as such, floats of any kind as f32 or f64 (exact).
+
+    NaN of the types below 32 bits has no sign: IREE's tools drop it.
+    """
+    if is_integer(row) and is_packed(row):
+        return unpack_integers(data, row, count)
+    flat = np.ascontiguousarray(data).view(row.dtype)[:count]
+    if is_float(row) and row.bits < 32:
+        wide = flat.astype(np.float32)
+        return np.where(np.isnan(wide), np.float32("nan"), wide)
+    return flat
+
+
+def element_bytes(row: ElementType, data: Bytes, count: int) -> Iterator[bytes]:
+    """The bytes of each element in turn, for the types that print as hex."""
+    size = (row.bits + 7) // 8
+    raw = data.tobytes()
+    for start in range(0, count * size, size):
+        yield raw[start : start + size]
+
+
+class _Budget:
+    """How many elements may still be printed; a negative count is no limit."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count if count >= 0 else sys.maxsize
+
+
+def element_texts(row: ElementType, data: Bytes, count: int) -> Iterator[str]:
+    """One text per element: decimal integers, ``%G`` floats, hex of the bytes for everything else."""
+    if is_float(row):
+        return (float_text(value) for value in values(row, data, count))
+    if is_integer(row):
+        return (str(value) for value in values(row, data, count))
+    return (raw.hex().upper() for raw in element_bytes(row, data, count))
+
+
+def float_text(value: float) -> str:
+    """C ``%G``: ``0.1``, ``1E+10``, ``-0``, ``NAN``, ``-INF``; unlike Python's it signs a negative NaN."""
+    if value != value:
+        return "-NAN" if math.copysign(1.0, value) < 0 else "NAN"
+    return "%G" % value  # noqa: UP031 - the format is C's
+
+
+def elements_text(row: ElementType, shape: tuple[int, ...], data: Bytes, max_element_count: int) -> str:
+    """The elements with brackets around inner dimensions; elided after ``max_element_count`` of them."""
+    texts = element_texts(row, data, count_elements(shape))
+    return "".join(_dimension(shape, texts, _Budget(max_element_count)))
+
+
+def tensor_text(
+    row: ElementType, shape: tuple[int, ...], data: Bytes, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT
+) -> str:
+    """``4xf32=1 2 3 4``."""
+    return f"{format_shaped_type(shape, row)}={elements_text(row, shape, data, max_element_count)}"
+
+
+def _dimension(shape: tuple[int, ...], texts: Iterator[str], budget: _Budget) -> Iterator[str]:
+    if len(shape) <= 1:
+        length = shape[0] if shape else 1
+        shown = min(length, budget.left)
+        budget.left -= shown
+        yield " ".join(islice(texts, shown))
+        if shown < length:
+            yield "..."
+        return
+    for _ in range(shape[0]):
+        yield "["
+        yield from _dimension(shape[1:], texts, budget)
+        yield "]"
