@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import abc
-from _thread import allocate_lock
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from jitree.hal.buffer import Buffer
@@ -46,31 +45,31 @@ class AllocatorStatistics:
 
 
 class Accounting:
-    """Thread-safe counters behind :class:`AllocatorStatistics`."""
+    """The counters behind :class:`AllocatorStatistics`, under a lock of whoever has them."""
+
+    __slots__ = ("_device", "_host")
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
         self._host = HeapStatistics()
         self._device = HeapStatistics()
 
     def allocated(self, memory_type: int, size: int) -> None:
-        with self._lock:
-            heap = self._host if memory_type & _HOST_LOCAL == _HOST_LOCAL else self._device
-            heap.allocated += size
-            if heap.live > heap.peak:
-                heap.peak = heap.live
+        heap = self._host if memory_type & _HOST_LOCAL == _HOST_LOCAL else self._device
+        heap.allocated += size
+        live = heap.allocated - heap.freed
+        if live > heap.peak:
+            heap.peak = live
 
     def freed(self, memory_type: int, size: int) -> None:
-        with self._lock:
-            heap = self._host if memory_type & _HOST_LOCAL == _HOST_LOCAL else self._device
-            heap.freed += size
+        heap = self._host if memory_type & _HOST_LOCAL == _HOST_LOCAL else self._device
+        heap.freed += size
+
+    @property
+    def live(self) -> int:
+        return self._host.live + self._device.live
 
     def snapshot(self) -> AllocatorStatistics:
-        with self._lock:
-            return AllocatorStatistics(
-                HeapStatistics(self._host.peak, self._host.allocated, self._host.freed),
-                HeapStatistics(self._device.peak, self._device.allocated, self._device.freed),
-            )
+        return AllocatorStatistics(replace(self._host), replace(self._device))
 
 
 class Allocator(abc.ABC):

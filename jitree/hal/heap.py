@@ -77,8 +77,7 @@ class HeapAllocator(Allocator):
         if alignment > ALIGNMENT:
             return self._allocate_aligned(memory_type, usage, size, alignment)
         memory_type = host_memory_type(memory_type)
-        block = self._take(size)
-        self._accounting.allocated(memory_type, size)
+        block = self._take(memory_type, size)
         return Buffer(Allocation(
             block[0], size, memory_type, (usage or _DEFAULT_USAGE) | _HOST_USAGE, _ALL,
             host_address=block[0], source=(block, memory_type, size), release=self._returned.append,
@@ -126,7 +125,7 @@ class HeapAllocator(Allocator):
     def statistics(self) -> AllocatorStatistics:
         with self._lock:
             self._collect()
-        return self._accounting.snapshot()
+            return self._accounting.snapshot()
 
     @property
     def kept_bytes(self) -> int:
@@ -135,31 +134,24 @@ class HeapAllocator(Allocator):
             self._collect()
             return self._kept
 
-    def _take(self, size: int) -> Block:
+    def _take(self, memory_type: int, size: int) -> Block:
+        """A block for ``size`` bytes, accounted for."""
         capacity = size_class(size)
         with self._lock:
             if self._returned:
                 self._collect()
+            if self._limit is not None and self._accounting.live + size > self._limit:
+                raise ResourceExhaustedError(
+                    f"cannot allocate {size} bytes: {self._accounting.live} of {self._limit} bytes are in use"
+                )
             blocks = self._free.get(capacity)
             if blocks:
                 self._kept -= capacity
-                return blocks.pop()
-        return self._new_block(capacity, size)
-
-    def _new_block(self, capacity: int, size: int) -> Block:
-        if self._limit is not None:
-            statistics = self.statistics
-            live = statistics.host.live + statistics.device.live
-            if live + size > self._limit:
-                raise ResourceExhaustedError(
-                    f"cannot allocate {size} bytes: {live} of {self._limit} bytes are in use"
-                )
-        try:
-            memory = np.empty(capacity + ALIGNMENT, np.uint8)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
-        address: int = memory.ctypes.data
-        return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
+                block = blocks.pop()
+            else:
+                block = _new_block(capacity, size)
+            self._accounting.allocated(memory_type, size)
+        return block
 
     def _allocate_aligned(self, memory_type: int, usage: int, size: int, alignment: int) -> Buffer:
         whole = self.allocate(memory_type, usage, size + alignment)
@@ -177,6 +169,15 @@ class HeapAllocator(Allocator):
             if self._kept + capacity <= _KEPT_LIMIT:
                 self._free.setdefault(capacity, []).append(block)
                 self._kept += capacity
+
+
+def _new_block(capacity: int, size: int) -> Block:
+    try:
+        memory = np.empty(capacity + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
+    address: int = memory.ctypes.data
+    return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
 
 
 def _release_import(source: tuple[memoryview, object, Callable[[], None] | None]) -> None:

@@ -1,0 +1,239 @@
+"""The worker pool: tasks, parking, closing, forgotten pools, forks and interpreter exit."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from jitree.errors import FailedPreconditionError, StatusCode, StatusError
+from jitree.hal.driver import DriverRegistry
+from jitree.hal.fence import Fence
+from jitree.hal.local import workers
+from jitree.hal.local.task import TaskDevice
+from jitree.hal.local.topology import Topology
+from jitree.hal.local.workers import EventParking, Parking, SemaphoreParking, WorkerPool
+from tests.hal.helpers import TIMEOUT, allocate, finish
+
+LARGE = 8_000_000
+"""Bytes; a fill of that many goes to the workers."""
+
+
+class Task:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.done = threading.Event()
+        self.failure: StatusError | None = None
+
+    def run(self) -> None:
+        self.work()
+        self.done.set()
+
+    def cancel(self, failure: StatusError) -> None:
+        self.failure = failure
+        self.done.set()
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture(params=[EventParking, SemaphoreParking])
+def parking(request: pytest.FixtureRequest) -> Parking:
+    return request.param()
+
+
+def make_pool(count: int, parking: Parking | None = None) -> WorkerPool:
+    return WorkerPool("test-worker", Topology((None,) * count), parking)
+
+
+def thread_count(name: str) -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+def test_tasks_run_on_workers_as_many_as_needed(parking: Parking) -> None:
+    pool = make_pool(3, parking)
+    assert thread_count("test-worker") == 0, "threads start when needed"
+    names = []
+    for _ in range(20):
+        task = Task(lambda: names.append(threading.current_thread().name))
+        pool.post(task)
+        assert task.done.wait(TIMEOUT)
+    assert threading.current_thread().name not in names
+    assert thread_count("test-worker") <= 3
+    pool.close()
+    assert thread_count("test-worker") == 0
+
+
+def test_tasks_overlap(parking: Parking) -> None:
+    """Three tasks that wait for each other need three threads."""
+    pool, barrier = make_pool(3, parking), threading.Barrier(3, timeout=TIMEOUT)
+    for _ in range(3):
+        tasks = [Task(lambda: barrier.wait() and None) for _ in range(3)]
+        pool.post(*tasks)
+        assert all(task.done.wait(TIMEOUT) for task in tasks)
+    pool.close()
+
+
+def test_no_wake_up_is_lost(parking: Parking) -> None:
+    """Many short tasks from several threads, with pauses in which workers park."""
+    pool, rounds = make_pool(2, parking), 60
+
+    def post(pause: float) -> None:
+        for _ in range(rounds):
+            task = Task(nothing)
+            pool.post(task)
+            assert task.done.wait(TIMEOUT)
+            time.sleep(pause)
+
+    threads = [threading.Thread(target=post, args=(pause,)) for pause in (0, 0.0001, 0.0007)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert not any(thread.is_alive() for thread in threads)
+    pool.close()
+
+
+def test_close_finishes_what_runs_and_cancels_the_rest(parking: Parking) -> None:
+    pool, started, go = make_pool(1, parking), threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        assert go.wait(TIMEOUT)
+
+    running, waiting = Task(block), Task(nothing)
+    pool.post(running)
+    assert started.wait(TIMEOUT)
+    pool.post(waiting)
+    threading.Timer(0.02, go.set).start()
+    pool.close()
+    pool.close()
+    assert running.done.is_set() and running.failure is None
+    assert waiting.failure is not None and waiting.failure.code == StatusCode.CANCELLED
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        pool.post(Task(nothing))
+
+
+def test_close_from_a_worker() -> None:
+    pool = make_pool(2)
+    task = Task(pool.close)
+    pool.post(task)
+    assert task.done.wait(TIMEOUT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_worker_survives_a_task_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+    pool = make_pool(1)
+    pool.post(Task(lambda: 1 // 0 and None))
+    task = Task(nothing)
+    pool.post(task)
+    assert task.done.wait(TIMEOUT)
+    assert isinstance(reported[0], ZeroDivisionError)
+    pool.close()
+
+
+def test_forgotten_pool_ends_its_threads() -> None:
+    pool = make_pool(2)
+    task = Task(nothing)
+    pool.post(task)
+    assert task.done.wait(TIMEOUT)
+    del pool
+    gc.collect()
+    deadline = time.monotonic() + TIMEOUT
+    while thread_count("test-worker") and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert thread_count("test-worker") == 0
+
+
+def test_workers_are_pinned() -> None:
+    processor = max(os.sched_getaffinity(0))
+    pool, seen = WorkerPool("test-worker", Topology((processor,))), []
+    task = Task(lambda: seen.append(os.sched_getaffinity(threading.get_native_id())))
+    pool.post(task)
+    assert task.done.wait(TIMEOUT)
+    assert seen == [{processor}]
+    assert len(os.sched_getaffinity(0)) >= 1
+    pool.close()
+
+
+def test_parking_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(workers.make_parking(), EventParking)
+    monkeypatch.delattr(os, "eventfd")
+    assert isinstance(workers.make_parking(), SemaphoreParking)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_large_work_goes_to_workers(registry: DriverRegistry, threads: int) -> None:
+    with registry.create_device(f"local-task://?threads={threads}") as device:
+        assert isinstance(device, TaskDevice)
+        assert thread_count("jitree-worker") == 0
+        buffer, done = allocate(device, LARGE), Fence.create(device)
+        device.queue_fill(-1, None, done, buffer, 0, LARGE, 3, 1)
+        finish(done)
+        assert (buffer.host_array() == 3).all()
+        assert 1 <= thread_count("jitree-worker") <= threads
+    assert thread_count("jitree-worker") == 0
+
+
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=60, check=False, cwd=os.getcwd(),
+    )  # fmt: skip
+
+
+START = """
+    import os
+    from jitree.errors import StatusCode
+    from jitree.hal.registry import default_registry
+    from jitree.hal.fence import Fence
+    device = default_registry().create_device("local-task://?threads=2")
+    buffer = device.device_allocator.allocate(0x30, 0xC03, 8_000_000)
+    def fill(value):
+        done = Fence.create(device)
+        device.queue_fill(-1, None, done, buffer, 0, 8_000_000, value, 1)
+        return done
+    assert fill(1).wait(20) == StatusCode.OK
+"""
+
+
+def test_interpreter_exit_with_an_open_device_and_queued_work() -> None:
+    result = run_python(
+        START
+        + """
+    for value in range(20):
+        fill(value)
+    device.queue_barrier(-1, Fence.create(device), Fence.create(device))
+    print("end")
+    """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
+def test_forked_child_gets_workers_of_its_own() -> None:
+    result = run_python(
+        START
+        + """
+    child = os.fork()
+    if child == 0:
+        ok = fill(7).wait(20) == StatusCode.OK and buffer.host_view()[0] == 7
+        device.close()
+        os._exit(0 if ok else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert buffer.host_view()[0] == 1
+    assert fill(2).wait(20) == StatusCode.OK
+    device.close()
+    print("end")
+    """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
