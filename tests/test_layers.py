@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
 
 LAYERS = [
-    {"errors", "types", "memory"},
+    {"errors", "types", "memory", "elements"},
     {"vmfb"},
     {"regs"},
     {"dispatch"},

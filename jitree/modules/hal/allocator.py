@@ -1,0 +1,76 @@
+"""``hal.allocator.*``"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.device import Device
+from jitree.hal.enums import BufferUsage
+from jitree.modules.hal.state import HalState
+from jitree.regs.objects import VmBuffer
+
+_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
+_MAXIMUM_CANDIDATES: Final = 64
+"""Devices that a placement policy is asked about at once."""
+
+
+def allocate(
+    state: HalState, allocator: Allocator, queue_affinity: int, memory_types: int, usage: int, size: int
+) -> Buffer:
+    return allocator.allocate(memory_types, usage, size)
+
+
+def import_(
+    state: HalState,
+    allocator: Allocator,
+    try_import: int,
+    queue_affinity: int,
+    memory_types: int,
+    usage: int,
+    source: VmBuffer,
+    offset: int,
+    length: int,
+) -> Buffer | None:
+    """A buffer over the bytes of a constant or other host buffer, which lives as long as the buffer does.
+
+    Memory that the device cannot use in place gives null when ``try_import`` is set, else PERMISSION_DENIED.
+    """
+    if length == -1:
+        length = source.length - offset
+    if not 0 <= offset <= offset + length <= source.length:
+        raise InvalidArgumentError(
+            f"bytes {offset} to {offset + length} to import are outside the source of {source.length} bytes"
+        )
+    immutable = bool(usage & _IMMUTABLE)
+    if not source.writable and not immutable:
+        raise PermissionDeniedError(
+            f"constant memory can only be imported with usage SHARING_IMMUTABLE; got {BufferUsage(usage)!s}"
+        )
+    view = source.view[offset : offset + length]
+    buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)
+    if buffer is None and not try_import:
+        raise PermissionDeniedError(
+            f"the device cannot use {length} bytes of host memory at offset {offset} in place"
+        )
+    return buffer
+
+
+def select(
+    state: HalState, memory_types: int, usage: int, flags: int, candidates: Sequence[tuple[Device, int]]
+) -> tuple[Device, int]:
+    """Where memory that several devices share is placed: with the first unless the host has a policy."""
+    if flags:
+        raise InvalidArgumentError(f"allocator.select: unknown flags {flags:#x}")
+    if not candidates:
+        raise InvalidArgumentError("allocator.select needs at least one device")
+    if state.placement is None:
+        return candidates[0]
+    if len(candidates) > _MAXIMUM_CANDIDATES:
+        raise ResourceExhaustedError(
+            f"allocator.select among {len(candidates)} devices; at most {_MAXIMUM_CANDIDATES}"
+        )
+    return state.placement(candidates, memory_types, usage)

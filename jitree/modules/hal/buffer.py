@@ -1,0 +1,89 @@
+"""``hal.buffer.*``"""
+
+from __future__ import annotations
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.modules.hal.state import HalState
+from jitree.modules.hal.values import text
+from jitree.regs.objects import VmBuffer
+
+
+def assert_(
+    state: HalState,
+    buffer: Buffer,
+    message: VmBuffer,
+    allocator: Allocator,
+    minimum_length: int,
+    memory_types: int,
+    usage: int,
+) -> None:
+    """What a program demands of a caller's buffer: length, and all of the memory and usage bits."""
+    if (
+        buffer.byte_length >= minimum_length
+        and not memory_types & ~buffer.memory_type
+        and not usage & ~buffer.allowed_usage
+    ):
+        return
+    subject = text(message)
+    if buffer.byte_length < minimum_length:
+        raise InvalidArgumentError(
+            f"{subject} buffer byte length too small; expected at least {minimum_length} but have "
+            f"{buffer.byte_length}"
+        )
+    if memory_types & ~buffer.memory_type:
+        raise PermissionDeniedError(
+            f"{subject} buffer memory type is not compatible; expected {MemoryType(memory_types)!s} but have "
+            f"{MemoryType(buffer.memory_type)!s}"
+        )
+    raise PermissionDeniedError(
+        f"{subject} buffer usage is not compatible; expected {BufferUsage(usage)!s} but have "
+        f"{BufferUsage(buffer.allowed_usage)!s}"
+    )
+
+
+def subspan(state: HalState, source: Buffer, offset: int, length: int) -> Buffer:
+    return source.subspan(offset, length)
+
+
+def length(state: HalState, buffer: Buffer) -> int:
+    return buffer.byte_length
+
+
+def load(state: HalState, source: Buffer, offset: int, length: int) -> int:
+    """1 to 4 bytes, little endian, extended with zeros. Waits for nothing."""
+    data = _scalar(source, offset, length, MemoryAccess.READ)
+    return int.from_bytes(data, "little", signed=length == 4)
+
+
+def store(state: HalState, value: int, target: Buffer, offset: int, length: int) -> None:
+    """The low 1 to 4 bytes of the value."""
+    data = _scalar(target, offset, length, MemoryAccess.WRITE)
+    data[:] = (value & 0xFFFFFFFF).to_bytes(4, "little")[:length]
+
+
+def _scalar(buffer: Buffer, offset: int, length: int, access: int) -> memoryview:
+    if not 0 <= length <= 4:
+        raise InvalidArgumentError(f"a scalar of {length} bytes in a buffer; must be 1 to 4")
+    if offset < 0 or offset + length > buffer.byte_length:
+        raise OutOfRangeError(
+            f"bytes {offset} to {offset + length} are outside a buffer of {buffer.byte_length} bytes"
+        )
+    if not buffer.allowed_access & access:
+        raise PermissionDeniedError(f"the buffer does not allow access {MemoryAccess(access)!s}")
+    return buffer.host_view()[offset : offset + length]
+
+
+def allocation_preserve(state: HalState, buffer: Buffer) -> None:
+    buffer.preserve()
+
+
+def allocation_discard(state: HalState, buffer: Buffer) -> int:
+    """1 when that was the last owner; the memory stays until the program deallocates it."""
+    return int(buffer.discard())
+
+
+def allocation_is_terminal(state: HalState, buffer: Buffer) -> int:
+    return int(buffer.is_terminal())

@@ -1,0 +1,38 @@
+"""``hal.channel.*``"""
+
+from __future__ import annotations
+
+from jitree.hal.device import Device
+from jitree.hal.objects import Channel
+from jitree.modules.hal.state import HalState
+from jitree.modules.hal.values import text
+from jitree.regs.objects import VmBuffer
+
+
+def create(
+    state: HalState,
+    device: Device,
+    queue_affinity: int,
+    flags: int,
+    identifier: VmBuffer | None,
+    group: VmBuffer | None,
+    rank: int,
+    count: int,
+) -> Channel:
+    """-1 and null: from the host's environment."""
+    return device.create_channel(
+        queue_affinity,
+        None if identifier is None else bytes(identifier),
+        None if group is None else text(group),
+        rank,
+        count,
+        flags,
+    )
+
+
+def split(state: HalState, channel: Channel, color: int, key: int, flags: int) -> Channel:
+    return channel.split(color, key, flags)
+
+
+def rank_and_count(state: HalState, channel: Channel) -> tuple[int, int]:
+    return channel.rank, channel.count

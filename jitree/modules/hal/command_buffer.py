@@ -1,0 +1,212 @@
+"""``hal.command_buffer.*``"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.errors import InvalidArgumentError
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import CommandBuffer, Reference
+from jitree.hal.device import Device
+from jitree.hal.enums import DispatchFlags
+from jitree.hal.executable import Executable
+from jitree.hal.objects import Channel
+from jitree.modules.hal.state import HalState
+from jitree.modules.hal.values import text
+from jitree.regs.objects import VmBuffer
+
+Binding = tuple[int, int, Buffer | None, int, int]
+"""(reserved, slot, buffer, offset, length)"""
+
+_DYNAMIC_PARAMETERS: Final = int(DispatchFlags.DYNAMIC_INDIRECT_PARAMETERS)
+_STATIC_PARAMETERS: Final = int(DispatchFlags.STATIC_INDIRECT_PARAMETERS)
+
+_SEND: Final = 6
+_RECEIVE: Final = 7
+_LAST_KIND: Final = 8
+_REDUCING_KINDS: Final = (1, 4, 5)
+"""Kinds of collectives: all_gather, all_reduce, all_to_all, broadcast, reduce, reduce_scatter, send, recv,
+send_recv. all_reduce, reduce and reduce_scatter reduce."""
+
+
+def create(
+    state: HalState,
+    device: Device,
+    modes: int,
+    categories: int,
+    queue_affinity: int,
+    binding_capacity: int,
+) -> CommandBuffer:
+    return device.create_command_buffer(modes, categories, queue_affinity, binding_capacity)
+
+
+def finalize(state: HalState, commands: CommandBuffer) -> None:
+    commands.finalize()
+
+
+def begin_debug_group(state: HalState, commands: CommandBuffer, label: VmBuffer) -> None:
+    commands.begin_debug_group(text(label))
+
+
+def end_debug_group(state: HalState, commands: CommandBuffer) -> None:
+    commands.end_debug_group()
+
+
+def execution_barrier(
+    state: HalState, commands: CommandBuffer, source_stages: int, target_stages: int, flags: int
+) -> None:
+    commands.execution_barrier(source_stages, target_stages, flags)
+
+
+def advise_buffer(
+    state: HalState,
+    commands: CommandBuffer,
+    buffer: Buffer | None,
+    flags: int,
+    argument0: int,
+    argument1: int,
+    slot: int,
+) -> None:
+    commands.advise_buffer((slot, buffer, 0, -1), flags, argument0, argument1)
+
+
+def flush_buffer(
+    state: HalState, commands: CommandBuffer, slot: int, target: Buffer | None, offset: int, length: int
+) -> None:
+    commands.flush_buffer((slot, target, offset, length))
+
+
+def invalidate_buffer(
+    state: HalState, commands: CommandBuffer, slot: int, target: Buffer | None, offset: int, length: int
+) -> None:
+    commands.invalidate_buffer((slot, target, offset, length))
+
+
+def fill_buffer(
+    state: HalState,
+    commands: CommandBuffer,
+    target: Buffer | None,
+    offset: int,
+    length: int,
+    slot: int,
+    pattern: int,
+    pattern_length: int,
+    flags: int,
+) -> None:
+    commands.fill_buffer((slot, target, offset, length), pattern, pattern_length, flags)
+
+
+def update_buffer(
+    state: HalState,
+    commands: CommandBuffer,
+    source: VmBuffer,
+    source_offset: int,
+    target: Buffer | None,
+    offset: int,
+    length: int,
+    slot: int,
+    flags: int,
+) -> None:
+    commands.update_buffer(source.view, source_offset, (slot, target, offset, length), flags)
+
+
+def copy_buffer(
+    state: HalState,
+    commands: CommandBuffer,
+    source_slot: int,
+    target_slot: int,
+    source: Buffer | None,
+    source_offset: int,
+    target: Buffer | None,
+    target_offset: int,
+    length: int,
+    flags: int,
+) -> None:
+    commands.copy_buffer(
+        (source_slot, source, source_offset, length), (target_slot, target, target_offset, length), flags
+    )
+
+
+def collective(
+    state: HalState,
+    commands: CommandBuffer,
+    channel: Channel,
+    operation: int,
+    parameter: int,
+    send_slot: int,
+    receive_slot: int,
+    send: Buffer | None,
+    receive: Buffer | None,
+    send_offset: int,
+    send_length: int,
+    receive_offset: int,
+    receive_length: int,
+    element_count: int,
+) -> None:
+    """INVALID_ARGUMENT for a reduction or a buffer that the kind of operation does not have."""
+    kind, reduction = operation & 0xFF, operation >> 8 & 0xFF
+    if kind > _LAST_KIND or (reduction != 0) != (kind in _REDUCING_KINDS):
+        raise InvalidArgumentError(f"collective of kind {kind} with reduction {reduction}")
+    sends, receives = kind != _RECEIVE, kind != _SEND
+    if (send is not None and not sends) or (receive is not None and not receives):
+        raise InvalidArgumentError(f"collective of kind {kind} with a buffer that it does not use")
+    commands.collective(
+        channel,
+        operation,
+        parameter,
+        (send_slot, send, send_offset, send_length) if sends else None,
+        (receive_slot, receive, receive_offset, receive_length) if receives else None,
+        element_count,
+    )
+
+
+def dispatch(
+    state: HalState,
+    commands: CommandBuffer,
+    executable: Executable,
+    function: int,
+    x: int,
+    y: int,
+    z: int,
+    flags: int,
+    constants: Sequence[int],
+    bindings: Sequence[Binding],
+) -> None:
+    commands.dispatch(
+        executable,
+        function,
+        (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF),
+        constants,
+        _references(bindings),
+        flags,
+    )
+
+
+def dispatch_indirect(
+    state: HalState,
+    commands: CommandBuffer,
+    executable: Executable,
+    function: int,
+    workgroups_slot: int,
+    workgroups: Buffer | None,
+    workgroups_offset: int,
+    flags: int,
+    constants: Sequence[int],
+    bindings: Sequence[Binding],
+) -> None:
+    """The counts are read when the command executes unless the program says that they are there before."""
+    if not flags & _STATIC_PARAMETERS:
+        flags |= _DYNAMIC_PARAMETERS
+    commands.dispatch_indirect(
+        executable,
+        function,
+        (workgroups_slot, workgroups, workgroups_offset, 12),
+        constants,
+        _references(bindings),
+        flags,
+    )
+
+
+def _references(bindings: Sequence[Binding]) -> list[Reference]:
+    return [(slot, buffer, offset, length) for _, slot, buffer, offset, length in bindings]

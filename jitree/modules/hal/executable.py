@@ -1,0 +1,57 @@
+"""``hal.executable.*``"""
+
+from __future__ import annotations
+
+import struct
+
+from jitree.errors import InvalidArgumentError
+from jitree.hal.device import Device
+from jitree.hal.enums import CachingMode
+from jitree.hal.executable import Executable, ExecutableParameters
+from jitree.modules.hal.state import HalState
+from jitree.modules.hal.values import text
+from jitree.regs.objects import VmBuffer
+
+
+def create(
+    state: HalState,
+    device: Device,
+    queue_affinity: int,
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+) -> Executable:
+    return prepare(state, device, executable_format, data, constants)
+
+
+def prepare(
+    state: HalState,
+    device: Device,
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+) -> Executable:
+    """Loads an executable with the context's cache of that device.
+
+    INVALID_ARGUMENT when the constants are not whole words; for the rest see ``ExecutableCache``.
+    """
+    parameters = ExecutableParameters(
+        text(executable_format),
+        data.view,
+        constant_words(constants),
+        CachingMode.NONE if data.writable else CachingMode.ALIAS_PROVIDED_DATA,
+    )
+    return state.executable_cache(device).prepare_executable(parameters)
+
+
+def constant_words(constants: VmBuffer | None) -> tuple[int, ...]:
+    """Little-endian u32 words; none for null."""
+    if constants is None:
+        return ()
+    if constants.length % 4:
+        raise InvalidArgumentError(f"executable constants of {constants.length} bytes; they are 32-bit words")
+    return struct.unpack(f"<{constants.length // 4}I", constants.view)
+
+
+def lookup_function(state: HalState, executable: Executable, name: VmBuffer) -> int:
+    return executable.lookup(text(name))

@@ -1,0 +1,126 @@
+"""``hal.fence.*``"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from jitree.dispatch.pending import Pending
+from jitree.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    StatusCode,
+    StatusError,
+    status_error,
+)
+from jitree.hal.device import Device
+from jitree.hal.fence import Fence, wait_fences
+from jitree.hal.semaphore import again
+from jitree.modules.hal.state import HalState
+
+MAXIMUM_AWAITED: Final = 32
+_STATUS_MASK: Final = 0x1F
+_OK: Final = int(StatusCode.OK)
+_DEADLINE_EXCEEDED: Final = int(StatusCode.DEADLINE_EXCEEDED)
+_FOREVER: Final = 0xFFFFFFFF
+"""Milliseconds; -1 as the program writes it."""
+
+
+def create(state: HalState, device: Device, flags: int) -> Fence:
+    return Fence(((device.create_semaphore(0), 1),))
+
+
+def join(state: HalState, flags: int, fences: Sequence[Fence | None]) -> Fence | None:
+    return Fence.join(fences)
+
+
+def query(state: HalState, fence: Fence) -> int:
+    """0 reached, 17 (DEFERRED) pending, else the code of the failure."""
+    return int(fence.query())
+
+
+def signal(state: HalState, fence: Fence) -> None:
+    fence.signal()
+
+
+def fail(state: HalState, fence: Fence, status: int) -> None:
+    code = status & _STATUS_MASK
+    if code == _OK:
+        raise InvalidArgumentError("fence.fail needs the status code of a failure, not 0")
+    fence.fail(status_error(code, "the program failed the fence"))
+
+
+def await_(state: HalState, timeout_millis: int, flags: int, fences: Sequence[Fence | None]) -> int | Pending:
+    """0 when all are reached, 4 when the time ran out first. A failed fence fails the call."""
+    if len(fences) > MAXIMUM_AWAITED:
+        raise ResourceExhaustedError(f"waiting for {len(fences)} fences; at most {MAXIMUM_AWAITED}")
+    for fence in fences:
+        if fence is not None and not fence.is_reached():
+            break
+    else:
+        return _OK
+    wait = FenceWait(fences, timeout_millis & 0xFFFFFFFF)
+    if wait.wait(0):
+        return wait.resume()
+    return Pending(wait.wait, wait.resume, wait.awaitable)
+
+
+class FenceWait:
+    """Waits for fences with a deadline of the program's own, in whatever slices the host waits."""
+
+    def __init__(self, fences: Sequence[Fence | None], timeout_millis: int) -> None:
+        self._fences = [fence for fence in fences if fence is not None]
+        self._deadline = None if timeout_millis == _FOREVER else time.monotonic() + timeout_millis / 1000
+        self._status = _DEADLINE_EXCEEDED
+        self._failure: StatusError | None = None
+
+    def wait(self, timeout: float | None) -> bool:
+        """True when the fences are reached, one has failed, or the program's deadline has passed."""
+        remaining = self._remaining()
+        if remaining is not None and (timeout is None or remaining <= timeout):
+            self._wait(remaining)
+            return True
+        return self._wait(timeout)
+
+    def resume(self) -> int:
+        """The status for the program."""
+        if self._failure is not None:
+            raise again(self._failure)
+        return self._status
+
+    def awaitable(self) -> Awaitable[None]:
+        return self._await()
+
+    async def _await(self) -> None:
+        import asyncio
+
+        fence = Fence.join(self._fences)
+        if fence is None:
+            self._status = _OK
+            return
+        try:
+            await asyncio.wait_for(_reached(fence), self._remaining())
+            self._status = _OK
+        except TimeoutError as error:
+            if isinstance(error, StatusError):
+                self._failure = error
+        except StatusError as error:
+            self._failure = error
+
+    def _remaining(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _wait(self, timeout: float | None) -> bool:
+        try:
+            reached = wait_fences(self._fences, timeout) == StatusCode.OK
+        except StatusError as error:
+            self._failure = error
+            return True
+        if reached:
+            self._status = _OK
+        return reached
+
+
+async def _reached(fence: Fence) -> None:
+    await fence

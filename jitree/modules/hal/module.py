@@ -1,0 +1,60 @@
+"""The native module ``hal``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from jitree.dispatch.context import Context
+from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.hal.device import Device
+from jitree.modules.hal.references import checked, register_hal_types
+from jitree.modules.hal.state import HalState, Placement, TraceSink
+from jitree.modules.hal.table import ROWS
+from jitree.modules.hal.trace import write_to_stderr
+from jitree.regs.ref_types import RefTypes
+
+FAMILIES = (ROWS,)
+"""Import tables, newest first. A pair of name and calling convention means the same in all that have it."""
+
+
+class HalModule(NativeModule):
+    """``hal`` with the devices that programs may choose from, in order.
+
+    ``trace_sink`` gets the tensors that programs trace (None: they are dropped), ``placement`` decides where
+    memory that devices share is allocated (None: with the first).
+    """
+
+    name = "hal"
+    version = 7
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        *,
+        trace_sink: TraceSink | None = write_to_stderr,
+        placement: Placement | None = None,
+    ) -> None:
+        self.devices = tuple(devices)
+        self.trace_sink = trace_sink
+        self.placement = placement
+
+    def exports(self) -> Iterable[NativeExport]:
+        return _exports()
+
+    def register_types(self, ref_types: RefTypes) -> None:
+        register_hal_types(ref_types)
+
+    def create_state(self, context: Context) -> HalState:
+        return HalState(self.devices, self.trace_sink, self.placement)
+
+    def notify(self, state: object, signal: Signal) -> None:
+        """Gives back memory that devices keep for reuse when it is needed elsewhere."""
+        if signal in (Signal.SUSPEND, Signal.LOW_MEMORY):
+            for device in self.devices:
+                device.trim()
+
+
+@cache
+def _exports() -> tuple[NativeExport, ...]:
+    return tuple(NativeExport(row.name, row.cconv, checked(row)) for rows in FAMILIES for row in rows)

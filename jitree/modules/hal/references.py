@@ -1,0 +1,174 @@
+"""Reference types of the ``hal`` module, and the checks of reference arguments.
+
+Programs pass references without static types: any of them may be null or of another type. A row of an import
+table declares its parameters by name and type; :func:`checked` generates the one function that tests
+them in front of the implementation, at the cost of a set look-up each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jitree.errors import InternalError, InvalidArgumentError
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.command_buffer import CommandBuffer
+from jitree.hal.device import Device
+from jitree.hal.executable import Executable
+from jitree.hal.fence import Fence
+from jitree.hal.objects import Channel, Event, File
+from jitree.hal.semaphore import Semaphore
+from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.cconv import Span, parse
+
+HAL_TYPES: Final[dict[str, type]] = {
+    "hal.allocator": Allocator,
+    "hal.buffer": Buffer,
+    "hal.buffer_view": BufferView,
+    "hal.channel": Channel,
+    "hal.command_buffer": CommandBuffer,
+    "hal.device": Device,
+    "hal.event": Event,
+    "hal.executable": Executable,
+    "hal.fence": Fence,
+    "hal.file": File,
+    "hal.semaphore": Semaphore,
+}
+"""Class of the objects of each reference type; subclasses are of the same type."""
+
+_CLASSES: Final = {**HAL_TYPES, "vm.buffer": VmBuffer}
+
+
+def register_hal_types(ref_types: RefTypes) -> None:
+    """Makes the types known by name, so that modules that mention them resolve."""
+    for name, cls in HAL_TYPES.items():
+        ref_types.register(name, cls)
+
+
+class AcceptedClasses(set[type]):
+    """Classes known to be of one reference type; grows as objects of new subclasses come by."""
+
+    def __init__(self, name: str, nullable: bool) -> None:
+        super().__init__({type(None)} if nullable else set())
+        self.name = name
+        self.expected = _CLASSES[name]
+
+    def accept(self, value: object, function: str, parameter: str) -> None:
+        """Takes in the class of ``value``, or raises INVALID_ARGUMENT: it is null or of another type."""
+        if self.expected in type(value).__mro__:
+            self.add(type(value))
+        elif value is None:
+            raise InvalidArgumentError(f"ref is null; {function} needs a {self.name} as {parameter}")
+        else:
+            raise InvalidArgumentError(
+                f"ref type mismatch; {function} needs a {self.name} as {parameter} but got a "
+                f"{type_name(value)}"
+            )
+
+
+def type_name(value: object) -> str:
+    """The reference type of an object for messages."""
+    mro = type(value).__mro__
+    return next((name for name, cls in _CLASSES.items() if cls in mro), type(value).__name__)
+
+
+_ACCEPTED: Final = {
+    name + mark: AcceptedClasses(name, nullable=bool(mark)) for name in _CLASSES for mark in ("", "?")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One import: a name with one calling convention, what its parameters are, and what it does."""
+
+    name: str
+    cconv: str
+    parameters: str
+    """``buffer: hal.buffer, offset, fence: hal.fence?, [slot, target: hal.buffer?], …``: names in order,
+    references with their type, ``?`` where null is allowed, a span in brackets."""
+    function: Callable[..., object]
+    """(state, *arguments)"""
+
+
+_PARAMETER: Final = re.compile(r"\s*(\[)?\s*(\w+)\s*(?::\s*([\w.]+\??))?\s*(\])?\s*(?:,|$)")
+_Parameter = tuple[str, str | None]
+"""(name, reference type)"""
+
+
+def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
+    """The parameters of a row; a span is a list."""
+    items: list[_Parameter | list[_Parameter]] = []
+    span: list[_Parameter] | None = None
+    for match in _PARAMETER.finditer(text):
+        opened, name, kind, closed = match.groups()
+        if opened:
+            span = []
+            items.append(span)
+        (items if span is None else span).append((name, kind))
+        if closed:
+            span = None
+    return items
+
+
+def checked(row: Row) -> Callable[..., Any]:
+    """The row's function behind tests of its reference arguments."""
+    parameters = parse_parameters(row.parameters)
+    _check_shape(row, parameters)
+    names = [f"a{index}" for index in range(len(parameters))]
+    scope: dict[str, Any] = {"function": row.function}
+    tests: list[str] = []
+    for name, parameter in zip(names, parameters, strict=True):
+        if isinstance(parameter, list):
+            tests += _span_tests(row, name, parameter, scope)
+        elif parameter[1] is not None:
+            tests += _tests(row, name, parameter, scope, "    ")
+    if not tests:
+        return row.function
+    arguments = ", ".join(["state", *names])
+    lines = [f"def call({arguments}):", *tests, f"    return function({arguments})"]
+    exec(compile("\n".join(lines), f"<checks of hal.{row.name}>", "exec"), scope)
+    return scope["call"]  # type: ignore[no-any-return]
+
+
+def _tests(row: Row, value: str, parameter: _Parameter, scope: dict[str, Any], indent: str) -> list[str]:
+    name, kind = parameter
+    accepted = "of_" + (kind or "").replace(".", "_").replace("?", "_or_null")
+    scope[accepted] = _ACCEPTED[kind or ""]
+    return [
+        f"{indent}if type({value}) not in {accepted}:",
+        f"{indent}    {accepted}.accept({value}, 'hal.{row.name}', '{name}')",
+    ]
+
+
+def _span_tests(row: Row, name: str, span: list[_Parameter], scope: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for index, parameter in enumerate(span):
+        if parameter[1] is not None:
+            value = "item" if len(span) == 1 else f"item[{index}]"
+            lines += _tests(row, value, parameter, scope, "        ")
+    return [f"    for item in {name}:", *lines] if lines else []
+
+
+def _check_shape(row: Row, parameters: list[_Parameter | list[_Parameter]]) -> None:
+    """The declared parameters must be those of the calling convention: a slip in a table fails at load."""
+    expected = [
+        list(item.characters) if isinstance(item, Span) else item for item in parse(row.cconv).arguments
+    ]
+    declared = [
+        [_is_reference(field) for field in item] if isinstance(item, list) else _is_reference(item)
+        for item in parameters
+    ]
+    stated = [
+        [character == "r" for character in item] if isinstance(item, list) else item == "r"
+        for item in expected
+    ]
+    if declared != stated:
+        raise InternalError(f"parameters of hal.{row.name} do not match its convention {row.cconv}")
+
+
+def _is_reference(parameter: _Parameter) -> bool:
+    return parameter[1] is not None

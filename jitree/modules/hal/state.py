@@ -1,0 +1,42 @@
+"""What the ``hal`` module keeps per context, and what the host may plug into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from jitree.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from jitree.hal.buffer import BufferView
+    from jitree.hal.device import Device
+    from jitree.hal.executable import ExecutableCache
+
+TraceSink = Callable[[str, Sequence["BufferView"]], None]
+"""Gets the key and the tensors of ``hal.buffer_view.trace``, which the host can read until it returns."""
+
+Placement = Callable[[Sequence[tuple["Device", int]], int, int], tuple["Device", int]]
+"""Chooses the (device, queue affinity) for memory that several share: (candidates, memory types, usage)."""
+
+
+class HalState:
+    """State of the module in one context."""
+
+    __slots__ = ("_caches", "devices", "placement", "trace_sink")
+
+    def __init__(
+        self, devices: Sequence[Device], trace_sink: TraceSink | None, placement: Placement | None
+    ) -> None:
+        self.devices = tuple(devices)
+        self.trace_sink = trace_sink
+        self.placement = placement
+        self._caches: dict[Device, ExecutableCache] = {}
+
+    def executable_cache(self, device: Device) -> ExecutableCache:
+        """The context's executable cache of a device. NOT_FOUND for one that the module was not given."""
+        cache = self._caches.get(device)
+        if cache is None:
+            if device not in self.devices:
+                raise NotFoundError(f"device {device.id} is not one of this context's devices")
+            cache = self._caches[device] = device.create_executable_cache("hal")
+        return cache
