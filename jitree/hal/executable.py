@@ -56,6 +56,9 @@ class Executable(Protocol):
 class LocalExecutable(Executable, Protocol):
     """One that the local drivers can run."""
 
+    @property
+    def name(self) -> str: ...
+
     def entry_point(self, ordinal: int) -> int:
         """Address of the function's ENTRY_POINT record (``hal.local.commands``), valid as long as the
         executable."""

@@ -26,8 +26,10 @@ def host_target() -> Target:
 
 @cache
 def target_machine(target: Target) -> Any:
+    llvm.set_option("", "-enable-tail-merge=false")  # each way out of a handler has a jump of its own
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for inline assembly
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
@@ -122,10 +122,16 @@ _REPEAT: Final = {1: 0x01010101, 2: 0x00010001, 4: 1}
 class Dispatchable(Protocol):
     """What a command list needs to know of an executable: a native entry point per function."""
 
-    def entry_point(self, function: int) -> int:
+    @property
+    def name(self) -> str: ...
+
+    def function_name(self, ordinal: int) -> str:
+        """``""`` when the executable has no names."""
+
+    def entry_point(self, ordinal: int) -> int:
         """Address of the function's ENTRY_POINT record."""
 
-    def local_memory(self, function: int) -> int:
+    def local_memory(self, ordinal: int) -> int:
         """Bytes of local memory that each workgroup in flight needs."""
 
 
@@ -155,6 +161,10 @@ class CommandList:
     @property
     def row_count(self) -> int:
         return len(self.rows) * 8 // COMMAND.size
+
+    def decoded_rows(self) -> Iterator[tuple[int, ...]]:
+        """The fields of every row in the order of COMMAND."""
+        return _ROW.iter_unpack(self.rows)
 
     def keep(self, owner: object) -> None:
         """Keeps an object alive as long as the list."""

@@ -1,0 +1,27 @@
+"""What is raised when a function of an executable fails."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from jitree.errors import InternalError
+from jitree.hal.local.commands import COMMAND, ENTRY_POINT, CommandList
+
+_OBJECT: Final = COMMAND.word("object")
+_ENTRY: Final = COMMAND.offsets["entry"] // 8
+
+
+def function_failure(
+    commands: CommandList, row: int, result: int, workgroup: tuple[int, int, int]
+) -> InternalError:
+    """INTERNAL naming executable, function, workgroup and what the function returned."""
+    words = memoryview(commands.rows).cast("B").cast("i")
+    executable: Any = commands.kept[words[row * COMMAND.size // 4 + _OBJECT]]
+    entry = commands.rows[row * COMMAND.size // 8 + _ENTRY]
+    ordinal = ctypes.c_int32.from_address(entry + ENTRY_POINT["ordinal"]).value
+    name = executable.function_name(ordinal) or f"function {ordinal}"
+    return InternalError(
+        f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
+        f"{row}"
+    )

@@ -1,0 +1,116 @@
+"""Memory that the native walker and Python share, besides the command lists of ``commands.py``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.hal.local import commands
+from jitree.regs.layout import Record
+
+FUNCTIONS: Final = Record(
+    "functions",
+    """
+    i64 memmove
+    i64 memset
+    i64 read
+    i64 write
+    i64 sched_yield
+    """,
+)
+"""Addresses of C library functions: an image refers to nothing by name."""
+
+JOB: Final = Record(
+    "job",
+    """
+    i64 list              # address of the LIST record
+    i64 addresses         # of this submission's operand addresses
+    i64 lengths           # of this submission's operand lengths
+    i64 functions         # of the FUNCTIONS record
+    i64 team              # of the TEAM record, 0 = this thread alone
+    i64 concurrency       # threads that may run workgroups, at most 255
+    i64 local_memory      # of the first thread's local memory
+    i64 local_stride      # bytes from one thread's local memory to the next's
+    i64 shares            # of one SHARE record per row and one more; with a team only
+    i64 failure           # FAILED_*, 0 = none; the others are set by the first failure
+    i64 failed_row
+    i64 failed_code       # what the function returned
+    i64 failed_x          # workgroup, or the counts that cannot be run
+    i64 failed_y
+    i64 failed_z
+    """,
+)
+"""One execution of a command list."""
+
+FAILED_FUNCTION: Final = 1
+"""A function returned another value than zero."""
+FAILED_COUNTS: Final = 2
+"""The workgroup counts of an indirect dispatch are out of range."""
+
+SHARE: Final = Record(
+    "share",
+    """
+    i64 chunk             # number of the row's first chunk in its group
+    i64 chunk_size        # workgroups or bytes
+    i64 begin             # first workgroup or byte that is left to do
+    i64 end
+    i32 count_x           # workgroup counts, read when the group starts
+    i32 count_y
+    i32 count_z
+    i32 reserved
+    """,
+)
+"""How a row is divided: the chunks of all rows between two barriers are numbered in one sequence."""
+
+_TEAM: Final = Record(
+    "team",
+    """
+    i64 job               # what the current group belongs to
+    i64 group_begin       # first row of the group
+    i64 limit             # generation << 32 | chunks of the group
+    i64 generation        # of the last group
+    i64 functions         # address of the FUNCTIONS record
+    i64 workers           # threads beside the one that submits
+    i64 event             # descriptor of the eventfd on which workers park
+    i64 spin_ticks        # how long a worker looks for work before it parks
+    i64 spinning_ticks    # work that is worth sharing while a worker spins
+    i64 parked_ticks      # work that is worth waking workers
+    i64 stop              # 1: workers end
+    """,
+)
+_LINE: Final = 128
+"""Two cache lines: processors fetch them in pairs."""
+TEAM_FIELDS: Final = _TEAM.offsets | {
+    "claimed": _LINE,  # generation << 32 | next chunk
+    "finished": 2 * _LINE,  # chunks of the group that are done
+    "sequence": 3 * _LINE,  # grows with every group
+    "parked": 4 * _LINE,  # workers that wait for a token
+    "busy": 5 * _LINE,  # 1 while a thread uses the team
+}
+"""Byte offsets. What many threads write has lines of its own."""
+TEAM_SIZE: Final = 6 * _LINE
+assert _TEAM.size <= _LINE
+
+BYTES_CHUNK: Final = 256 * 1024
+"""Bytes of a fill or copy that one thread does at a time, at least."""
+CHUNKS_PER_THREAD: Final = 8
+"""More chunks balance better, fewer cost less."""
+BYTES_PER_TICK: Final = 4
+"""Of a copy: about 10 GB/s."""
+
+
+def template_names() -> dict[str, int]:
+    """What ``walk.ll`` calls ``$record.field`` and ``$CONSTANT``."""
+    names = {f"team.{field}": offset for field, offset in TEAM_FIELDS.items()}
+    for prefix, record in (
+        ("job", JOB), ("share", SHARE), ("functions", FUNCTIONS), ("list", commands.LIST),
+        ("command", commands.COMMAND), ("entry", commands.ENTRY_POINT),
+    ):  # fmt: skip
+        names |= {f"{prefix}.{field}": offset for field, offset in record.offsets.items()}
+        names[f"{prefix}.size"] = record.size
+    for constants, keys in (
+        (vars(commands), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
+                         "ENTRY_SEQUENTIAL MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
+        (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK"),
+    ):  # fmt: skip
+        names |= {key: constants[key] for key in keys.split()}
+    return names

@@ -1,0 +1,137 @@
+"""The native walker: one call into machine code executes a whole command list, without the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from array import array
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.dispatch.image import Image
+from jitree.hal.local.commands import CommandList, check_workgroups
+from jitree.hal.local.failure import function_failure
+from jitree.hal.local.walk_layout import FAILED_FUNCTION, FUNCTIONS, JOB, SHARE
+from jitree.regs.memory import address_of, zeroed
+
+_EXECUTE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
+_LOCAL_ALIGNMENT: Final = 64
+_MAXIMUM_CONCURRENCY: Final = 255
+"""The kernels' field is a byte."""
+
+(
+    _LIST, _ADDRESSES, _LENGTHS, _FUNCTIONS, _TEAM, _CONCURRENCY, _LOCAL_MEMORY, _LOCAL_STRIDE, _SHARES,
+    _FAILURE, _FAILED_ROW, _FAILED_CODE, _FAILED_X,
+) = (
+    JOB.word(field)
+    for field in ("list", "addresses", "lengths", "functions", "team", "concurrency", "local_memory",
+                  "local_stride", "shares", "failure", "failed_row", "failed_code", "failed_x")
+)  # fmt: skip
+
+
+def _library_functions() -> array[int]:
+    """A FUNCTIONS record."""
+    library = ctypes.CDLL(None)
+    pointers = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in FUNCTIONS.offsets)
+    return array("q", (pointer.value or 0 for pointer in pointers))
+
+
+FUNCTION_TABLE: Final = _library_functions()
+FUNCTION_TABLE_ADDRESS: Final[int] = FUNCTION_TABLE.buffer_info()[0]
+
+
+class _Job:
+    """A JOB record with the memory that an execution needs; reused by later ones."""
+
+    __slots__ = ("_local", "_shares", "address", "words")
+
+    def __init__(self) -> None:
+        self.words = array("q", bytes(JOB.size))
+        self.words[_FUNCTIONS] = FUNCTION_TABLE_ADDRESS
+        self.address: int = self.words.buffer_info()[0]
+        self._local: npt.NDArray[np.uint8] = zeroed(0)
+        self._shares = array("q")
+
+    def provide_local_memory(self, size: int, threads: int) -> None:
+        stride = -(-size // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
+        if len(self._local) < stride * threads:
+            self._local = zeroed(stride * threads)
+            self.words[_LOCAL_MEMORY] = address_of(self._local)
+        self.words[_LOCAL_STRIDE] = stride
+
+    def provide_shares(self, rows: int) -> None:
+        size = (rows + 1) * SHARE.size
+        if len(self._shares) * 8 < size:
+            self._shares = array("q", bytes(size))
+            self.words[_SHARES] = self._shares.buffer_info()[0]
+
+
+class NativeWalker:
+    """The functions of the walker's image."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._execute = _EXECUTE(image.addresses["execute"])
+        self._estimate = _EXECUTE(image.addresses["estimate"])
+        self._clock = _CLOCK(image.addresses["clock"])
+        self.serve = _SERVE(image.addresses["serve"])
+        """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
+        self._jobs: list[_Job] = []
+
+    def execute(
+        self,
+        commands: CommandList,
+        addresses: array[int],
+        lengths: array[int],
+        team: int = 0,
+        threads: int = 1,
+    ) -> None:
+        """Runs every command; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave.
+
+        ``team`` is the address of a TEAM record of ``threads`` threads with this one; 0 = this one alone.
+        INTERNAL when a function fails, OUT_OF_RANGE for impossible counts of an indirect dispatch.
+        """
+        try:
+            job = self._jobs.pop()
+        except IndexError:
+            job = _Job()
+        words = job.words
+        words[_LIST] = commands.address()
+        words[_ADDRESSES] = addresses.buffer_info()[0]
+        words[_LENGTHS] = lengths.buffer_info()[0]
+        words[_TEAM] = team
+        words[_CONCURRENCY] = min(threads, _MAXIMUM_CONCURRENCY)
+        words[_FAILURE] = 0
+        if commands.most_local_memory:
+            job.provide_local_memory(commands.most_local_memory, threads)
+        if team:
+            job.provide_shares(commands.row_count)
+        failure = self._execute(job.address)
+        if failure:
+            row, result, x, y, z = words[_FAILED_ROW : _FAILED_X + 3]
+            self._jobs.append(job)
+            if failure == FAILED_FUNCTION:
+                raise function_failure(commands, row, result, (x, y, z))
+            check_workgroups(x, y, z)
+        self._jobs.append(job)
+
+    def estimate(self, commands: CommandList, lengths: array[int]) -> int:
+        """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""
+        job = _Job()
+        job.words[_LIST] = commands.address()
+        job.words[_ADDRESSES] = commands.addresses.buffer_info()[0]
+        job.words[_LENGTHS] = lengths.buffer_info()[0]
+        return int(self._estimate(job.address))
+
+    @cached_property
+    def ticks_per_microsecond(self) -> float:
+        """Measured once, in a millisecond."""
+        ticks, start = self._clock(), time.perf_counter_ns()
+        time.sleep(0.001)
+        elapsed = time.perf_counter_ns() - start
+        return max(float(self._clock() - ticks) * 1000 / elapsed, 1.0)

@@ -1,0 +1,442 @@
+; Sharing a command list among the threads of a team. Names behind a dollar sign are filled in by walk_image.py.
+;
+; run_shared(job, team)  what the submitting thread does
+; serve(team, worker)    what a worker thread does until it is stopped
+
+declare i64 @enter_kernels()
+declare void @leave_kernels(i64)
+declare void @pause()
+declare i64 @ticks()
+declare void @prepare(ptr, ptr, ptr)
+declare void @run_span(ptr, ptr, ptr, i64, i64, i64)
+declare double @estimate_share(ptr, ptr, ptr)
+
+; Group by group: rows between two barriers may run together.
+define void @run_shared(ptr %job, ptr %team) {
+start:
+  %list.at = getelementptr i8, ptr %job, i64 $job.list
+  %list = load ptr, ptr %list.at
+  %rows.at = getelementptr i8, ptr %list, i64 $list.rows
+  %rows = load ptr, ptr %rows.at
+  %count.at = getelementptr i8, ptr %list, i64 $list.row_count
+  %count = load i64, ptr %count.at
+  %bytes = mul i64 %count, $command.size
+  %last = getelementptr i8, ptr %rows, i64 %bytes
+  %failure.at = getelementptr i8, ptr %job, i64 $job.failure
+  br label %group
+group:
+  %begin = phi ptr [ %rows, %start ], [ %behind, %ran ]
+  %more = icmp ult ptr %begin, %last
+  br i1 %more, label %scan, label %done
+scan:
+  %end = phi ptr [ %begin, %group ], [ %following, %inside ]
+  %within = icmp ult ptr %end, %last
+  br i1 %within, label %look, label %found
+look:
+  %kind = load i32, ptr %end
+  %barrier = icmp eq i32 %kind, $KIND_BARRIER
+  br i1 %barrier, label %found, label %inside
+inside:
+  %following = getelementptr i8, ptr %end, i64 $command.size
+  br label %scan
+found:
+  call void @run_group(ptr %job, ptr %team, ptr %begin, ptr %end)
+  %failure = load atomic i64, ptr %failure.at monotonic, align 8
+  %failed = icmp ne i64 %failure, 0
+  br i1 %failed, label %done, label %ran
+ran:
+  %behind = getelementptr i8, ptr %end, i64 $command.size
+  br label %group
+done:
+  ret void
+}
+
+define internal void @run_group(ptr %job, ptr %team, ptr %begin, ptr %end) {
+start:
+  %shares.at = getelementptr i8, ptr %job, i64 $job.shares
+  %shares = load ptr, ptr %shares.at
+  %failure.at = getelementptr i8, ptr %job, i64 $job.failure
+  br label %estimate
+estimate:
+  %row = phi ptr [ %begin, %start ], [ %row.next, %estimated ]
+  %share = phi ptr [ %shares, %start ], [ %share.next, %estimated ]
+  %total = phi double [ 0.0, %start ], [ %total.next, %estimated ]
+  %more = icmp ult ptr %row, %end
+  br i1 %more, label %one, label %decide
+one:
+  call void @prepare(ptr %job, ptr %row, ptr %share)
+  call void @try_first(ptr %job, ptr %row, ptr %share)
+  %left = call double @estimate_share(ptr %job, ptr %row, ptr %share)
+  %failure = load atomic i64, ptr %failure.at monotonic, align 8
+  %failed = icmp ne i64 %failure, 0
+  br i1 %failed, label %done, label %estimated
+estimated:
+  %total.next = fadd double %total, %left
+  %row.next = getelementptr i8, ptr %row, i64 $command.size
+  %share.next = getelementptr i8, ptr %share, i64 $share.size
+  br label %estimate
+
+decide:
+  %parked.at = getelementptr i8, ptr %team, i64 $team.parked
+  %parked = load atomic i64, ptr %parked.at monotonic, align 64
+  %workers.at = getelementptr i8, ptr %team, i64 $team.workers
+  %workers = load i64, ptr %workers.at
+  %asleep = icmp uge i64 %parked, %workers
+  %spinning.at = getelementptr i8, ptr %team, i64 $team.spinning_ticks
+  %parked_ticks.at = getelementptr i8, ptr %team, i64 $team.parked_ticks
+  %ticks.at = select i1 %asleep, ptr %parked_ticks.at, ptr %spinning.at
+  %ticks = load i64, ptr %ticks.at
+  %threshold = uitofp i64 %ticks to double
+  %worth = fcmp oge double %total, %threshold
+  br i1 %worth, label %divide, label %inline
+
+divide:
+  %chunks = call i64 @divide(ptr %job, ptr %team, ptr %begin, ptr %end)
+  %several = icmp ugt i64 %chunks, 1
+  %fits = icmp ult i64 %chunks, 2147483648
+  %shared = and i1 %several, %fits
+  br i1 %shared, label %post, label %inline
+post:
+  call void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks)
+  call void @claim_chunks(ptr %team, i64 0)
+  call void @wait_for_chunks(ptr %team, i64 %chunks)
+  br label %done
+
+inline:
+  br label %next
+next:
+  %row2 = phi ptr [ %begin, %inline ], [ %row2.next, %ran ]
+  %share2 = phi ptr [ %shares, %inline ], [ %share2.next, %ran ]
+  %more2 = icmp ult ptr %row2, %end
+  br i1 %more2, label %body, label %done
+body:
+  %from.at = getelementptr i8, ptr %share2, i64 $share.begin
+  %from = load i64, ptr %from.at
+  %to.at = getelementptr i8, ptr %share2, i64 $share.end
+  %to = load i64, ptr %to.at
+  call void @run_span(ptr %job, ptr %row2, ptr %share2, i64 0, i64 %from, i64 %to)
+  %failure2 = load atomic i64, ptr %failure.at monotonic, align 8
+  %failed2 = icmp ne i64 %failure2, 0
+  br i1 %failed2, label %done, label %ran
+ran:
+  %row2.next = getelementptr i8, ptr %row2, i64 $command.size
+  %share2.next = getelementptr i8, ptr %share2, i64 $share.size
+  br label %next
+done:
+  ret void
+}
+
+; Runs the first workgroup of a function that has never been run, so that its cost is known.
+define internal void @try_first(ptr %job, ptr %row, ptr %share) {
+  %kind = load i32, ptr %row
+  %dispatch = icmp uge i32 %kind, $KIND_DISPATCH
+  br i1 %dispatch, label %look, label %done
+look:
+  %entry.at = getelementptr i8, ptr %row, i64 $command.entry
+  %entry = load ptr, ptr %entry.at
+  %cost.at = getelementptr i8, ptr %entry, i64 $entry.cost
+  %cost = load atomic i64, ptr %cost.at monotonic, align 8
+  %unknown = icmp eq i64 %cost, 0
+  %units.at = getelementptr i8, ptr %share, i64 $share.end
+  %units = load i64, ptr %units.at
+  %several = icmp ugt i64 %units, 1
+  %try = and i1 %unknown, %several
+  br i1 %try, label %run, label %done
+run:
+  call void @run_span(ptr %job, ptr %row, ptr %share, i64 0, i64 0, i64 1)
+  %begin.at = getelementptr i8, ptr %share, i64 $share.begin
+  store i64 1, ptr %begin.at
+  br label %done
+done:
+  ret void
+}
+
+; Numbers the chunks of a group; returns how many there are.
+define internal i64 @divide(ptr %job, ptr %team, ptr %begin, ptr %end) {
+start:
+  %shares.at = getelementptr i8, ptr %job, i64 $job.shares
+  %shares = load ptr, ptr %shares.at
+  %workers.at = getelementptr i8, ptr %team, i64 $team.workers
+  %workers = load i64, ptr %workers.at
+  %threads = add i64 %workers, 1
+  %pieces = mul i64 %threads, $CHUNKS_PER_THREAD
+  br label %next
+next:
+  %row = phi ptr [ %begin, %start ], [ %row.next, %numbered ]
+  %share = phi ptr [ %shares, %start ], [ %share.next, %numbered ]
+  %chunks = phi i64 [ 0, %start ], [ %chunks.next, %numbered ]
+  %chunk.at = getelementptr i8, ptr %share, i64 $share.chunk
+  store i64 %chunks, ptr %chunk.at
+  %more = icmp ult ptr %row, %end
+  br i1 %more, label %body, label %done
+body:
+  %from.at = getelementptr i8, ptr %share, i64 $share.begin
+  %from = load i64, ptr %from.at
+  %to.at = getelementptr i8, ptr %share, i64 $share.end
+  %to = load i64, ptr %to.at
+  %units = sub i64 %to, %from
+  %rounded = add i64 %units, %pieces
+  %rounded1 = sub i64 %rounded, 1
+  %even = udiv i64 %rounded1, %pieces
+  %kind = load i32, ptr %row
+  %dispatch = icmp uge i32 %kind, $KIND_DISPATCH
+  br i1 %dispatch, label %groups, label %bytes
+bytes:
+  %lines = add i64 %even, 63
+  %aligned = and i64 %lines, -64
+  %small = icmp ult i64 %aligned, $BYTES_CHUNK
+  %byte_size = select i1 %small, i64 $BYTES_CHUNK, i64 %aligned
+  br label %numbered
+groups:
+  %entry.at = getelementptr i8, ptr %row, i64 $command.entry
+  %entry = load ptr, ptr %entry.at
+  %flags.at = getelementptr i8, ptr %entry, i64 $entry.flags
+  %flags = load i32, ptr %flags.at
+  %sequential_bit = and i32 %flags, $ENTRY_SEQUENTIAL
+  %sequential = icmp ne i32 %sequential_bit, 0
+  %group_size = select i1 %sequential, i64 %units, i64 %even
+  br label %numbered
+numbered:
+  %size0 = phi i64 [ %byte_size, %bytes ], [ %group_size, %groups ]
+  %empty = icmp eq i64 %size0, 0
+  %size = select i1 %empty, i64 1, i64 %size0
+  %size.at = getelementptr i8, ptr %share, i64 $share.chunk_size
+  store i64 %size, ptr %size.at
+  %up = add i64 %units, %size
+  %up1 = sub i64 %up, 1
+  %count = udiv i64 %up1, %size
+  %chunks.next = add i64 %chunks, %count
+  %row.next = getelementptr i8, ptr %row, i64 $command.size
+  %share.next = getelementptr i8, ptr %share, i64 $share.size
+  br label %next
+done:
+  ret i64 %chunks
+}
+
+; Opens a group for the team and wakes as many workers as there are chunks for.
+define internal void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks) {
+start:
+  %tokens = alloca i64
+  %job.at = getelementptr i8, ptr %team, i64 $team.job
+  store ptr %job, ptr %job.at
+  %begin.at = getelementptr i8, ptr %team, i64 $team.group_begin
+  store ptr %begin, ptr %begin.at
+  %finished.at = getelementptr i8, ptr %team, i64 $team.finished
+  store atomic i64 0, ptr %finished.at monotonic, align 64
+  %generation.at = getelementptr i8, ptr %team, i64 $team.generation
+  %generation = load i64, ptr %generation.at
+  %grown = add i64 %generation, 1
+  %wrapped = and i64 %grown, 4294967295
+  store i64 %wrapped, ptr %generation.at
+  %high = shl i64 %wrapped, 32
+  %limit = or i64 %high, %chunks
+  %limit.at = getelementptr i8, ptr %team, i64 $team.limit
+  store atomic i64 %limit, ptr %limit.at release, align 8
+  %claimed.at = getelementptr i8, ptr %team, i64 $team.claimed
+  store atomic i64 %high, ptr %claimed.at release, align 64
+  %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
+  %sequence = atomicrmw add ptr %sequence.at, i64 1 seq_cst
+  %parked.at = getelementptr i8, ptr %team, i64 $team.parked
+  %useful = sub i64 %chunks, 1
+  br label %take
+take:
+  %parked = load atomic i64, ptr %parked.at seq_cst, align 64
+  %few = icmp ult i64 %parked, %useful
+  %count = select i1 %few, i64 %parked, i64 %useful
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %done, label %try
+try:
+  %rest = sub i64 %parked, %count
+  %swap = cmpxchg ptr %parked.at, i64 %parked, i64 %rest seq_cst seq_cst
+  %taken = extractvalue { i64, i1 } %swap, 1
+  br i1 %taken, label %wake, label %take
+wake:
+  store i64 %count, ptr %tokens
+  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
+  %functions = load ptr, ptr %functions.at
+  %write.at = getelementptr i8, ptr %functions, i64 $functions.write
+  %write = load ptr, ptr %write.at
+  %event.at = getelementptr i8, ptr %team, i64 $team.event
+  %event = load i32, ptr %event.at
+  %written = call i64 %write(i32 %event, ptr %tokens, i64 8)
+  br label %done
+done:
+  ret void
+}
+
+; Takes chunks of the open group until there are none. A claim is valid only together with a limit of the same
+; generation; while a valid claim is not finished the group stays open, so what it refers to stays as it is.
+define internal void @claim_chunks(ptr %team, i64 %worker) {
+start:
+  %claimed.at = getelementptr i8, ptr %team, i64 $team.claimed
+  %limit.at = getelementptr i8, ptr %team, i64 $team.limit
+  %job.at = getelementptr i8, ptr %team, i64 $team.job
+  %begin.at = getelementptr i8, ptr %team, i64 $team.group_begin
+  %finished.at = getelementptr i8, ptr %team, i64 $team.finished
+  br label %claim
+claim:
+  %ours = phi i64 [ -1, %start ], [ %generation, %finish ]
+  %row0 = phi ptr [ null, %start ], [ %row, %finish ]
+  %share0 = phi ptr [ null, %start ], [ %share, %finish ]
+  %claim.word = atomicrmw add ptr %claimed.at, i64 1 acq_rel
+  %limit = load atomic i64, ptr %limit.at acquire, align 8
+  %generation = lshr i64 %claim.word, 32
+  %limit.generation = lshr i64 %limit, 32
+  %chunk = and i64 %claim.word, 4294967295
+  %limit.chunks = and i64 %limit, 4294967295
+  %current = icmp eq i64 %generation, %limit.generation
+  %exists = icmp ult i64 %chunk, %limit.chunks
+  %valid = and i1 %current, %exists
+  br i1 %valid, label %group, label %done
+group:
+  %job = load ptr, ptr %job.at
+  %same = icmp eq i64 %generation, %ours
+  br i1 %same, label %search, label %restart
+restart:
+  %begin = load ptr, ptr %begin.at
+  %shares.at = getelementptr i8, ptr %job, i64 $job.shares
+  %shares = load ptr, ptr %shares.at
+  br label %search
+search:
+  %row = phi ptr [ %row0, %group ], [ %begin, %restart ], [ %row.next, %step ]
+  %share = phi ptr [ %share0, %group ], [ %shares, %restart ], [ %share.next, %step ]
+  %share.next = getelementptr i8, ptr %share, i64 $share.size
+  %next_chunk.at = getelementptr i8, ptr %share.next, i64 $share.chunk
+  %next_chunk = load i64, ptr %next_chunk.at
+  %behind = icmp ule i64 %next_chunk, %chunk
+  br i1 %behind, label %step, label %found
+step:
+  %row.next = getelementptr i8, ptr %row, i64 $command.size
+  br label %search
+found:
+  %failure.at = getelementptr i8, ptr %job, i64 $job.failure
+  %failure = load atomic i64, ptr %failure.at monotonic, align 8
+  %failed = icmp ne i64 %failure, 0
+  br i1 %failed, label %finish, label %run
+run:
+  %first_chunk.at = getelementptr i8, ptr %share, i64 $share.chunk
+  %first_chunk = load i64, ptr %first_chunk.at
+  %size.at = getelementptr i8, ptr %share, i64 $share.chunk_size
+  %size = load i64, ptr %size.at
+  %from.at = getelementptr i8, ptr %share, i64 $share.begin
+  %from = load i64, ptr %from.at
+  %to.at = getelementptr i8, ptr %share, i64 $share.end
+  %to = load i64, ptr %to.at
+  %number = sub i64 %chunk, %first_chunk
+  %offset = mul i64 %number, %size
+  %first = add i64 %from, %offset
+  %last0 = add i64 %first, %size
+  %short = icmp ult i64 %to, %last0
+  %last = select i1 %short, i64 %to, i64 %last0
+  call void @run_span(ptr %job, ptr %row, ptr %share, i64 %worker, i64 %first, i64 %last)
+  br label %finish
+finish:
+  %before = atomicrmw add ptr %finished.at, i64 1 acq_rel
+  br label %claim
+done:
+  ret void
+}
+
+define internal void @wait_for_chunks(ptr %team, i64 %chunks) {
+start:
+  %finished.at = getelementptr i8, ptr %team, i64 $team.finished
+  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
+  %functions = load ptr, ptr %functions.at
+  %yield.at = getelementptr i8, ptr %functions, i64 $functions.sched_yield
+  %yield = load ptr, ptr %yield.at
+  br label %look
+look:
+  %turn = phi i64 [ 0, %start ], [ %turn.next, %wait ], [ %turn.next, %give_way ]
+  %finished = load atomic i64, ptr %finished.at acquire, align 64
+  %all = icmp uge i64 %finished, %chunks
+  br i1 %all, label %done, label %more
+more:
+  %turn.next = add i64 %turn, 1
+  %low = and i64 %turn.next, 1023
+  %often = icmp eq i64 %low, 0
+  br i1 %often, label %give_way, label %wait
+wait:
+  call void @pause()
+  br label %look
+give_way:
+  %yielded = call i32 %yield()
+  br label %look
+done:
+  ret void
+}
+
+define void @serve(ptr %team, i64 %worker) {
+start:
+  %token = alloca i64
+  %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
+  %parked.at = getelementptr i8, ptr %team, i64 $team.parked
+  %stop.at = getelementptr i8, ptr %team, i64 $team.stop
+  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
+  %functions = load ptr, ptr %functions.at
+  %read.at = getelementptr i8, ptr %functions, i64 $functions.read
+  %read = load ptr, ptr %read.at
+  %event.at = getelementptr i8, ptr %team, i64 $team.event
+  %event = load i32, ptr %event.at
+  %spin.at = getelementptr i8, ptr %team, i64 $team.spin_ticks
+  br label %look
+look:
+  %seen = phi i64 [ -1, %start ], [ %sequence, %work ], [ %seen, %awake ], [ %seen, %withdrawn ]
+  %since = call i64 @ticks()
+  br label %spin
+spin:
+  %turn = phi i64 [ 0, %look ], [ %turn.next, %again ]
+  %sequence = load atomic i64, ptr %sequence.at acquire, align 64
+  %news = icmp ne i64 %sequence, %seen
+  br i1 %news, label %work, label %idle
+work:
+  %mode = call i64 @enter_kernels()
+  call void @claim_chunks(ptr %team, i64 %worker)
+  call void @leave_kernels(i64 %mode)
+  br label %look
+idle:
+  %stop = load atomic i64, ptr %stop.at acquire, align 8
+  %stopped = icmp ne i64 %stop, 0
+  br i1 %stopped, label %done, label %wait
+wait:
+  %now = call i64 @ticks()
+  %waited = sub i64 %now, %since
+  %patience = load i64, ptr %spin.at
+  %long = icmp uge i64 %waited, %patience
+  %turn.next = add i64 %turn, 1
+  %many = icmp ugt i64 %turn.next, 100000
+  %tired = or i1 %long, %many
+  br i1 %tired, label %park, label %again
+again:
+  call void @pause()
+  br label %spin
+
+; A worker that is counted as parked is owed a token by whoever takes it off the count.
+park:
+  %others = atomicrmw add ptr %parked.at, i64 1 seq_cst
+  %sequence2 = load atomic i64, ptr %sequence.at seq_cst, align 64
+  %news2 = icmp ne i64 %sequence2, %seen
+  br i1 %news2, label %withdraw, label %sleep
+withdraw:
+  %parked = load atomic i64, ptr %parked.at seq_cst, align 64
+  %taken = icmp eq i64 %parked, 0
+  br i1 %taken, label %sleep, label %try
+try:
+  %fewer = sub i64 %parked, 1
+  %swap = cmpxchg ptr %parked.at, i64 %parked, i64 %fewer seq_cst seq_cst
+  %ok = extractvalue { i64, i1 } %swap, 1
+  br i1 %ok, label %withdrawn, label %withdraw
+withdrawn:
+  br label %look
+sleep:
+  %got = call i64 %read(i32 %event, ptr %token, i64 8)
+  %whole = icmp eq i64 %got, 8
+  br i1 %whole, label %awake, label %interrupted
+interrupted:
+  %stop2 = load atomic i64, ptr %stop.at acquire, align 8
+  %stopped2 = icmp ne i64 %stop2, 0
+  br i1 %stopped2, label %done, label %sleep
+awake:
+  br label %look
+done:
+  ret void
+}
