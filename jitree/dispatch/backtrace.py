@@ -47,7 +47,9 @@ def annotate(error: BaseException, machine: Machine) -> None:
 
 def _native_callee(machine: Machine) -> str | None:
     """The native function that the instruction at the machine's pc calls."""
+    if machine.frame == 0:  # failed before the program began
+        return None
     code, pc = machine.code, machine.pc
-    if machine.frame == 0 or code[pc] != _CALL_IMPORT or machine.module.sites[code[pc + 2]] is None:
+    if code[pc] != _CALL_IMPORT or machine.module.sites[code[pc + 2]] is None:
         return None
     return machine.module.module.imports[code[pc + 3]].full_name

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine, create_engine
-from jitree.dispatch.function import BytecodeFunction, Function
+from jitree.dispatch.function import Function
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.linking import (
     BytecodeInstance,
@@ -102,19 +102,13 @@ class Context:
         self._instances.append(instance)
         check_dependencies(module, present)
         instance.link(self)
-        self._adopt(instance)
         self._run_if_present(instance, INIT)
 
     def _instantiate(self, module: ModuleLike) -> ModuleInstance:
         if isinstance(module, BytecodeModule):
-            return BytecodeInstance(module, self.table, len(self._instances))
+            return BytecodeInstance(module, self.table, len(self._instances), self.invoker.functions)
         module.register_types(self.ref_types)
         return NativeInstance(module, module.create_state(self))
-
-    def _adopt(self, instance: ModuleInstance) -> None:
-        if isinstance(instance, BytecodeInstance):
-            for record in instance.record.functions:
-                self.invoker.functions[record.address] = record
 
     def _remove(self, first: int) -> None:
         """Tears down the modules from a position on, last first. Failures of ``__deinit`` are ignored: nobody
@@ -129,9 +123,14 @@ class Context:
         self.table.drain_deferred()
 
     def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
-        function = instance.function(name) if isinstance(instance, BytecodeInstance) else None
+        function = self._exported(instance, name) if isinstance(instance, BytecodeInstance) else None
         if function is not None:
             self.invoker.invoke(function, arguments)
+
+    def _exported(self, instance: ModuleInstance, name: str) -> Function | None:
+        """A function of a module, its host's record known to the frames that return to it."""
+        function = instance.function(name)
+        return function
 
     def resolve(self, item: Import) -> Target | None:
         """What an import calls. NOT_FOUND unless it is optional, INVALID_ARGUMENT for a name without a dot,
@@ -167,13 +166,11 @@ class Context:
         if instance is None:
             names = ", ".join(module.name for module in self.modules) or "none"
             raise NotFoundError(f"no module '{module_name}' is registered; registered are: {names}")
-        function = instance.function(name)
+        function = self._exported(instance, name)
         if function is None:
             raise NotFoundError(
                 f"no function '{name}' exported by module '{module_name}'; it exports {_candidates(instance)}"
             )
-        if isinstance(function, BytecodeFunction):
-            self.invoker.functions[function.host.address] = function.host
         return function
 
     def invoke(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
@@ -214,13 +211,13 @@ class Context:
             for instance in self._instances:
                 copy: ModuleInstance
                 if isinstance(instance, BytecodeInstance):
-                    copy = BytecodeInstance(instance.module, self.table, len(other._instances))
+                    position, records = len(other._instances), other.invoker.functions
+                    copy = BytecodeInstance(instance.module, self.table, position, records)
                     copy.record.copy_globals(instance.record, self.table)
                 else:
                     copy = NativeInstance(instance.module, instance.module.fork_state(instance.state, other))
                 other._instances.append(copy)
                 copy.link(other)
-                other._adopt(copy)
             other._frozen = self._frozen
             other.notify(Signal.FORK)
             return other

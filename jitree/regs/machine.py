@@ -224,6 +224,8 @@ class Machine:
         word = pc
         for frame in range(self.frame, 0, -FRAME_WORDS):
             yield self.functions[self.frames[frame + _FUNCTION]], word
+            if frame == FRAME_WORDS:
+                return
             caller = self.functions[self.frames[frame - FRAME_WORDS + _FUNCTION]]
             word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
 
