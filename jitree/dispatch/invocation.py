@@ -55,7 +55,6 @@ class Invoker:
         """No more calls."""
         self.closed = True
         self._idle.clear()
-        self.functions.clear()
 
     # -- synchronous ---------------------------------------------------------------------------------
 

@@ -39,10 +39,15 @@ def _is_nullary(cconv: str) -> bool:
 class BytecodeInstance:
     """A compiled module and its :class:`ModuleRecord`."""
 
-    def __init__(self, module: BytecodeModule, table: HandleTable, index: int) -> None:
+    def __init__(
+        self, module: BytecodeModule, table: HandleTable, index: int, records: dict[int, FunctionRecord]
+    ) -> None:
+        """``index`` is its position in the context, whose function records by address are ``records``."""
         self.module = module
         self.record = ModuleRecord(module.module, module.program, table, index)
         self._table = table
+        self._records = records
+        records.update((record.address, record) for record in self.record.functions)
         self._functions: dict[str, BytecodeFunction] = {}
 
     def target(self, name: str, cconv: str | None) -> FunctionRecord | None:
@@ -62,6 +67,7 @@ class BytecodeInstance:
                 return None
             function = BytecodeFunction(self.module, name, self.record.functions[export.ordinal])
             self._functions[name] = function
+            self._records[function.host.address] = function.host
         return function
 
     def link(self, context: Context) -> None:
@@ -100,7 +106,11 @@ class BytecodeInstance:
 
     def free(self) -> None:
         self.record.release(self._table)
+        for function in self._functions.values():
+            del self._records[function.host.address]
         self._functions.clear()
+        for record in self.record.functions:
+            del self._records[record.address]
 
 
 def _convention(function: FunctionRecord) -> str:
