@@ -6,6 +6,7 @@ instruction takes. In lists that mix banks a pair shows as its low register.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -50,6 +51,9 @@ _TEMPLATES: Final[tuple[tuple[str, str], ...]] = (
     ("print", "{message}({values})"),
 )
 """(mnemonic, or its beginning when it ends in a dot; operands). Others list their inputs in table order."""
+
+_QUIET_NAN32: Final = 0x7FC00000
+_QUIET_NAN64: Final = 0x7FF8000000000000
 
 _EXACT = {name: text for name, text in _TEMPLATES if not name.endswith(".")}
 _FAMILIES = tuple((name, text) for name, text in _TEMPLATES if name.endswith("."))
@@ -170,9 +174,9 @@ class Disassembler:
         if kind == "imm.func":
             return self._callee(value)
         if kind == "imm.f32":
-            return f"{value:.9g}"
+            return _float_text(value, "<I", "<f", ".9g", _QUIET_NAN32)
         if kind == "imm.f64":
-            return f"{value:.17g}"
+            return _float_text(value, "<Q", "<d", ".17g", _QUIET_NAN64)
         if kind == "target":
             return _block(value, blocks)
         if kind == "remap":
@@ -220,6 +224,17 @@ class Disassembler:
         if row.mnemonic == "const.ref.rodata" and values["segment"] < len(self.module.rodata):
             return f"  // {len(self.module.rodata[values['segment']].data)}b"
         return ""
+
+
+def _float_text(bits: int, integer: str, real: str, digits: str, quiet_nan: int) -> str:
+    """Digits that read back as the same value; the bits of an unusual NaN."""
+    value: float = struct.unpack(real, struct.pack(integer, bits))[0]
+    if value == value:
+        return format(value, digits)
+    sign_bit = 1 << (8 * struct.calcsize(integer) - 1)
+    if bits & ~sign_bit != quiet_nan:
+        return f"0x{bits:X}"
+    return "-nan" if bits & sign_bit else "nan"
 
 
 def _template(row: Instruction) -> str:

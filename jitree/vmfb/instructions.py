@@ -30,7 +30,7 @@ Moves = tuple[tuple[int, int], ...]
 class Record:
     """An instruction as it stands in a function body.
 
-    ``operands`` follow the table's row: int for registers, literals, ordinals and targets (float for float
+    ``operands`` follow the table's row: int for registers, literals, ordinals and targets (the bits of float
     literals), bytes for a string, a tuple of ints for a list, a tuple of pairs for a remap, a tuple of
     (target, remap) for a case table.
     """
@@ -88,7 +88,7 @@ def _case_table(body: bytes, at: int) -> tuple[tuple[tuple[int, Moves], ...], in
 _U16, _U32 = _scalar("<H"), _scalar("<I")
 _READERS: Final[dict[str, _Reader]] = {
     "r.i32": _U16, "r.f32": _U16, "r.i64": _U16, "r.f64": _U16, "r.ref": _U16,
-    "imm.i32": _scalar("<i"), "imm.i64": _scalar("<q"), "imm.f32": _scalar("<f"), "imm.f64": _scalar("<d"),
+    "imm.i32": _scalar("<i"), "imm.i64": _scalar("<q"), "imm.f32": _U32, "imm.f64": _scalar("<Q"),
     "imm.func": _U32, "imm.gbyte": _U32, "imm.gref": _U32, "imm.rodata": _U32, "imm.type": _U32,
     "target": _U32, "string": _string, "remap": _remap, "case_table": _case_table, "list.segment": _list,
     "list.any": _list, "list.i32": _list, "list.i64": _list, "list.f32": _list, "list.f64": _list,

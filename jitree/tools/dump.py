@@ -1,0 +1,130 @@
+"""``jitree dump``: shows what a module file holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from jitree.errors import NotFoundError, StatusError
+from jitree.tools.dump_json import flatbuffer_json
+from jitree.tools.dump_metadata import metadata_lines
+from jitree.tools.dump_summary import summary_lines
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.vmfb.archive import Archive
+from jitree.vmfb.disassemble import Disassembler, OffsetColumn, hexadecimal_offsets, no_offsets
+from jitree.vmfb.module import read_module
+from jitree.vmfb.schema import Function, Module
+
+_STANDARD_INPUT: Final = "-"
+
+FLAGS: Final = FlagSet(
+    command="dump",
+    summary="shows what a compiled module holds",
+    flags=(
+        Flag(
+            "output",
+            Kind.STRING,
+            "all",
+            "'all': metadata and disassembly.\n"
+            "'metadata': tables and sizes. 'disassembly': the bytecode of functions.\n"
+            "'flatbuffer-binary', 'flatbuffer-json': the module's FlatBuffer.\n"
+            "'summary': versions, targets, parameters needed, and a Python stub of the exports.",
+            ("all", "metadata", "disassembly", "flatbuffer-binary", "flatbuffer-json", "summary"),
+        ),
+        Flag("pretty", Kind.BOOLEAN, False, "Indents JSON."),
+        Flag("function", Kind.STRING, "", "Name or ordinal of the one function to disassemble."),
+        Flag("bytecode_offsets", Kind.BOOLEAN, False, "Byte offset in its function before each line."),
+        Flag("module", Kind.STRING, "", "The file (also without the flag's name); '-' is standard input."),
+        Flag("verbose", Kind.BOOLEAN, False, "Shows the Python traceback of a failure."),
+    ),
+    positional="module",
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; raises StatusError for a file that cannot be read or a function that is not there.
+    A damaged function body shows as far as it goes, and its error follows all output."""
+    if "--help" in arguments:
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    flags = parse_flags(arguments, FLAGS)
+    path = flags.text("module")
+    if not path:
+        print("Syntax: jitree dump [--output=...] module.vmfb", file=sys.stderr)
+        return 1
+    archive = (
+        Archive.open(sys.stdin.buffer.read(), "<stdin>") if path == _STANDARD_INPUT else Archive.open(path)
+    )
+    if flags.text("output") == "flatbuffer-binary":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(archive.flatbuffer)
+        return 0
+    if flags.text("output") == "flatbuffer-json":
+        sys.stdout.writelines(flatbuffer_json(archive, pretty=flags.boolean("pretty")))
+        return 0
+    _print(_lines(read_module(archive), flags))
+    return 0
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def _lines(module: Module, flags: Flags) -> Iterator[str]:
+    output = flags.text("output")
+    if output == "summary":
+        yield from summary_lines(module)
+        return
+    if output in ("all", "metadata"):
+        yield from metadata_lines(module)
+        yield ""
+    if output in ("all", "disassembly"):
+        # `--function` selects from a disassembly that was asked for; `all` means all.
+        selected = select_functions(module, flags.text("function") if output == "disassembly" else "")
+        column = hexadecimal_offsets if flags.boolean("bytecode_offsets") else no_offsets
+        yield from disassembly_lines(module, selected, column)
+
+
+def select_functions(module: Module, text: str) -> tuple[Function, ...]:
+    """The functions of a name or ordinal; all of them for empty text. NOT_FOUND if there is none."""
+    if not text:
+        return module.functions
+    found = [function for function in module.functions if _answers_to(module, function, text)]
+    if not found:
+        names = ", ".join(sorted(export.name for export in module.exports))
+        raise NotFoundError(
+            f"no function `{text}` in the module; it exports {names or 'nothing'} and has "
+            f"{len(module.functions)} functions, which can be named by ordinal"
+        )
+    return tuple(found)
+
+
+def _answers_to(module: Module, function: Function, text: str) -> bool:
+    if text == str(function.ordinal) or text == module.function_name(function.ordinal):
+        return True
+    return any(export.name == text and export.ordinal == function.ordinal for export in module.exports)
+
+
+def disassembly_lines(
+    module: Module, functions: Sequence[Function], column: OffsetColumn = no_offsets
+) -> Iterator[str]:
+    """Declarations and the text of functions; the first damage found is raised behind all of them."""
+    yield f"vm.module @{module.name} version {module.version}"
+    yield from (f"vm.type {name}" for name in module.types)
+    for entry in module.imports:
+        optional = "optional " if entry.optional else ""
+        yield f'vm.import {optional}@{entry.full_name} cconv "{entry.cconv or ""}"'
+    for index, segment in enumerate(module.rodata):
+        yield f"vm.rodata[{index}] = {segment.data.hex().upper()}"
+    disassembler = Disassembler(module)
+    damage: StatusError | None = None
+    for function in functions:
+        yield ""
+        try:
+            yield from disassembler.function(function, column)
+        except StatusError as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
