@@ -121,7 +121,7 @@ def _add(call: Call) -> int:
     """target[i] = source[i] + constant for the i-th 32-bit word of each workgroup."""
     source, target = (binding.view("<u4") for binding in call.bindings)
     if call.index < len(target):
-        target[call.index] = source[call.index] + np.uint32(call.constants[0])
+        target[call.index] = (int(source[call.index]) + call.constants[0]) & 0xFFFFFFFF
     return 0
 
 

@@ -176,13 +176,13 @@ def test_parking_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_work_goes_to_workers(registry: DriverRegistry, threads: int) -> None:
     with registry.create_device(f"local-task://?threads={threads}") as device:
         assert isinstance(device, TaskDevice)
-        assert thread_count("jitree-worker") == 0
+        assert thread_count("jitree-queue") == 0
         buffer, done = allocate(device, LARGE), Fence.create(device)
         device.queue_fill(-1, None, done, buffer, 0, LARGE, 3, 1)
         finish(done)
         assert (buffer.host_array() == 3).all()
-        assert 1 <= thread_count("jitree-worker") <= threads
-    assert thread_count("jitree-worker") == 0
+        assert 1 <= thread_count("jitree-queue") <= threads
+    assert thread_count("jitree-queue") == 0
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:

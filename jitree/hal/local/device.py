@@ -331,7 +331,7 @@ class LocalDevice(Device):
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
         work = partial(self._execute, queue_affinity, commands, addresses, lengths, kept)
-        cost = self._cost(commands, lengths)
+        cost = self._cost(queue_affinity, commands, lengths)
         self._submit(queue_affinity, "execute", wait, signal, work, cost)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
@@ -369,9 +369,12 @@ class LocalDevice(Device):
     def _queue(self, affinity: int) -> Queue:
         """The queue of the lowest bit of the affinity."""
         queues = self._queues
-        return queues[0] if len(queues) == 1 else queues[lowest_queue(affinity) % len(queues)]
+        return queues[0] if len(queues) == 1 else queues[self._queue_index(affinity)]
 
-    def _cost(self, commands: CommandList, lengths: array[int]) -> int:
+    def _queue_index(self, affinity: int) -> int:
+        return lowest_queue(affinity) % len(self._queues)
+
+    def _cost(self, queue_affinity: int, commands: CommandList, lengths: array[int]) -> int:
         """Nanoseconds that a command list may take, as far as the device wants to know."""
         return 0
 

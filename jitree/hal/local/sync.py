@@ -6,6 +6,7 @@ from array import array
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal.driver import DeviceOptions
+from jitree.hal.local import walk
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
@@ -29,8 +30,6 @@ class SyncDevice(LocalDevice):
         lengths: array[int],
         kept: tuple[object, ...],
     ) -> None:
-        from jitree.hal.local import walk
-
         walk.execute(commands, addresses, lengths)
 
 

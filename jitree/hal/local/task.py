@@ -9,13 +9,14 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from jitree.errors import StatusError
+from jitree.errors import ResourceExhaustedError, StatusError
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
-from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread
-from jitree.hal.local.topology import TaskParameters, Topology, parse_parameters
+from jitree.hal.local.queue import Operation, Queue, run_on_this_thread
+from jitree.hal.local.team import Team
+from jitree.hal.local.topology import TaskParameters, Topology, available_processors, parse_parameters
 from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import Profiler
 
@@ -45,16 +46,21 @@ class WorkerExecutor:
 
 
 class TaskDevice(LocalDevice):
+    """Per queue a pool of threads that run operations and a team that helps them with large ones."""
+
     def __init__(self, options: DeviceOptions) -> None:
         self.parameters: TaskParameters = parse_parameters(options.parameters)
-        self._pools = tuple(
-            WorkerPool(f"jitree-worker-{index}", topology)
-            for index, topology in enumerate(self.parameters.topologies)
-        )
+        spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
         profiler = Profiler()
-        super().__init__(
-            "local-task", [Queue(WorkerExecutor(pool), profiler) for pool in self._pools], options.loaders
-        )
+        self._pools: list[WorkerPool] = []
+        self._teams: list[Team] = []
+        queues: list[Queue] = []
+        for index, topology in enumerate(self.parameters.topologies):
+            pool = WorkerPool(f"jitree-queue-{index}", topology)
+            self._pools.append(pool)
+            self._teams.append(Team(f"jitree-worker-{index}", topology, spin))
+            queues.append(Queue(WorkerExecutor(pool), profiler))
+        super().__init__("local-task", queues, options.loaders)
 
     @property
     def topologies(self) -> tuple[Topology, ...]:
@@ -69,9 +75,18 @@ class TaskDevice(LocalDevice):
         super().close()
         for pool in self._pools:
             pool.close()
+        for team in self._teams:
+            team.close()
+        self.trim()
 
-    def _cost(self, commands: CommandList, lengths: array[int]) -> int:
-        return UNKNOWN_COST
+    def _cost(self, queue_affinity: int, commands: CommandList, lengths: array[int]) -> int:
+        limit = self.parameters.local_memory
+        if limit and commands.most_local_memory > limit:
+            raise ResourceExhaustedError(
+                f"a dispatch needs {commands.most_local_memory} bytes of workgroup-local memory; the device "
+                f"was created with {limit} (local_memory, --task_worker_local_memory)"
+            )
+        return self._teams[self._queue_index(queue_affinity)].estimate(commands, lengths)
 
     def _execute(
         self,
@@ -81,9 +96,7 @@ class TaskDevice(LocalDevice):
         lengths: array[int],
         kept: tuple[object, ...],
     ) -> None:
-        from jitree.hal.local import walk
-
-        walk.execute(commands, addresses, lengths)
+        self._teams[self._queue_index(queue_affinity)].execute(commands, addresses, lengths)
 
 
 class TaskDriver(LocalDriver):
