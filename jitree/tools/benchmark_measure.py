@@ -1,0 +1,134 @@
+"""Timing of a call: how many iterations, how often, and what came out."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, StatusError
+from jitree.tools.benchmark_rows import Row
+from jitree.tools.element_parsing import parse_float
+from jitree.tools.reporting import error_line
+
+MAX_ITERATIONS: Final = 1_000_000_000
+_SAFETY: Final = 1.4
+"""Next attempts aim at this multiple of the wanted time, as Google Benchmark does."""
+_MAX_GROWTH: Final = 10.0
+_SIGNIFICANT: Final = 0.1
+"""A run shorter than this share of the wanted time predicts badly: growth is limited then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How long to measure: seconds, or a number of iterations."""
+
+    seconds: float = 0.5
+    iterations: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one benchmark is measured."""
+
+    duration: Duration
+    repetitions: int = 1
+    warmup_seconds: float = 0.0
+    batch_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A named call. ``call_batch`` makes ``batch_size`` calls and waits for their results."""
+
+    name: str
+    call_batch: Callable[[], None]
+    is_warm: Callable[[], bool]
+    """Whether compiled code that the call could use is in place."""
+
+
+def parse_duration(text: str) -> Duration:
+    """``0.5s``, ``0.5`` or ``10x``."""
+    match = re.fullmatch(r"([0-9]+)x", text)
+    if match is not None and int(match.group(1)) > 0:
+        return Duration(iterations=int(match.group(1)))
+    try:
+        seconds = parse_float(text.removesuffix("s"))
+    except InvalidArgumentError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgumentError(
+            f"flag '--benchmark_min_time': '{text}' is neither `<seconds>s` nor `<n>x`"
+        )
+    return Duration(seconds=seconds)
+
+
+def measure(
+    benchmark: Benchmark, plan: Plan, patience_seconds: float
+) -> tuple[list[Row], StatusError | None]:
+    """One row per repetition; after a failure a row with its message, and the failure.
+
+    Before measuring, calls are made until the code is warm (at most ``patience_seconds``) and for the
+    warm-up time of the plan.
+    """
+    rows: list[Row] = []
+    try:
+        warmup_calls = _warm_up(benchmark, plan, patience_seconds)
+        batches = plan.duration.iterations
+        count = max(1, math.ceil(batches / plan.batch_size)) if batches else None
+        for index in range(plan.repetitions):
+            count, real, cpu = _timed(benchmark, count, plan.duration.seconds)
+            calls = count * plan.batch_size
+            rows.append(
+                Row(
+                    benchmark.name,
+                    benchmark.name,
+                    calls,
+                    real / calls,
+                    cpu / calls,
+                    plan.repetitions,
+                    index,
+                    calls / real if real else None,
+                    counters={"warmup_calls": float(warmup_calls)} if warmup_calls else {},
+                )
+            )
+    except StatusError as error:
+        failed = Row(benchmark.name, benchmark.name, 0, 0.0, 0.0, error_message=error_line(error))
+        return [failed], error
+    return rows, None
+
+
+def _warm_up(benchmark: Benchmark, plan: Plan, patience_seconds: float) -> int:
+    started = time.perf_counter()
+    batches = 0
+    while True:
+        elapsed = time.perf_counter() - started
+        cold = not benchmark.is_warm() and elapsed < patience_seconds
+        if not cold and elapsed >= plan.warmup_seconds:
+            return batches * plan.batch_size
+        benchmark.call_batch()
+        batches += 1
+
+
+def _timed(benchmark: Benchmark, count: int | None, wanted: float) -> tuple[int, float, float]:
+    """Number of batches, their wall seconds and process seconds; a given count is used as it is."""
+    attempt = count or 1
+    while True:
+        real, cpu = _run(benchmark.call_batch, attempt)
+        if count is not None or real >= wanted or attempt >= MAX_ITERATIONS:
+            return attempt, real, cpu
+        growth = wanted * _SAFETY / max(real, 1e-9)
+        if real / wanted <= _SIGNIFICANT:
+            growth = min(growth, _MAX_GROWTH)
+        attempt = min(MAX_ITERATIONS, max(math.ceil(growth * attempt), attempt + 1))
+
+
+def _run(call_batch: Callable[[], None], count: int) -> tuple[float, float]:
+    cpu = time.process_time()
+    started = time.perf_counter()
+    for _ in range(count):
+        call_batch()
+    return time.perf_counter() - started, time.process_time() - cpu
