@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion
 from jitree.dispatch.engine import Engine
@@ -73,8 +73,11 @@ class Invoker:
                     self._unlocked(machine.pending.wait)
                     self._resume(machine)
                 return function.results(machine)
+            except RecursionError as error:
+                raise self._overflow(machine, function) from error
             except BaseException as error:
-                self._fail(error, machine, function)
+                self._explain(error, machine, function)
+                raise
             finally:
                 self._nesting -= 1
                 self._give_back(machine)
@@ -126,16 +129,17 @@ class Invoker:
             self.lock.acquire()
             self._nesting += 1
 
-    def _fail(self, error: BaseException, machine: Machine, function: Function) -> NoReturn:
-        """Says where in the program the error being handled happened, and raises it."""
-        if isinstance(error, RecursionError):
-            overflow = ResourceExhaustedError("stack overflow in Python code that the program called")
-            backtrace.annotate(overflow, machine)
-            raise overflow.with_context(f"invoking function '{function.name}'") from error
+    def _explain(self, error: BaseException, machine: Machine, function: Function) -> None:
+        """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
+        a local names the error would keep everything the call used alive until the garbage collector runs."""
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")
-        raise error
+
+    def _overflow(self, machine: Machine, function: Function) -> ResourceExhaustedError:
+        error = ResourceExhaustedError("stack overflow in Python code that the program called")
+        self._explain(error, machine, function)
+        return error
 
     def _invoke_native(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with self.lock, error_context(f"invoking function '{function.name}'"):
@@ -168,8 +172,11 @@ class Invoker:
                 await _happened(machine.pending)
                 self._locked(lambda: self._resume(machine))
             return function.results(machine)
+        except RecursionError as error:
+            raise self._overflow(machine, function) from error
         except BaseException as error:
-            self._fail(error, machine, function)
+            self._explain(error, machine, function)
+            raise
         finally:
             with self.lock:
                 self._give_back(machine)
