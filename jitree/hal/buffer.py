@@ -91,13 +91,14 @@ class Allocation:
 class Buffer:
     """A range of an allocation.
 
-    ``address`` is where it begins for the device; ``memory_type``, ``allowed_usage`` and ``allowed_access``
+    ``address`` is where it begins for the device, ``host_address`` for the host (None if the host cannot see
+    it); ``memory_type``, ``allowed_usage`` and ``allowed_access``
     are bits of the enumerations as plain integers; lengths and offsets are bytes.
     """
 
     __slots__ = (
         "__weakref__", "_array", "address", "allocation", "allowed_access", "allowed_usage", "byte_length",
-        "byte_offset", "memory_type",
+        "byte_offset", "host_address", "memory_type",
     )  # fmt: skip
 
     def __init__(self, allocation: Allocation, byte_offset: int = 0, byte_length: int = WHOLE_BUFFER) -> None:
@@ -105,6 +106,7 @@ class Buffer:
             byte_length = allocation.byte_length - byte_offset
         self.allocation = allocation
         self.address = allocation.address + byte_offset
+        self.host_address = None if allocation.host_address is None else allocation.host_address + byte_offset
         self.byte_offset = byte_offset
         self.byte_length = byte_length
         self.memory_type = allocation.memory_type
@@ -160,19 +162,10 @@ class Buffer:
         """As :meth:`host_array`, as a memoryview of bytes."""
         return self.host_array().data
 
-    @property
-    def host_address(self) -> int:
-        """Where the host sees the first byte. PERMISSION_DENIED for memory it cannot see."""
-        if self.allocation.host_address is None:
-            self.host_array()
-        return (self.allocation.host_address or 0) + self.byte_offset
-
     def overlaps(self, offset: int, other: Buffer, other_offset: int, length: int) -> bool:
-        """Whether ranges of one length of this and another buffer share bytes."""
-        if self.allocation is not other.allocation:
-            return False
-        first = self.byte_offset + offset
-        second = other.byte_offset + other_offset
+        """Whether ranges of one length of this and another buffer of the device share bytes."""
+        first = self.address + offset
+        second = other.address + other_offset
         return first < second + length and second < first + length
 
     def preserve(self) -> None:

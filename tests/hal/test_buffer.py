@@ -131,8 +131,7 @@ def test_device_memory_cannot_be_mapped() -> None:
     buffer = Buffer(Allocation(0x1000, 16, DEVICE_LOCAL, DEFAULT_USAGE, 7, host_address=None))
     with pytest.raises(PermissionDeniedError, match="DEVICE_LOCAL"):
         buffer.host_view()
-    with pytest.raises(PermissionDeniedError):
-        _ = buffer.host_address
+    assert buffer.host_address is None
 
 
 # Lifetime: memory is used again only when nothing refers to it.

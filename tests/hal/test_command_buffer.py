@@ -17,6 +17,7 @@ from jitree.errors import (
     StatusCode,
     UnimplementedError,
 )
+from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
@@ -381,6 +382,17 @@ def test_null_buffer_execute_is_a_barrier(any_device: Device) -> None:
     done = Fence.create(any_device)
     any_device.queue_execute(-1, None, done, None)
     finish(done)
+
+
+def test_memory_of_another_device_is_refused(any_device: Device) -> None:
+    foreign = Buffer(Allocation(0x1000, 64, 0x30, 0xC03, 7, host_address=None))
+    with pytest.raises(PermissionDeniedError, match="DEVICE_LOCAL"):
+        record(any_device).fill_buffer(direct(foreign), 0, 4)
+    command_buffer = record(any_device, capacity=1)
+    command_buffer.fill_buffer(slot(0), 0, 4)
+    command_buffer.finalize()
+    with pytest.raises(PermissionDeniedError):
+        any_device.queue_execute(-1, None, None, command_buffer, [(foreign, 0, -1)])
 
 
 def test_null_device_leaves_buffers_alone(registry: DriverRegistry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
 from jitree.hal.executable import Executable, LocalExecutable
@@ -22,35 +22,27 @@ class LocalCommandBuffer(CommandBuffer):
         self.commands = CommandList()
         self._kept: set[int] = set()
 
-    def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], tuple[object, ...]]:
-        """(address, length) per slot for the walkers, and the memory to keep until they are done.
+    def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], object]:
+        """(address, length) per slot for the walkers, and what to keep until they are done.
 
         Errors as :meth:`CommandBuffer.check_table`.
         """
         entries = self.check_table(table)
-        kept: list[object] = []
-        ranges: list[tuple[int, int]] = []
-        for entry in entries:
-            if entry is None:
-                ranges.append(_NO_BUFFER)
-            else:
-                buffer, offset, length = entry
-                kept.append(buffer.allocation)
-                ranges.append((buffer.host_address + offset, length))
-        return ranges, tuple(kept)
+        ranges = [
+            _NO_BUFFER if entry is None else (local_address(entry[0]) + entry[1], entry[2])
+            for entry in entries
+        ]
+        return ranges, entries
 
     def _range(self, reference: Reference) -> Range:
         slot, buffer, offset, length = reference
         if buffer is None:
             return slot, offset, length
-        self._keep(buffer)
-        return DIRECT, buffer.host_address + offset, length
-
-    def _keep(self, buffer: Buffer) -> None:
         allocation = buffer.allocation
         if id(allocation) not in self._kept:
             self._kept.add(id(allocation))
             self.commands.keep(allocation)
+        return DIRECT, local_address(buffer) + offset, length
 
     def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
         self.commands.barrier()
@@ -88,6 +80,14 @@ class LocalCommandBuffer(CommandBuffer):
         ranges = [self._range(binding) for binding in bindings]
         counts = self._range(workgroups)
         self.commands.dispatch_indirect(_local(executable), function, counts, constants, ranges)
+
+
+def local_address(buffer: Buffer) -> int:
+    """Where the buffer begins. PERMISSION_DENIED for memory of another device that the host cannot see."""
+    address = buffer.host_address
+    if address is None:
+        raise PermissionDeniedError(f"{buffer!r} cannot be used by a local device: the host cannot see it")
+    return address
 
 
 def _local(executable: Executable) -> LocalExecutable:

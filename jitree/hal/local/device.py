@@ -385,7 +385,7 @@ class LocalDevice(Device):
         commands: CommandList,
         addresses: array[int],
         lengths: array[int],
-        kept: tuple[object, ...],
+        kept: object,
     ) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""
 

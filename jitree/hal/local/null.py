@@ -96,7 +96,7 @@ class NullDevice(LocalDevice):
         commands: CommandList,
         addresses: array[int],
         lengths: array[int],
-        kept: tuple[object, ...],
+        kept: object,
     ) -> None:
         """Never called: no work is submitted."""
 

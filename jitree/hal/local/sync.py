@@ -28,7 +28,7 @@ class SyncDevice(LocalDevice):
         commands: CommandList,
         addresses: array[int],
         lengths: array[int],
-        kept: tuple[object, ...],
+        kept: object,
     ) -> None:
         walk.execute(commands, addresses, lengths)
 

@@ -94,7 +94,7 @@ class TaskDevice(LocalDevice):
         commands: CommandList,
         addresses: array[int],
         lengths: array[int],
-        kept: tuple[object, ...],
+        kept: object,
     ) -> None:
         self._teams[self._queue_index(queue_affinity)].execute(commands, addresses, lengths)
 
