@@ -120,7 +120,7 @@ def _has_remap(record: Record, position: int) -> bool:
 
 def _before_moves(bits: int, moves: Moves) -> int:
     for source, destination in reversed(moves):
-        if not source & REF_BIT and bits >> destination & 1:
+        if not source & REF_BIT:
             bits = bits & ~(1 << destination) | 1 << source
     return bits
 
