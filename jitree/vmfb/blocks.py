@@ -1,7 +1,6 @@
 """A function between bytes and words: basic blocks with their exits.
 
-The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks, :mod:`jitree.vmfb.fuse` may rewrite them, and
-:func:`lay_out` joins them to one run of words with displacements.
+The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks, :class:`Layout` joins them to one run of words with displacements.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ def decode_module(module: Module) -> Program:
     functions = []
     for function, signature in zip(module.functions, signatures, strict=True):
         walk = walk_function(module, function, linkage)
-        fuse(walk.blocks)
         start = len(layout.words)
         layout.add(walk.blocks)
         functions.append(
@@ -45,6 +44,7 @@ def decode_module(module: Module) -> Program:
                 result_tags=signature.cconv.result_tags,
             )
         )
+    fuse(layout.words, layout.instruction_words)
     sites = tuple(
         CallSite(index, word, site.import_ordinal, site.cconv, site.segments, site.arguments, site.results)
         for index, (word, site) in enumerate(zip(layout.call_words, linkage.sites, strict=True))

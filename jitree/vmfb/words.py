@@ -41,12 +41,16 @@ behind the function. Instructions whose operands need more than the generic rule
 ``size`` is the length of the instruction in words; execution goes on behind it. All four call instructions
 become ``call.internal`` or ``call.import``; the yieldable ones are followed by a ``br.bare`` to their resume
 block. Variadic arguments are flattened; their segment counts stay with the call site.
+
+An opcode word may also be that of a fused form (:mod:`jitree.vmfb.forms`): the words are those of its first
+instruction, :data:`BASE_OPCODE` tells which that is.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from jitree.vmfb.forms import FUSED_FORMS
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
 
 TAG_VALUE32: Final = 0
@@ -67,3 +71,14 @@ OPCODE: Final[dict[str, int]] = {name: row.index for name, row in BY_MNEMONIC.it
 """Opcode word of every mnemonic and internal form."""
 
 OPCODE_NAMES: Final = tuple(OPCODE)
+
+FIRST_FUSED: Final = len(OPCODE)
+"""Opcode word of the first of :data:`FUSED_FORMS`; the others follow in order."""
+
+
+def _base(part: str) -> int:
+    return OPCODE["br.bare" if part == "br:" else "br" if part.startswith("br:") else part]
+
+
+BASE_OPCODE: Final = (*range(FIRST_FUSED), *(_base(form[0].name) for form in FUSED_FORMS))
+"""The opcode word, below FIRST_FUSED, of the (first) instruction that an opcode word stands for."""

@@ -14,18 +14,18 @@ MNEMONICS: Final = (
 
 def emit(handler: Handler, mnemonic: str) -> None:
     if mnemonic in ("br", "break"):
-        emit_br(handler)
+        _emit_br(handler)
     elif mnemonic == "br.bare":
         handler.move_to(handler.target(1))
     elif mnemonic in ("cond_br", "cond_break"):
-        emit_conditional(handler)
+        _emit_conditional(handler)
     elif mnemonic == "br_table":
         _emit_table(handler)
     else:
         _emit_switch(handler, "i64" if mnemonic.endswith("64") else "i32")
 
 
-def emit_br(handler: Handler) -> None:
+def _emit_br(handler: Handler) -> None:
     """Any number of moves of any kind, in list order; then on to the target."""
     target = handler.target(1)
     first = handler.place(3)
@@ -41,12 +41,26 @@ def emit_br(handler: Handler) -> None:
     handler.move_to(target)
 
 
-def emit_conditional(handler: Handler) -> None:
-    """A real branch whose two sides dispatch separately, so that the processor predicts them apart."""
+def emit_shape(handler: Handler, shape: str) -> None:
+    """A branch whose number and kinds of moves are known: ``br:`` and ``w`` or ``d`` for each."""
+    target = handler.target(1)
+    for number, letter in enumerate(shape.removeprefix("br:")):
+        kind = {"w": "i32", "d": "i64"}[letter]
+        first = 3 + 3 * number
+        handler.set_value(kind, first + 2, handler.value(kind, first + 1))
+    handler.move_to(target)
+
+
+def _emit_conditional(handler: Handler) -> None:
     condition = handler.value("i32", 1)
-    chosen = handler.let(f"icmp ne i32 {condition}, 0")
+    emit_two_ways(handler, handler.let(f"icmp ne i32 {condition}, 0"))
+
+
+def emit_two_ways(handler: Handler, condition: str) -> None:
+    """The end of a ``cond_br``: a real branch whose two sides dispatch separately, so that the processor
+    predicts them apart."""
     if_true, if_false = handler.fresh("true"), handler.fresh("false")
-    handler.branch(chosen, if_true, if_false)
+    handler.branch(condition, if_true, if_false)
     handler.label(if_true)
     handler.go(handler.target(2))
     handler.label(if_false)

@@ -6,7 +6,7 @@ ends by a tail call of the handler of the instruction that comes next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -34,6 +34,9 @@ class Handler:
         self._start = 0
         self._escape_label = ""
         self.ended = False
+        self._parts: list[tuple[str, str]] = []
+        self._written = ("", "")
+        self._forwarded: dict[int, tuple[str, str]] = {}
 
     # -- text ------------------------------------------------------------------------------------------
 
@@ -85,6 +88,15 @@ class Handler:
         distance = self.let(f"sext i32 {self.word(position)} to i64")
         return self.let(f"getelementptr i32, ptr {self.place(0)}, i64 {distance}")
 
+    def begin_part(self, links: Sequence[tuple[int, int]]) -> None:
+        """Begins a part of a fused form. ``links`` are its operands, by word position, that are known to be the
+        last register that an earlier part, by number, wrote: they are not read again."""
+        self._forwarded = {position: self._parts[number] for position, number in links}
+
+    def end_part(self) -> None:
+        """Notes what the part wrote."""
+        self._parts.append(self._written)
+
     def advance(self, words: int) -> None:
         """The current instruction is done; the next part begins behind its words."""
         self._start += words
@@ -106,6 +118,10 @@ class Handler:
 
     def value(self, kind: str, position: int) -> str:
         """The value register named by an operand word."""
+        forwarded = self._forwarded.get(position)
+        if forwarded is not None:
+            assert forwarded[0] == kind, self.name
+            return forwarded[1]
         return self.load(kind, self.value_place(self.ordinal(position)))
 
     def unsigned_value(self, position: int) -> str:
@@ -114,6 +130,7 @@ class Handler:
 
     def set_value(self, kind: str, position: int, value: str) -> None:
         self.store(kind, value, self.value_place(self.ordinal(position)))
+        self._written = (kind, value)
 
     def ref(self, position: int) -> str:
         """The handle in the ref register named by an operand word."""

@@ -8580,7 +8580,7133 @@ entry:
   ret i64 %t0
 }
 
-@handlers = internal constant [267 x ptr] [
+define internal tailcc i64 @"op.cmp.eq.i32 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.eq.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.ne.i32 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.ne.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.i32.s + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.i32.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.nz.i32 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = call i32 @"semantics.cmp.nz.i32"(i32 %t4)
+  %t6 = getelementptr i32, ptr %pc, i64 2
+  %t7 = load i32, ptr %t6, align 4, !invariant.load !0
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i32, ptr %values, i64 %t8
+  store i32 %t5, ptr %t9, align 4
+  %t10 = icmp ne i32 %t5, 0
+  br i1 %t10, label %true.11, label %false.12
+true.11:
+  %t13 = getelementptr i32, ptr %pc, i64 5
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = sext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %pc, i64 3
+  %t17 = getelementptr i32, ptr %t16, i64 %t15
+  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
+  %t19 = zext i32 %t18 to i64
+  %t20 = getelementptr ptr, ptr %table, i64 %t19
+  %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
+  %t22 = musttail call tailcc i64 %t21(ptr %t17, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t22
+false.12:
+  %t23 = getelementptr i32, ptr %pc, i64 6
+  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
+  %t25 = sext i32 %t24 to i64
+  %t26 = getelementptr i32, ptr %pc, i64 3
+  %t27 = getelementptr i32, ptr %t26, i64 %t25
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr ptr, ptr %table, i64 %t29
+  %t31 = load ptr, ptr %t30, align 8, !invariant.load !0
+  %t32 = musttail call tailcc i64 %t31(ptr %t27, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t32
+}
+
+define internal tailcc i64 @"op.cmp.eq.i64 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.eq.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.ne.i64 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.ne.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.i64.s + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.i64.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.nz.i64 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = call i32 @"semantics.cmp.nz.i64"(i64 %t4)
+  %t6 = getelementptr i32, ptr %pc, i64 2
+  %t7 = load i32, ptr %t6, align 4, !invariant.load !0
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i32, ptr %values, i64 %t8
+  store i32 %t5, ptr %t9, align 4
+  %t10 = icmp ne i32 %t5, 0
+  br i1 %t10, label %true.11, label %false.12
+true.11:
+  %t13 = getelementptr i32, ptr %pc, i64 5
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = sext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %pc, i64 3
+  %t17 = getelementptr i32, ptr %t16, i64 %t15
+  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
+  %t19 = zext i32 %t18 to i64
+  %t20 = getelementptr ptr, ptr %table, i64 %t19
+  %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
+  %t22 = musttail call tailcc i64 %t21(ptr %t17, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t22
+false.12:
+  %t23 = getelementptr i32, ptr %pc, i64 6
+  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
+  %t25 = sext i32 %t24 to i64
+  %t26 = getelementptr i32, ptr %pc, i64 3
+  %t27 = getelementptr i32, ptr %t26, i64 %t25
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr ptr, ptr %table, i64 %t29
+  %t31 = load ptr, ptr %t30, align 8, !invariant.load !0
+  %t32 = musttail call tailcc i64 %t31(ptr %t27, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t32
+}
+
+define internal tailcc i64 @"op.cmp.eq.ref + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr ptr, ptr %refs, i64 %t2
+  %t4 = load ptr, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr ptr, ptr %refs, i64 %t7
+  %t9 = load ptr, ptr %t8, align 8
+  %t10 = icmp eq ptr %t4, %t9
+  %t11 = zext i1 %t10 to i32
+  %t12 = getelementptr i32, ptr %pc, i64 3
+  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
+  %t14 = zext i32 %t13 to i64
+  %t15 = getelementptr i32, ptr %values, i64 %t14
+  store i32 %t11, ptr %t15, align 4
+  %t16 = icmp ne i32 %t11, 0
+  br i1 %t16, label %true.17, label %false.18
+true.17:
+  %t19 = getelementptr i32, ptr %pc, i64 6
+  %t20 = load i32, ptr %t19, align 4, !invariant.load !0
+  %t21 = sext i32 %t20 to i64
+  %t22 = getelementptr i32, ptr %pc, i64 4
+  %t23 = getelementptr i32, ptr %t22, i64 %t21
+  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
+  %t25 = zext i32 %t24 to i64
+  %t26 = getelementptr ptr, ptr %table, i64 %t25
+  %t27 = load ptr, ptr %t26, align 8, !invariant.load !0
+  %t28 = musttail call tailcc i64 %t27(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t28
+false.18:
+  %t29 = getelementptr i32, ptr %pc, i64 7
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = sext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %pc, i64 4
+  %t33 = getelementptr i32, ptr %t32, i64 %t31
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr ptr, ptr %table, i64 %t35
+  %t37 = load ptr, ptr %t36, align 8, !invariant.load !0
+  %t38 = musttail call tailcc i64 %t37(ptr %t33, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t38
+}
+
+define internal tailcc i64 @"op.cmp.ne.ref + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr ptr, ptr %refs, i64 %t2
+  %t4 = load ptr, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr ptr, ptr %refs, i64 %t7
+  %t9 = load ptr, ptr %t8, align 8
+  %t10 = icmp ne ptr %t4, %t9
+  %t11 = zext i1 %t10 to i32
+  %t12 = getelementptr i32, ptr %pc, i64 3
+  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
+  %t14 = zext i32 %t13 to i64
+  %t15 = getelementptr i32, ptr %values, i64 %t14
+  store i32 %t11, ptr %t15, align 4
+  %t16 = icmp ne i32 %t11, 0
+  br i1 %t16, label %true.17, label %false.18
+true.17:
+  %t19 = getelementptr i32, ptr %pc, i64 6
+  %t20 = load i32, ptr %t19, align 4, !invariant.load !0
+  %t21 = sext i32 %t20 to i64
+  %t22 = getelementptr i32, ptr %pc, i64 4
+  %t23 = getelementptr i32, ptr %t22, i64 %t21
+  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
+  %t25 = zext i32 %t24 to i64
+  %t26 = getelementptr ptr, ptr %table, i64 %t25
+  %t27 = load ptr, ptr %t26, align 8, !invariant.load !0
+  %t28 = musttail call tailcc i64 %t27(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t28
+false.18:
+  %t29 = getelementptr i32, ptr %pc, i64 7
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = sext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %pc, i64 4
+  %t33 = getelementptr i32, ptr %t32, i64 %t31
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr ptr, ptr %table, i64 %t35
+  %t37 = load ptr, ptr %t36, align 8, !invariant.load !0
+  %t38 = musttail call tailcc i64 %t37(ptr %t33, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t38
+}
+
+define internal tailcc i64 @"op.cmp.nz.ref + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr ptr, ptr %refs, i64 %t2
+  %t4 = load ptr, ptr %t3, align 8
+  %t5 = icmp ne ptr %t4, null
+  %t6 = zext i1 %t5 to i32
+  %t7 = getelementptr i32, ptr %pc, i64 2
+  %t8 = load i32, ptr %t7, align 4, !invariant.load !0
+  %t9 = zext i32 %t8 to i64
+  %t10 = getelementptr i32, ptr %values, i64 %t9
+  store i32 %t6, ptr %t10, align 4
+  %t11 = icmp ne i32 %t6, 0
+  br i1 %t11, label %true.12, label %false.13
+true.12:
+  %t14 = getelementptr i32, ptr %pc, i64 5
+  %t15 = load i32, ptr %t14, align 4, !invariant.load !0
+  %t16 = sext i32 %t15 to i64
+  %t17 = getelementptr i32, ptr %pc, i64 3
+  %t18 = getelementptr i32, ptr %t17, i64 %t16
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr ptr, ptr %table, i64 %t20
+  %t22 = load ptr, ptr %t21, align 8, !invariant.load !0
+  %t23 = musttail call tailcc i64 %t22(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t23
+false.13:
+  %t24 = getelementptr i32, ptr %pc, i64 6
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = sext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %pc, i64 3
+  %t28 = getelementptr i32, ptr %t27, i64 %t26
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = zext i32 %t29 to i64
+  %t31 = getelementptr ptr, ptr %table, i64 %t30
+  %t32 = load ptr, ptr %t31, align 8, !invariant.load !0
+  %t33 = musttail call tailcc i64 %t32(ptr %t28, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t33
+}
+
+define internal tailcc i64 @"op.cmp.eq.f32.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.eq.f32.o"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.eq.f32.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.eq.f32.u"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.ne.f32.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.ne.f32.o"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.ne.f32.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.ne.f32.u"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.f32.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.lt.f32.o"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.f32.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.lt.f32.u"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lte.f32.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.lte.f32.o"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lte.f32.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load float, ptr %t8, align 4
+  %t10 = call i32 @"semantics.cmp.lte.f32.u"(float %t4, float %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.nan.f32 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load float, ptr %t3, align 4
+  %t5 = call i32 @"semantics.cmp.nan.f32"(float %t4)
+  %t6 = getelementptr i32, ptr %pc, i64 2
+  %t7 = load i32, ptr %t6, align 4, !invariant.load !0
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i32, ptr %values, i64 %t8
+  store i32 %t5, ptr %t9, align 4
+  %t10 = icmp ne i32 %t5, 0
+  br i1 %t10, label %true.11, label %false.12
+true.11:
+  %t13 = getelementptr i32, ptr %pc, i64 5
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = sext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %pc, i64 3
+  %t17 = getelementptr i32, ptr %t16, i64 %t15
+  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
+  %t19 = zext i32 %t18 to i64
+  %t20 = getelementptr ptr, ptr %table, i64 %t19
+  %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
+  %t22 = musttail call tailcc i64 %t21(ptr %t17, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t22
+false.12:
+  %t23 = getelementptr i32, ptr %pc, i64 6
+  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
+  %t25 = sext i32 %t24 to i64
+  %t26 = getelementptr i32, ptr %pc, i64 3
+  %t27 = getelementptr i32, ptr %t26, i64 %t25
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr ptr, ptr %table, i64 %t29
+  %t31 = load ptr, ptr %t30, align 8, !invariant.load !0
+  %t32 = musttail call tailcc i64 %t31(ptr %t27, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t32
+}
+
+define internal tailcc i64 @"op.cmp.eq.f64.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.eq.f64.o"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.eq.f64.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.eq.f64.u"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.ne.f64.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.ne.f64.o"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.ne.f64.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.ne.f64.u"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.f64.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.lt.f64.o"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lt.f64.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.lt.f64.u"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lte.f64.o + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.lte.f64.o"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.lte.f64.u + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load double, ptr %t8, align 8
+  %t10 = call i32 @"semantics.cmp.lte.f64.u"(double %t4, double %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = icmp ne i32 %t10, 0
+  br i1 %t15, label %true.16, label %false.17
+true.16:
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = sext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %pc, i64 4
+  %t22 = getelementptr i32, ptr %t21, i64 %t20
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr ptr, ptr %table, i64 %t24
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+false.17:
+  %t28 = getelementptr i32, ptr %pc, i64 7
+  %t29 = load i32, ptr %t28, align 4, !invariant.load !0
+  %t30 = sext i32 %t29 to i64
+  %t31 = getelementptr i32, ptr %pc, i64 4
+  %t32 = getelementptr i32, ptr %t31, i64 %t30
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = zext i32 %t33 to i64
+  %t35 = getelementptr ptr, ptr %table, i64 %t34
+  %t36 = load ptr, ptr %t35, align 8, !invariant.load !0
+  %t37 = musttail call tailcc i64 %t36(ptr %t32, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t37
+}
+
+define internal tailcc i64 @"op.cmp.nan.f64 + cond_br 1=0"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load double, ptr %t3, align 8
+  %t5 = call i32 @"semantics.cmp.nan.f64"(double %t4)
+  %t6 = getelementptr i32, ptr %pc, i64 2
+  %t7 = load i32, ptr %t6, align 4, !invariant.load !0
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i32, ptr %values, i64 %t8
+  store i32 %t5, ptr %t9, align 4
+  %t10 = icmp ne i32 %t5, 0
+  br i1 %t10, label %true.11, label %false.12
+true.11:
+  %t13 = getelementptr i32, ptr %pc, i64 5
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = sext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %pc, i64 3
+  %t17 = getelementptr i32, ptr %t16, i64 %t15
+  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
+  %t19 = zext i32 %t18 to i64
+  %t20 = getelementptr ptr, ptr %table, i64 %t19
+  %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
+  %t22 = musttail call tailcc i64 %t21(ptr %t17, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t22
+false.12:
+  %t23 = getelementptr i32, ptr %pc, i64 6
+  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
+  %t25 = sext i32 %t24 to i64
+  %t26 = getelementptr i32, ptr %pc, i64 3
+  %t27 = getelementptr i32, ptr %t26, i64 %t25
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr ptr, ptr %table, i64 %t29
+  %t31 = load ptr, ptr %t30, align 8, !invariant.load !0
+  %t32 = musttail call tailcc i64 %t31(ptr %t27, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t32
+}
+
+define internal tailcc i64 @"op.br:w"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t14 = zext i32 %t13 to i64
+  %t15 = getelementptr ptr, ptr %table, i64 %t14
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
+}
+
+define internal tailcc i64 @"op.br:d"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t14 = zext i32 %t13 to i64
+  %t15 = getelementptr ptr, ptr %table, i64 %t14
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
+}
+
+define internal tailcc i64 @"op.br:ww"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr ptr, ptr %table, i64 %t23
+  %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
+  %t26 = musttail call tailcc i64 %t25(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t26
+}
+
+define internal tailcc i64 @"op.br:wd"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr ptr, ptr %table, i64 %t23
+  %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
+  %t26 = musttail call tailcc i64 %t25(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t26
+}
+
+define internal tailcc i64 @"op.br:dw"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr ptr, ptr %table, i64 %t23
+  %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
+  %t26 = musttail call tailcc i64 %t25(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t26
+}
+
+define internal tailcc i64 @"op.br:dd"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr ptr, ptr %table, i64 %t23
+  %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
+  %t26 = musttail call tailcc i64 %t25(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t26
+}
+
+define internal tailcc i64 @"op.br:www"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:wwd"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:wdw"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:wdd"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:dww"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:dwd"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:ddw"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br:ddd"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = load i32, ptr %t3, align 4, !invariant.load !0
+  %t32 = zext i32 %t31 to i64
+  %t33 = getelementptr ptr, ptr %table, i64 %t32
+  %t34 = load ptr, ptr %t33, align 8, !invariant.load !0
+  %t35 = musttail call tailcc i64 %t34(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t35
+}
+
+define internal tailcc i64 @"op.br: + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %t3, i64 1
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %t3, i64 2
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  %t13 = load i32, ptr %t12, align 4
+  %t14 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t8, i32 %t13)
+  %t15 = getelementptr i32, ptr %t3, i64 3
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = zext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %values, i64 %t17
+  store i32 %t14, ptr %t18, align 4
+  %t19 = icmp ne i32 %t14, 0
+  br i1 %t19, label %true.20, label %false.21
+true.20:
+  %t22 = getelementptr i32, ptr %t3, i64 6
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %t3, i64 4
+  %t26 = getelementptr i32, ptr %t25, i64 %t24
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = zext i32 %t27 to i64
+  %t29 = getelementptr ptr, ptr %table, i64 %t28
+  %t30 = load ptr, ptr %t29, align 8, !invariant.load !0
+  %t31 = musttail call tailcc i64 %t30(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t31
+false.21:
+  %t32 = getelementptr i32, ptr %t3, i64 7
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = sext i32 %t33 to i64
+  %t35 = getelementptr i32, ptr %t3, i64 4
+  %t36 = getelementptr i32, ptr %t35, i64 %t34
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %table, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8, !invariant.load !0
+  %t41 = musttail call tailcc i64 %t40(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t41
+}
+
+define internal tailcc i64 @"op.br: + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %t3, i64 1
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %t3, i64 2
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  %t13 = load i64, ptr %t12, align 8
+  %t14 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t8, i64 %t13)
+  %t15 = getelementptr i32, ptr %t3, i64 3
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = zext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %values, i64 %t17
+  store i32 %t14, ptr %t18, align 4
+  %t19 = icmp ne i32 %t14, 0
+  br i1 %t19, label %true.20, label %false.21
+true.20:
+  %t22 = getelementptr i32, ptr %t3, i64 6
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %t3, i64 4
+  %t26 = getelementptr i32, ptr %t25, i64 %t24
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = zext i32 %t27 to i64
+  %t29 = getelementptr ptr, ptr %table, i64 %t28
+  %t30 = load ptr, ptr %t29, align 8, !invariant.load !0
+  %t31 = musttail call tailcc i64 %t30(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t31
+false.21:
+  %t32 = getelementptr i32, ptr %t3, i64 7
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = sext i32 %t33 to i64
+  %t35 = getelementptr i32, ptr %t3, i64 4
+  %t36 = getelementptr i32, ptr %t35, i64 %t34
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %table, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8, !invariant.load !0
+  %t41 = musttail call tailcc i64 %t40(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t41
+}
+
+define internal tailcc i64 @"op.br: + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %t3, i64 1
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %t3, i64 2
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  %t13 = load i32, ptr %t12, align 4
+  %t14 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t8, i32 %t13)
+  %t15 = getelementptr i32, ptr %t3, i64 3
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = zext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %values, i64 %t17
+  store i32 %t14, ptr %t18, align 4
+  %t19 = icmp ne i32 %t14, 0
+  br i1 %t19, label %true.20, label %false.21
+true.20:
+  %t22 = getelementptr i32, ptr %t3, i64 6
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %t3, i64 4
+  %t26 = getelementptr i32, ptr %t25, i64 %t24
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = zext i32 %t27 to i64
+  %t29 = getelementptr ptr, ptr %table, i64 %t28
+  %t30 = load ptr, ptr %t29, align 8, !invariant.load !0
+  %t31 = musttail call tailcc i64 %t30(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t31
+false.21:
+  %t32 = getelementptr i32, ptr %t3, i64 7
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = sext i32 %t33 to i64
+  %t35 = getelementptr i32, ptr %t3, i64 4
+  %t36 = getelementptr i32, ptr %t35, i64 %t34
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %table, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8, !invariant.load !0
+  %t41 = musttail call tailcc i64 %t40(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t41
+}
+
+define internal tailcc i64 @"op.br: + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %t3, i64 1
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %t3, i64 2
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  %t13 = load i64, ptr %t12, align 8
+  %t14 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t8, i64 %t13)
+  %t15 = getelementptr i32, ptr %t3, i64 3
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = zext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %values, i64 %t17
+  store i32 %t14, ptr %t18, align 4
+  %t19 = icmp ne i32 %t14, 0
+  br i1 %t19, label %true.20, label %false.21
+true.20:
+  %t22 = getelementptr i32, ptr %t3, i64 6
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %t3, i64 4
+  %t26 = getelementptr i32, ptr %t25, i64 %t24
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = zext i32 %t27 to i64
+  %t29 = getelementptr ptr, ptr %table, i64 %t28
+  %t30 = load ptr, ptr %t29, align 8, !invariant.load !0
+  %t31 = musttail call tailcc i64 %t30(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t31
+false.21:
+  %t32 = getelementptr i32, ptr %t3, i64 7
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = sext i32 %t33 to i64
+  %t35 = getelementptr i32, ptr %t3, i64 4
+  %t36 = getelementptr i32, ptr %t35, i64 %t34
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %table, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8, !invariant.load !0
+  %t41 = musttail call tailcc i64 %t40(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t41
+}
+
+define internal tailcc i64 @"op.br: + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %t3, i64 1
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %t3, i64 2
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  %t13 = load i32, ptr %t12, align 4
+  %t14 = call i32 @"semantics.cmp.eq.i32"(i32 %t8, i32 %t13)
+  %t15 = getelementptr i32, ptr %t3, i64 3
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = zext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %values, i64 %t17
+  store i32 %t14, ptr %t18, align 4
+  %t19 = icmp ne i32 %t14, 0
+  br i1 %t19, label %true.20, label %false.21
+true.20:
+  %t22 = getelementptr i32, ptr %t3, i64 6
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %t3, i64 4
+  %t26 = getelementptr i32, ptr %t25, i64 %t24
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = zext i32 %t27 to i64
+  %t29 = getelementptr ptr, ptr %table, i64 %t28
+  %t30 = load ptr, ptr %t29, align 8, !invariant.load !0
+  %t31 = musttail call tailcc i64 %t30(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t31
+false.21:
+  %t32 = getelementptr i32, ptr %t3, i64 7
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = sext i32 %t33 to i64
+  %t35 = getelementptr i32, ptr %t3, i64 4
+  %t36 = getelementptr i32, ptr %t35, i64 %t34
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %table, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8, !invariant.load !0
+  %t41 = musttail call tailcc i64 %t40(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t41
+}
+
+define internal tailcc i64 @"op.br: + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %t3, i64 1
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %t3, i64 2
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  %t13 = load i64, ptr %t12, align 8
+  %t14 = call i32 @"semantics.cmp.eq.i64"(i64 %t8, i64 %t13)
+  %t15 = getelementptr i32, ptr %t3, i64 3
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = zext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %values, i64 %t17
+  store i32 %t14, ptr %t18, align 4
+  %t19 = icmp ne i32 %t14, 0
+  br i1 %t19, label %true.20, label %false.21
+true.20:
+  %t22 = getelementptr i32, ptr %t3, i64 6
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %t3, i64 4
+  %t26 = getelementptr i32, ptr %t25, i64 %t24
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = zext i32 %t27 to i64
+  %t29 = getelementptr ptr, ptr %table, i64 %t28
+  %t30 = load ptr, ptr %t29, align 8, !invariant.load !0
+  %t31 = musttail call tailcc i64 %t30(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t31
+false.21:
+  %t32 = getelementptr i32, ptr %t3, i64 7
+  %t33 = load i32, ptr %t32, align 4, !invariant.load !0
+  %t34 = sext i32 %t33 to i64
+  %t35 = getelementptr i32, ptr %t3, i64 4
+  %t36 = getelementptr i32, ptr %t35, i64 %t34
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %table, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8, !invariant.load !0
+  %t41 = musttail call tailcc i64 %t40(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t41
+}
+
+define internal tailcc i64 @"op.br:w + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i32, ptr %t21, align 4
+  %t23 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t17, i32 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:w + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i64, ptr %t21, align 8
+  %t23 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t17, i64 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:w + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i32, ptr %t21, align 4
+  %t23 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t17, i32 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:w + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i64, ptr %t21, align 8
+  %t23 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t17, i64 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:w + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i32, ptr %t21, align 4
+  %t23 = call i32 @"semantics.cmp.eq.i32"(i32 %t17, i32 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:w + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i64, ptr %t21, align 8
+  %t23 = call i32 @"semantics.cmp.eq.i64"(i64 %t17, i64 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:d + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i32, ptr %t21, align 4
+  %t23 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t17, i32 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:d + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i64, ptr %t21, align 8
+  %t23 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t17, i64 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:d + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i32, ptr %t21, align 4
+  %t23 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t17, i32 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:d + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i64, ptr %t21, align 8
+  %t23 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t17, i64 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:d + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i32, ptr %t21, align 4
+  %t23 = call i32 @"semantics.cmp.eq.i32"(i32 %t17, i32 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:d + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %t3, i64 1
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t3, i64 2
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  %t22 = load i64, ptr %t21, align 8
+  %t23 = call i32 @"semantics.cmp.eq.i64"(i64 %t17, i64 %t22)
+  %t24 = getelementptr i32, ptr %t3, i64 3
+  %t25 = load i32, ptr %t24, align 4, !invariant.load !0
+  %t26 = zext i32 %t25 to i64
+  %t27 = getelementptr i32, ptr %values, i64 %t26
+  store i32 %t23, ptr %t27, align 4
+  %t28 = icmp ne i32 %t23, 0
+  br i1 %t28, label %true.29, label %false.30
+true.29:
+  %t31 = getelementptr i32, ptr %t3, i64 6
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %t3, i64 4
+  %t35 = getelementptr i32, ptr %t34, i64 %t33
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = zext i32 %t36 to i64
+  %t38 = getelementptr ptr, ptr %table, i64 %t37
+  %t39 = load ptr, ptr %t38, align 8, !invariant.load !0
+  %t40 = musttail call tailcc i64 %t39(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t40
+false.30:
+  %t41 = getelementptr i32, ptr %t3, i64 7
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = sext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %t3, i64 4
+  %t45 = getelementptr i32, ptr %t44, i64 %t43
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr ptr, ptr %table, i64 %t47
+  %t49 = load ptr, ptr %t48, align 8, !invariant.load !0
+  %t50 = musttail call tailcc i64 %t49(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t50
+}
+
+define internal tailcc i64 @"op.br:ww + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:ww + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:ww + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:ww + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:ww + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.eq.i32"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:ww + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.eq.i64"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:wd + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:wd + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:wd + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:wd + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:wd + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.eq.i32"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:wd + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.eq.i64"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dw + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dw + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dw + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dw + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dw + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.eq.i32"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dw + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.eq.i64"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dd + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dd + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dd + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dd + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dd + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i32, ptr %t30, align 4
+  %t32 = call i32 @"semantics.cmp.eq.i32"(i32 %t26, i32 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:dd + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %t3, i64 1
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t3, i64 2
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  %t31 = load i64, ptr %t30, align 8
+  %t32 = call i32 @"semantics.cmp.eq.i64"(i64 %t26, i64 %t31)
+  %t33 = getelementptr i32, ptr %t3, i64 3
+  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
+  %t35 = zext i32 %t34 to i64
+  %t36 = getelementptr i32, ptr %values, i64 %t35
+  store i32 %t32, ptr %t36, align 4
+  %t37 = icmp ne i32 %t32, 0
+  br i1 %t37, label %true.38, label %false.39
+true.38:
+  %t40 = getelementptr i32, ptr %t3, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %t3, i64 4
+  %t44 = getelementptr i32, ptr %t43, i64 %t42
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = zext i32 %t45 to i64
+  %t47 = getelementptr ptr, ptr %table, i64 %t46
+  %t48 = load ptr, ptr %t47, align 8, !invariant.load !0
+  %t49 = musttail call tailcc i64 %t48(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t49
+false.39:
+  %t50 = getelementptr i32, ptr %t3, i64 7
+  %t51 = load i32, ptr %t50, align 4, !invariant.load !0
+  %t52 = sext i32 %t51 to i64
+  %t53 = getelementptr i32, ptr %t3, i64 4
+  %t54 = getelementptr i32, ptr %t53, i64 %t52
+  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
+  %t56 = zext i32 %t55 to i64
+  %t57 = getelementptr ptr, ptr %table, i64 %t56
+  %t58 = load ptr, ptr %t57, align 8, !invariant.load !0
+  %t59 = musttail call tailcc i64 %t58(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t59
+}
+
+define internal tailcc i64 @"op.br:www + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i32, ptr %t34, align 4
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i32, ptr %t39, align 4
+  %t41 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t35, i32 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:www + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i64, ptr %t34, align 8
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i64, ptr %t39, align 8
+  %t41 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t35, i64 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:www + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i32, ptr %t34, align 4
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i32, ptr %t39, align 4
+  %t41 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t35, i32 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:www + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i64, ptr %t34, align 8
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i64, ptr %t39, align 8
+  %t41 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t35, i64 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:www + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i32, ptr %t34, align 4
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i32, ptr %t39, align 4
+  %t41 = call i32 @"semantics.cmp.eq.i32"(i32 %t35, i32 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:www + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i32, ptr %t7, align 4
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i32 %t8, ptr %t12, align 4
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i32, ptr %t16, align 4
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i32 %t17, ptr %t21, align 4
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i32, ptr %t25, align 4
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i32 %t26, ptr %t30, align 4
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i64, ptr %t34, align 8
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i64, ptr %t39, align 8
+  %t41 = call i32 @"semantics.cmp.eq.i64"(i64 %t35, i64 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:ddd + cmp.lt.i32.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i32, ptr %t34, align 4
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i32, ptr %t39, align 4
+  %t41 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t35, i32 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:ddd + cmp.lt.i64.s + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i64, ptr %t34, align 8
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i64, ptr %t39, align 8
+  %t41 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t35, i64 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:ddd + cmp.lt.i32.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i32, ptr %t34, align 4
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i32, ptr %t39, align 4
+  %t41 = call i32 @"semantics.cmp.lt.i32.u"(i32 %t35, i32 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:ddd + cmp.lt.i64.u + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i64, ptr %t34, align 8
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i64, ptr %t39, align 8
+  %t41 = call i32 @"semantics.cmp.lt.i64.u"(i64 %t35, i64 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:ddd + cmp.eq.i32 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i32, ptr %t34, align 4
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i32, ptr %t39, align 4
+  %t41 = call i32 @"semantics.cmp.eq.i32"(i32 %t35, i32 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.br:ddd + cmp.eq.i64 + cond_br 1=1"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = sext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %pc, i64 %t2
+  %t4 = getelementptr i32, ptr %pc, i64 4
+  %t5 = load i32, ptr %t4, align 4, !invariant.load !0
+  %t6 = zext i32 %t5 to i64
+  %t7 = getelementptr i32, ptr %values, i64 %t6
+  %t8 = load i64, ptr %t7, align 8
+  %t9 = getelementptr i32, ptr %pc, i64 5
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = getelementptr i32, ptr %values, i64 %t11
+  store i64 %t8, ptr %t12, align 8
+  %t13 = getelementptr i32, ptr %pc, i64 7
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = zext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %values, i64 %t15
+  %t17 = load i64, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %pc, i64 8
+  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
+  %t20 = zext i32 %t19 to i64
+  %t21 = getelementptr i32, ptr %values, i64 %t20
+  store i64 %t17, ptr %t21, align 8
+  %t22 = getelementptr i32, ptr %pc, i64 10
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %values, i64 %t24
+  %t26 = load i64, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %pc, i64 11
+  %t28 = load i32, ptr %t27, align 4, !invariant.load !0
+  %t29 = zext i32 %t28 to i64
+  %t30 = getelementptr i32, ptr %values, i64 %t29
+  store i64 %t26, ptr %t30, align 8
+  %t31 = getelementptr i32, ptr %t3, i64 1
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  %t35 = load i64, ptr %t34, align 8
+  %t36 = getelementptr i32, ptr %t3, i64 2
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr i32, ptr %values, i64 %t38
+  %t40 = load i64, ptr %t39, align 8
+  %t41 = call i32 @"semantics.cmp.eq.i64"(i64 %t35, i64 %t40)
+  %t42 = getelementptr i32, ptr %t3, i64 3
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i32, ptr %values, i64 %t44
+  store i32 %t41, ptr %t45, align 4
+  %t46 = icmp ne i32 %t41, 0
+  br i1 %t46, label %true.47, label %false.48
+true.47:
+  %t49 = getelementptr i32, ptr %t3, i64 6
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %t3, i64 4
+  %t53 = getelementptr i32, ptr %t52, i64 %t51
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = zext i32 %t54 to i64
+  %t56 = getelementptr ptr, ptr %table, i64 %t55
+  %t57 = load ptr, ptr %t56, align 8, !invariant.load !0
+  %t58 = musttail call tailcc i64 %t57(ptr %t53, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t58
+false.48:
+  %t59 = getelementptr i32, ptr %t3, i64 7
+  %t60 = load i32, ptr %t59, align 4, !invariant.load !0
+  %t61 = sext i32 %t60 to i64
+  %t62 = getelementptr i32, ptr %t3, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t61
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = getelementptr ptr, ptr %table, i64 %t65
+  %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
+  %t68 = musttail call tailcc i64 %t67(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t68
+}
+
+define internal tailcc i64 @"op.add.i32 + br: + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %t19, i64 1
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %t19, i64 2
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  %t29 = load i32, ptr %t28, align 4
+  %t30 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t24, i32 %t29)
+  %t31 = getelementptr i32, ptr %t19, i64 3
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  store i32 %t30, ptr %t34, align 4
+  %t35 = icmp ne i32 %t30, 0
+  br i1 %t35, label %true.36, label %false.37
+true.36:
+  %t38 = getelementptr i32, ptr %t19, i64 6
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = sext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %t19, i64 4
+  %t42 = getelementptr i32, ptr %t41, i64 %t40
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr ptr, ptr %table, i64 %t44
+  %t46 = load ptr, ptr %t45, align 8, !invariant.load !0
+  %t47 = musttail call tailcc i64 %t46(ptr %t42, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t47
+false.37:
+  %t48 = getelementptr i32, ptr %t19, i64 7
+  %t49 = load i32, ptr %t48, align 4, !invariant.load !0
+  %t50 = sext i32 %t49 to i64
+  %t51 = getelementptr i32, ptr %t19, i64 4
+  %t52 = getelementptr i32, ptr %t51, i64 %t50
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr ptr, ptr %table, i64 %t54
+  %t56 = load ptr, ptr %t55, align 8, !invariant.load !0
+  %t57 = musttail call tailcc i64 %t56(ptr %t52, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t57
+}
+
+define internal tailcc i64 @"op.add.i32 + br:w + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %t19, i64 1
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %t19, i64 2
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  %t38 = load i32, ptr %t37, align 4
+  %t39 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t33, i32 %t38)
+  %t40 = getelementptr i32, ptr %t19, i64 3
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = zext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %values, i64 %t42
+  store i32 %t39, ptr %t43, align 4
+  %t44 = icmp ne i32 %t39, 0
+  br i1 %t44, label %true.45, label %false.46
+true.45:
+  %t47 = getelementptr i32, ptr %t19, i64 6
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = sext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %t19, i64 4
+  %t51 = getelementptr i32, ptr %t50, i64 %t49
+  %t52 = load i32, ptr %t51, align 4, !invariant.load !0
+  %t53 = zext i32 %t52 to i64
+  %t54 = getelementptr ptr, ptr %table, i64 %t53
+  %t55 = load ptr, ptr %t54, align 8, !invariant.load !0
+  %t56 = musttail call tailcc i64 %t55(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t56
+false.46:
+  %t57 = getelementptr i32, ptr %t19, i64 7
+  %t58 = load i32, ptr %t57, align 4, !invariant.load !0
+  %t59 = sext i32 %t58 to i64
+  %t60 = getelementptr i32, ptr %t19, i64 4
+  %t61 = getelementptr i32, ptr %t60, i64 %t59
+  %t62 = load i32, ptr %t61, align 4, !invariant.load !0
+  %t63 = zext i32 %t62 to i64
+  %t64 = getelementptr ptr, ptr %table, i64 %t63
+  %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
+  %t66 = musttail call tailcc i64 %t65(ptr %t61, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t66
+}
+
+define internal tailcc i64 @"op.add.i32 + br:d + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %t19, i64 1
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %t19, i64 2
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  %t38 = load i32, ptr %t37, align 4
+  %t39 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t33, i32 %t38)
+  %t40 = getelementptr i32, ptr %t19, i64 3
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = zext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %values, i64 %t42
+  store i32 %t39, ptr %t43, align 4
+  %t44 = icmp ne i32 %t39, 0
+  br i1 %t44, label %true.45, label %false.46
+true.45:
+  %t47 = getelementptr i32, ptr %t19, i64 6
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = sext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %t19, i64 4
+  %t51 = getelementptr i32, ptr %t50, i64 %t49
+  %t52 = load i32, ptr %t51, align 4, !invariant.load !0
+  %t53 = zext i32 %t52 to i64
+  %t54 = getelementptr ptr, ptr %table, i64 %t53
+  %t55 = load ptr, ptr %t54, align 8, !invariant.load !0
+  %t56 = musttail call tailcc i64 %t55(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t56
+false.46:
+  %t57 = getelementptr i32, ptr %t19, i64 7
+  %t58 = load i32, ptr %t57, align 4, !invariant.load !0
+  %t59 = sext i32 %t58 to i64
+  %t60 = getelementptr i32, ptr %t19, i64 4
+  %t61 = getelementptr i32, ptr %t60, i64 %t59
+  %t62 = load i32, ptr %t61, align 4, !invariant.load !0
+  %t63 = zext i32 %t62 to i64
+  %t64 = getelementptr ptr, ptr %table, i64 %t63
+  %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
+  %t66 = musttail call tailcc i64 %t65(ptr %t61, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t66
+}
+
+define internal tailcc i64 @"op.add.i32 + br:ww + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i32 %t33, ptr %t37, align 4
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i32, ptr %t41, align 4
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i32, ptr %t46, align 4
+  %t48 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t42, i32 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i32 + br:wd + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i64 %t33, ptr %t37, align 8
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i32, ptr %t41, align 4
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i32, ptr %t46, align 4
+  %t48 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t42, i32 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i32 + br:dw + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i32 %t33, ptr %t37, align 4
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i32, ptr %t41, align 4
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i32, ptr %t46, align 4
+  %t48 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t42, i32 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i32 + br:dd + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i64 %t33, ptr %t37, align 8
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i32, ptr %t41, align 4
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i32, ptr %t46, align 4
+  %t48 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t42, i32 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i32 + br:www + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i32 %t33, ptr %t37, align 4
+  %t38 = getelementptr i32, ptr %pc, i64 14
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i32, ptr %t41, align 4
+  %t43 = getelementptr i32, ptr %pc, i64 15
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  store i32 %t42, ptr %t46, align 4
+  %t47 = getelementptr i32, ptr %t19, i64 1
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = zext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %values, i64 %t49
+  %t51 = load i32, ptr %t50, align 4
+  %t52 = getelementptr i32, ptr %t19, i64 2
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr i32, ptr %values, i64 %t54
+  %t56 = load i32, ptr %t55, align 4
+  %t57 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t51, i32 %t56)
+  %t58 = getelementptr i32, ptr %t19, i64 3
+  %t59 = load i32, ptr %t58, align 4, !invariant.load !0
+  %t60 = zext i32 %t59 to i64
+  %t61 = getelementptr i32, ptr %values, i64 %t60
+  store i32 %t57, ptr %t61, align 4
+  %t62 = icmp ne i32 %t57, 0
+  br i1 %t62, label %true.63, label %false.64
+true.63:
+  %t65 = getelementptr i32, ptr %t19, i64 6
+  %t66 = load i32, ptr %t65, align 4, !invariant.load !0
+  %t67 = sext i32 %t66 to i64
+  %t68 = getelementptr i32, ptr %t19, i64 4
+  %t69 = getelementptr i32, ptr %t68, i64 %t67
+  %t70 = load i32, ptr %t69, align 4, !invariant.load !0
+  %t71 = zext i32 %t70 to i64
+  %t72 = getelementptr ptr, ptr %table, i64 %t71
+  %t73 = load ptr, ptr %t72, align 8, !invariant.load !0
+  %t74 = musttail call tailcc i64 %t73(ptr %t69, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t74
+false.64:
+  %t75 = getelementptr i32, ptr %t19, i64 7
+  %t76 = load i32, ptr %t75, align 4, !invariant.load !0
+  %t77 = sext i32 %t76 to i64
+  %t78 = getelementptr i32, ptr %t19, i64 4
+  %t79 = getelementptr i32, ptr %t78, i64 %t77
+  %t80 = load i32, ptr %t79, align 4, !invariant.load !0
+  %t81 = zext i32 %t80 to i64
+  %t82 = getelementptr ptr, ptr %table, i64 %t81
+  %t83 = load ptr, ptr %t82, align 8, !invariant.load !0
+  %t84 = musttail call tailcc i64 %t83(ptr %t79, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t84
+}
+
+define internal tailcc i64 @"op.add.i32 + br:ddd + cmp.lt.i32.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i32, ptr %t3, align 4
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = call i32 @"semantics.add.i32"(i32 %t4, i32 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i32 %t10, ptr %t14, align 4
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i64 %t33, ptr %t37, align 8
+  %t38 = getelementptr i32, ptr %pc, i64 14
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i64, ptr %t41, align 8
+  %t43 = getelementptr i32, ptr %pc, i64 15
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  store i64 %t42, ptr %t46, align 8
+  %t47 = getelementptr i32, ptr %t19, i64 1
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = zext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %values, i64 %t49
+  %t51 = load i32, ptr %t50, align 4
+  %t52 = getelementptr i32, ptr %t19, i64 2
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr i32, ptr %values, i64 %t54
+  %t56 = load i32, ptr %t55, align 4
+  %t57 = call i32 @"semantics.cmp.lt.i32.s"(i32 %t51, i32 %t56)
+  %t58 = getelementptr i32, ptr %t19, i64 3
+  %t59 = load i32, ptr %t58, align 4, !invariant.load !0
+  %t60 = zext i32 %t59 to i64
+  %t61 = getelementptr i32, ptr %values, i64 %t60
+  store i32 %t57, ptr %t61, align 4
+  %t62 = icmp ne i32 %t57, 0
+  br i1 %t62, label %true.63, label %false.64
+true.63:
+  %t65 = getelementptr i32, ptr %t19, i64 6
+  %t66 = load i32, ptr %t65, align 4, !invariant.load !0
+  %t67 = sext i32 %t66 to i64
+  %t68 = getelementptr i32, ptr %t19, i64 4
+  %t69 = getelementptr i32, ptr %t68, i64 %t67
+  %t70 = load i32, ptr %t69, align 4, !invariant.load !0
+  %t71 = zext i32 %t70 to i64
+  %t72 = getelementptr ptr, ptr %table, i64 %t71
+  %t73 = load ptr, ptr %t72, align 8, !invariant.load !0
+  %t74 = musttail call tailcc i64 %t73(ptr %t69, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t74
+false.64:
+  %t75 = getelementptr i32, ptr %t19, i64 7
+  %t76 = load i32, ptr %t75, align 4, !invariant.load !0
+  %t77 = sext i32 %t76 to i64
+  %t78 = getelementptr i32, ptr %t19, i64 4
+  %t79 = getelementptr i32, ptr %t78, i64 %t77
+  %t80 = load i32, ptr %t79, align 4, !invariant.load !0
+  %t81 = zext i32 %t80 to i64
+  %t82 = getelementptr ptr, ptr %table, i64 %t81
+  %t83 = load ptr, ptr %t82, align 8, !invariant.load !0
+  %t84 = musttail call tailcc i64 %t83(ptr %t79, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t84
+}
+
+define internal tailcc i64 @"op.add.i64 + br: + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %t19, i64 1
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %t19, i64 2
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  %t29 = load i64, ptr %t28, align 8
+  %t30 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t24, i64 %t29)
+  %t31 = getelementptr i32, ptr %t19, i64 3
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = zext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %values, i64 %t33
+  store i32 %t30, ptr %t34, align 4
+  %t35 = icmp ne i32 %t30, 0
+  br i1 %t35, label %true.36, label %false.37
+true.36:
+  %t38 = getelementptr i32, ptr %t19, i64 6
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = sext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %t19, i64 4
+  %t42 = getelementptr i32, ptr %t41, i64 %t40
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr ptr, ptr %table, i64 %t44
+  %t46 = load ptr, ptr %t45, align 8, !invariant.load !0
+  %t47 = musttail call tailcc i64 %t46(ptr %t42, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t47
+false.37:
+  %t48 = getelementptr i32, ptr %t19, i64 7
+  %t49 = load i32, ptr %t48, align 4, !invariant.load !0
+  %t50 = sext i32 %t49 to i64
+  %t51 = getelementptr i32, ptr %t19, i64 4
+  %t52 = getelementptr i32, ptr %t51, i64 %t50
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr ptr, ptr %table, i64 %t54
+  %t56 = load ptr, ptr %t55, align 8, !invariant.load !0
+  %t57 = musttail call tailcc i64 %t56(ptr %t52, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t57
+}
+
+define internal tailcc i64 @"op.add.i64 + br:w + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %t19, i64 1
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %t19, i64 2
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  %t38 = load i64, ptr %t37, align 8
+  %t39 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t33, i64 %t38)
+  %t40 = getelementptr i32, ptr %t19, i64 3
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = zext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %values, i64 %t42
+  store i32 %t39, ptr %t43, align 4
+  %t44 = icmp ne i32 %t39, 0
+  br i1 %t44, label %true.45, label %false.46
+true.45:
+  %t47 = getelementptr i32, ptr %t19, i64 6
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = sext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %t19, i64 4
+  %t51 = getelementptr i32, ptr %t50, i64 %t49
+  %t52 = load i32, ptr %t51, align 4, !invariant.load !0
+  %t53 = zext i32 %t52 to i64
+  %t54 = getelementptr ptr, ptr %table, i64 %t53
+  %t55 = load ptr, ptr %t54, align 8, !invariant.load !0
+  %t56 = musttail call tailcc i64 %t55(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t56
+false.46:
+  %t57 = getelementptr i32, ptr %t19, i64 7
+  %t58 = load i32, ptr %t57, align 4, !invariant.load !0
+  %t59 = sext i32 %t58 to i64
+  %t60 = getelementptr i32, ptr %t19, i64 4
+  %t61 = getelementptr i32, ptr %t60, i64 %t59
+  %t62 = load i32, ptr %t61, align 4, !invariant.load !0
+  %t63 = zext i32 %t62 to i64
+  %t64 = getelementptr ptr, ptr %table, i64 %t63
+  %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
+  %t66 = musttail call tailcc i64 %t65(ptr %t61, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t66
+}
+
+define internal tailcc i64 @"op.add.i64 + br:d + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %t19, i64 1
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %t19, i64 2
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  %t38 = load i64, ptr %t37, align 8
+  %t39 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t33, i64 %t38)
+  %t40 = getelementptr i32, ptr %t19, i64 3
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = zext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %values, i64 %t42
+  store i32 %t39, ptr %t43, align 4
+  %t44 = icmp ne i32 %t39, 0
+  br i1 %t44, label %true.45, label %false.46
+true.45:
+  %t47 = getelementptr i32, ptr %t19, i64 6
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = sext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %t19, i64 4
+  %t51 = getelementptr i32, ptr %t50, i64 %t49
+  %t52 = load i32, ptr %t51, align 4, !invariant.load !0
+  %t53 = zext i32 %t52 to i64
+  %t54 = getelementptr ptr, ptr %table, i64 %t53
+  %t55 = load ptr, ptr %t54, align 8, !invariant.load !0
+  %t56 = musttail call tailcc i64 %t55(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t56
+false.46:
+  %t57 = getelementptr i32, ptr %t19, i64 7
+  %t58 = load i32, ptr %t57, align 4, !invariant.load !0
+  %t59 = sext i32 %t58 to i64
+  %t60 = getelementptr i32, ptr %t19, i64 4
+  %t61 = getelementptr i32, ptr %t60, i64 %t59
+  %t62 = load i32, ptr %t61, align 4, !invariant.load !0
+  %t63 = zext i32 %t62 to i64
+  %t64 = getelementptr ptr, ptr %table, i64 %t63
+  %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
+  %t66 = musttail call tailcc i64 %t65(ptr %t61, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t66
+}
+
+define internal tailcc i64 @"op.add.i64 + br:ww + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i32 %t33, ptr %t37, align 4
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i64, ptr %t41, align 8
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i64, ptr %t46, align 8
+  %t48 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t42, i64 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i64 + br:wd + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i64 %t33, ptr %t37, align 8
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i64, ptr %t41, align 8
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i64, ptr %t46, align 8
+  %t48 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t42, i64 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i64 + br:dw + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i32 %t33, ptr %t37, align 4
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i64, ptr %t41, align 8
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i64, ptr %t46, align 8
+  %t48 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t42, i64 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i64 + br:dd + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i64 %t33, ptr %t37, align 8
+  %t38 = getelementptr i32, ptr %t19, i64 1
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i64, ptr %t41, align 8
+  %t43 = getelementptr i32, ptr %t19, i64 2
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  %t47 = load i64, ptr %t46, align 8
+  %t48 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t42, i64 %t47)
+  %t49 = getelementptr i32, ptr %t19, i64 3
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = zext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %values, i64 %t51
+  store i32 %t48, ptr %t52, align 4
+  %t53 = icmp ne i32 %t48, 0
+  br i1 %t53, label %true.54, label %false.55
+true.54:
+  %t56 = getelementptr i32, ptr %t19, i64 6
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = sext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %t19, i64 4
+  %t60 = getelementptr i32, ptr %t59, i64 %t58
+  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
+  %t62 = zext i32 %t61 to i64
+  %t63 = getelementptr ptr, ptr %table, i64 %t62
+  %t64 = load ptr, ptr %t63, align 8, !invariant.load !0
+  %t65 = musttail call tailcc i64 %t64(ptr %t60, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t65
+false.55:
+  %t66 = getelementptr i32, ptr %t19, i64 7
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = sext i32 %t67 to i64
+  %t69 = getelementptr i32, ptr %t19, i64 4
+  %t70 = getelementptr i32, ptr %t69, i64 %t68
+  %t71 = load i32, ptr %t70, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  %t73 = getelementptr ptr, ptr %table, i64 %t72
+  %t74 = load ptr, ptr %t73, align 8, !invariant.load !0
+  %t75 = musttail call tailcc i64 %t74(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t75
+}
+
+define internal tailcc i64 @"op.add.i64 + br:www + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i32, ptr %t23, align 4
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i32 %t24, ptr %t28, align 4
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i32, ptr %t32, align 4
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i32 %t33, ptr %t37, align 4
+  %t38 = getelementptr i32, ptr %pc, i64 14
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i32, ptr %t41, align 4
+  %t43 = getelementptr i32, ptr %pc, i64 15
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  store i32 %t42, ptr %t46, align 4
+  %t47 = getelementptr i32, ptr %t19, i64 1
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = zext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %values, i64 %t49
+  %t51 = load i64, ptr %t50, align 8
+  %t52 = getelementptr i32, ptr %t19, i64 2
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr i32, ptr %values, i64 %t54
+  %t56 = load i64, ptr %t55, align 8
+  %t57 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t51, i64 %t56)
+  %t58 = getelementptr i32, ptr %t19, i64 3
+  %t59 = load i32, ptr %t58, align 4, !invariant.load !0
+  %t60 = zext i32 %t59 to i64
+  %t61 = getelementptr i32, ptr %values, i64 %t60
+  store i32 %t57, ptr %t61, align 4
+  %t62 = icmp ne i32 %t57, 0
+  br i1 %t62, label %true.63, label %false.64
+true.63:
+  %t65 = getelementptr i32, ptr %t19, i64 6
+  %t66 = load i32, ptr %t65, align 4, !invariant.load !0
+  %t67 = sext i32 %t66 to i64
+  %t68 = getelementptr i32, ptr %t19, i64 4
+  %t69 = getelementptr i32, ptr %t68, i64 %t67
+  %t70 = load i32, ptr %t69, align 4, !invariant.load !0
+  %t71 = zext i32 %t70 to i64
+  %t72 = getelementptr ptr, ptr %table, i64 %t71
+  %t73 = load ptr, ptr %t72, align 8, !invariant.load !0
+  %t74 = musttail call tailcc i64 %t73(ptr %t69, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t74
+false.64:
+  %t75 = getelementptr i32, ptr %t19, i64 7
+  %t76 = load i32, ptr %t75, align 4, !invariant.load !0
+  %t77 = sext i32 %t76 to i64
+  %t78 = getelementptr i32, ptr %t19, i64 4
+  %t79 = getelementptr i32, ptr %t78, i64 %t77
+  %t80 = load i32, ptr %t79, align 4, !invariant.load !0
+  %t81 = zext i32 %t80 to i64
+  %t82 = getelementptr ptr, ptr %table, i64 %t81
+  %t83 = load ptr, ptr %t82, align 8, !invariant.load !0
+  %t84 = musttail call tailcc i64 %t83(ptr %t79, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t84
+}
+
+define internal tailcc i64 @"op.add.i64 + br:ddd + cmp.lt.i64.s + cond_br 1=2"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i32, ptr %values, i64 %t2
+  %t4 = load i64, ptr %t3, align 8
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i64, ptr %t8, align 8
+  %t10 = call i64 @"semantics.add.i64"(i64 %t4, i64 %t9)
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %values, i64 %t13
+  store i64 %t10, ptr %t14, align 8
+  %t15 = getelementptr i32, ptr %pc, i64 5
+  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
+  %t17 = sext i32 %t16 to i64
+  %t18 = getelementptr i32, ptr %pc, i64 4
+  %t19 = getelementptr i32, ptr %t18, i64 %t17
+  %t20 = getelementptr i32, ptr %pc, i64 8
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr i32, ptr %values, i64 %t22
+  %t24 = load i64, ptr %t23, align 8
+  %t25 = getelementptr i32, ptr %pc, i64 9
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %values, i64 %t27
+  store i64 %t24, ptr %t28, align 8
+  %t29 = getelementptr i32, ptr %pc, i64 11
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr i32, ptr %values, i64 %t31
+  %t33 = load i64, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %pc, i64 12
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr i32, ptr %values, i64 %t36
+  store i64 %t33, ptr %t37, align 8
+  %t38 = getelementptr i32, ptr %pc, i64 14
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr i32, ptr %values, i64 %t40
+  %t42 = load i64, ptr %t41, align 8
+  %t43 = getelementptr i32, ptr %pc, i64 15
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %values, i64 %t45
+  store i64 %t42, ptr %t46, align 8
+  %t47 = getelementptr i32, ptr %t19, i64 1
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = zext i32 %t48 to i64
+  %t50 = getelementptr i32, ptr %values, i64 %t49
+  %t51 = load i64, ptr %t50, align 8
+  %t52 = getelementptr i32, ptr %t19, i64 2
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr i32, ptr %values, i64 %t54
+  %t56 = load i64, ptr %t55, align 8
+  %t57 = call i32 @"semantics.cmp.lt.i64.s"(i64 %t51, i64 %t56)
+  %t58 = getelementptr i32, ptr %t19, i64 3
+  %t59 = load i32, ptr %t58, align 4, !invariant.load !0
+  %t60 = zext i32 %t59 to i64
+  %t61 = getelementptr i32, ptr %values, i64 %t60
+  store i32 %t57, ptr %t61, align 4
+  %t62 = icmp ne i32 %t57, 0
+  br i1 %t62, label %true.63, label %false.64
+true.63:
+  %t65 = getelementptr i32, ptr %t19, i64 6
+  %t66 = load i32, ptr %t65, align 4, !invariant.load !0
+  %t67 = sext i32 %t66 to i64
+  %t68 = getelementptr i32, ptr %t19, i64 4
+  %t69 = getelementptr i32, ptr %t68, i64 %t67
+  %t70 = load i32, ptr %t69, align 4, !invariant.load !0
+  %t71 = zext i32 %t70 to i64
+  %t72 = getelementptr ptr, ptr %table, i64 %t71
+  %t73 = load ptr, ptr %t72, align 8, !invariant.load !0
+  %t74 = musttail call tailcc i64 %t73(ptr %t69, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t74
+false.64:
+  %t75 = getelementptr i32, ptr %t19, i64 7
+  %t76 = load i32, ptr %t75, align 4, !invariant.load !0
+  %t77 = sext i32 %t76 to i64
+  %t78 = getelementptr i32, ptr %t19, i64 4
+  %t79 = getelementptr i32, ptr %t78, i64 %t77
+  %t80 = load i32, ptr %t79, align 4, !invariant.load !0
+  %t81 = zext i32 %t80 to i64
+  %t82 = getelementptr ptr, ptr %table, i64 %t81
+  %t83 = load ptr, ptr %t82, align 8, !invariant.load !0
+  %t84 = musttail call tailcc i64 %t83(ptr %t79, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t84
+}
+
+@handlers = internal constant [384 x ptr] [
   ptr @"op.global.load.i32",
   ptr @"op.global.store.i32",
   ptr @"op.global.load.indirect.i32",
@@ -8847,7 +15973,124 @@ entry:
   ptr @"op.call.internal",
   ptr @"op.call.import",
   ptr @"op.br.bare",
-  ptr @"op.host.exit"
+  ptr @"op.host.exit",
+  ptr @"op.cmp.eq.i32 + cond_br 1=0",
+  ptr @"op.cmp.ne.i32 + cond_br 1=0",
+  ptr @"op.cmp.lt.i32.s + cond_br 1=0",
+  ptr @"op.cmp.lt.i32.u + cond_br 1=0",
+  ptr @"op.cmp.nz.i32 + cond_br 1=0",
+  ptr @"op.cmp.eq.i64 + cond_br 1=0",
+  ptr @"op.cmp.ne.i64 + cond_br 1=0",
+  ptr @"op.cmp.lt.i64.s + cond_br 1=0",
+  ptr @"op.cmp.lt.i64.u + cond_br 1=0",
+  ptr @"op.cmp.nz.i64 + cond_br 1=0",
+  ptr @"op.cmp.eq.ref + cond_br 1=0",
+  ptr @"op.cmp.ne.ref + cond_br 1=0",
+  ptr @"op.cmp.nz.ref + cond_br 1=0",
+  ptr @"op.cmp.eq.f32.o + cond_br 1=0",
+  ptr @"op.cmp.eq.f32.u + cond_br 1=0",
+  ptr @"op.cmp.ne.f32.o + cond_br 1=0",
+  ptr @"op.cmp.ne.f32.u + cond_br 1=0",
+  ptr @"op.cmp.lt.f32.o + cond_br 1=0",
+  ptr @"op.cmp.lt.f32.u + cond_br 1=0",
+  ptr @"op.cmp.lte.f32.o + cond_br 1=0",
+  ptr @"op.cmp.lte.f32.u + cond_br 1=0",
+  ptr @"op.cmp.nan.f32 + cond_br 1=0",
+  ptr @"op.cmp.eq.f64.o + cond_br 1=0",
+  ptr @"op.cmp.eq.f64.u + cond_br 1=0",
+  ptr @"op.cmp.ne.f64.o + cond_br 1=0",
+  ptr @"op.cmp.ne.f64.u + cond_br 1=0",
+  ptr @"op.cmp.lt.f64.o + cond_br 1=0",
+  ptr @"op.cmp.lt.f64.u + cond_br 1=0",
+  ptr @"op.cmp.lte.f64.o + cond_br 1=0",
+  ptr @"op.cmp.lte.f64.u + cond_br 1=0",
+  ptr @"op.cmp.nan.f64 + cond_br 1=0",
+  ptr @"op.br:w",
+  ptr @"op.br:d",
+  ptr @"op.br:ww",
+  ptr @"op.br:wd",
+  ptr @"op.br:dw",
+  ptr @"op.br:dd",
+  ptr @"op.br:www",
+  ptr @"op.br:wwd",
+  ptr @"op.br:wdw",
+  ptr @"op.br:wdd",
+  ptr @"op.br:dww",
+  ptr @"op.br:dwd",
+  ptr @"op.br:ddw",
+  ptr @"op.br:ddd",
+  ptr @"op.br: + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br: + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br: + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br: + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br: + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br: + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:w + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:w + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:w + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:w + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:w + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:w + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:d + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:d + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:d + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:d + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:d + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:d + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:ww + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:ww + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:ww + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:ww + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:ww + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:ww + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:wd + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:wd + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:wd + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:wd + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:wd + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:wd + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:dw + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:dw + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:dw + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:dw + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:dw + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:dw + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:dd + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:dd + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:dd + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:dd + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:dd + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:dd + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:www + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:www + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:www + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:www + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:www + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:www + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.br:ddd + cmp.lt.i32.s + cond_br 1=1",
+  ptr @"op.br:ddd + cmp.lt.i64.s + cond_br 1=1",
+  ptr @"op.br:ddd + cmp.lt.i32.u + cond_br 1=1",
+  ptr @"op.br:ddd + cmp.lt.i64.u + cond_br 1=1",
+  ptr @"op.br:ddd + cmp.eq.i32 + cond_br 1=1",
+  ptr @"op.br:ddd + cmp.eq.i64 + cond_br 1=1",
+  ptr @"op.add.i32 + br: + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:w + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:d + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:ww + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:wd + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:dw + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:dd + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:www + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i32 + br:ddd + cmp.lt.i32.s + cond_br 1=2",
+  ptr @"op.add.i64 + br: + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:w + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:d + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:ww + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:wd + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:dw + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:dd + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:www + cmp.lt.i64.s + cond_br 1=2",
+  ptr @"op.add.i64 + br:ddd + cmp.lt.i64.s + cond_br 1=2"
 ]
 
 attributes #0 = { nounwind "no-builtins" }

@@ -6,13 +6,14 @@ memory layout or the emitters; a test compares it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from jitree.dispatch.fast import arithmetic, branches, buffers, calls, globals, lists, references
 from jitree.dispatch.fast.handler import Handler
 from jitree.dispatch.fast.prelude import METADATA, prelude
+from jitree.vmfb.forms import FUSED_FORMS, Form, Part
 from jitree.vmfb.words import OPCODE_NAMES
 
 LOOP_FILE: Final = Path(__file__).with_name("loop.ll")
@@ -28,13 +29,24 @@ _FAMILIES: Final = (arithmetic, branches, buffers, calls, globals, lists, refere
 _EMITTERS: Final = {mnemonic: family.emit for family in _FAMILIES for mnemonic in family.MNEMONICS}
 
 
-def handler_text(name: str) -> str:
-    """The IR of the handler of an opcode word."""
-    handler = Handler(f"op.{name}")
-    _EMITTERS[name](handler, name)
+def handler_text(form: Form) -> str:
+    """The IR of the handler of an instruction or a fused form."""
+    handler = Handler(_symbol(form))
+    for part in form:
+        handler.begin_part(part.links)
+        _emitter(part.name)(handler, part.name)
+        handler.end_part()
     if not handler.ended:
         handler.dispatch()
     return handler.text()
+
+
+def _symbol(form: Form) -> str:
+    return f"op.{' + '.join(map(str, form))}"
+
+
+def _emitter(part: str) -> Callable[[Handler, str], None]:
+    return branches.emit_shape if part.startswith("br:") else _EMITTERS[part]
 
 
 def generate() -> str:
@@ -50,12 +62,12 @@ def _parts() -> Iterator[str]:
     yield from arithmetic.declarations()
     yield ""
     entries = []
-    for name in OPCODE_NAMES:
-        if name in ESCAPES:
+    for form in (*((Part(name),) for name in OPCODE_NAMES), *FUSED_FORMS):
+        if form[0].name in ESCAPES:
             entries.append("ptr @escape")
         else:
-            entries.append(f'ptr @"op.{name}"')
-            yield handler_text(name) + "\n"
+            entries.append(f'ptr @"{_symbol(form)}"')
+            yield handler_text(form) + "\n"
     rows = ",\n".join(f"  {entry}" for entry in entries)
     yield f"@handlers = internal constant [{len(entries)} x ptr] [\n{rows}\n]\n"
     yield METADATA

@@ -10,7 +10,7 @@ from jitree.dispatch.plain.shapes import SHAPES
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import InternalError
 from jitree.regs.machine import Machine
-from jitree.vmfb.words import OPCODE
+from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 _BY_MNEMONIC: Final[dict[str, Handler]] = {
     name: SHAPES[row.argument_types, row.result_type](row.function) for name, row in SEMANTICS.items()
@@ -26,7 +26,7 @@ def _undecoded(machine: Machine, pc: int) -> int:
     raise InternalError(f"word {pc} of the decoded code holds no instruction")
 
 
-HANDLERS: Final[list[Handler]] = [
-    _undecoded if name in _DECODED_AWAY else _BY_MNEMONIC[name] for name in OPCODE
-]
-"""``HANDLERS[opcode word]`` executes one instruction."""
+_BASE: Final = [_undecoded if name in _DECODED_AWAY else _BY_MNEMONIC[name] for name in OPCODE]
+
+HANDLERS: Final[list[Handler]] = [_BASE[opcode] for opcode in BASE_OPCODE]
+"""``HANDLERS[opcode word]`` executes one instruction; of a fused form the first one."""
