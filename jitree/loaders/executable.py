@@ -7,6 +7,7 @@ from array import array
 from typing import Final
 
 from jitree.errors import NotFoundError, UnavailableError
+from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.commands import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import Library, SourceLocation
@@ -16,7 +17,7 @@ assert _ENTRY.size == ENTRY_POINT.size
 _UNKNOWN: Final = -1
 
 
-class NativeExecutable:
+class NativeExecutable(LocalExecutable):
     """A loaded library with its environment and the entry point records of its functions.
 
     Whoever keeps the address of an entry point, an environment or a function keeps the executable: its memory
