@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
+from jitree.types import ENCODING_DENSE, element_type, format_shaped_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -179,13 +179,21 @@ class Buffer:
         return self.allocation.owner_count == 1
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class BufferView:
-    """A buffer with shape and element type; whether they fit its length is the maker's business."""
+    """A buffer with shape and element type; whether they fit its length is the maker's business.
 
-    buffer: Buffer
-    shape: tuple[int, ...]
-    element_type: int
-    """Number as in ``jitree.types``."""
-    encoding: int
-    """``jitree.types.ENCODING_*``"""
+    ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "element_type", "encoding", "shape")
+
+    def __init__(
+        self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
+    ) -> None:
+        self.buffer = buffer
+        self.shape = shape
+        self.element_type = element_type
+        self.encoding = encoding
+
+    def __repr__(self) -> str:
+        return f"<hal.buffer_view {format_shaped_type(self.shape, element_type(self.element_type))}>"

@@ -27,6 +27,7 @@ from jitree.hal.enums import (
     BufferUsage,
     CommandBufferMode,
     CommandCategory,
+    DispatchFlags,
     MemoryAccess,
     names,
 )
@@ -37,6 +38,12 @@ _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+_ARGUMENT_FLAGS: Final = int(
+    DispatchFlags.CUSTOM_DIRECT_ARGUMENTS
+    | DispatchFlags.DYNAMIC_INDIRECT_ARGUMENTS
+    | DispatchFlags.STATIC_INDIRECT_ARGUMENTS
+)
+"""Arguments in other forms than constants and bindings."""
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 
 
@@ -209,7 +216,7 @@ class CommandBuffer(abc.ABC):
         states.
         """
         self._begin("dispatch", CommandCategory.DISPATCH)
-        checked = self._check_dispatch(executable, function, constants, bindings)
+        checked = self._check_dispatch(executable, function, constants, bindings, flags)
         if 0 not in workgroups:
             self._record_dispatch(executable, function, workgroups, constants, checked, flags)
 
@@ -227,7 +234,7 @@ class CommandBuffer(abc.ABC):
         The offset must be a multiple of 4 (INVALID_ARGUMENT) and the 12 bytes inside the buffer.
         """
         self._begin("dispatch_indirect", CommandCategory.DISPATCH)
-        checked = self._check_dispatch(executable, function, constants, bindings)
+        checked = self._check_dispatch(executable, function, constants, bindings, flags)
         slot, buffer, offset, _ = workgroups
         if offset % 4:
             raise InvalidArgumentError(f"workgroup counts at offset {offset}: must be a multiple of 4")
@@ -307,8 +314,15 @@ class CommandBuffer(abc.ABC):
         return reference
 
     def _check_dispatch(
-        self, executable: Executable, function: int, constants: Sequence[int], bindings: Sequence[Reference]
+        self,
+        executable: Executable,
+        function: int,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
     ) -> list[Reference]:
+        if flags & _ARGUMENT_FLAGS:
+            raise UnimplementedError(f"dispatch with flags {names(DispatchFlags(flags))}")
         if not 0 <= function < executable.function_count:
             raise OutOfRangeError(
                 f"dispatch of function {function} of an executable with {executable.function_count} functions"

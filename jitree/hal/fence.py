@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
 from jitree.errors import StatusCode, StatusError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
 
 
-class Fence(Awaitable[None]):
+class Fence:
     """Reached when every semaphore's payload is at least its value, failed when any semaphore has failed.
 
     Where a fence may be None (wait and signal fences of queue operations), None means already reached.

@@ -10,6 +10,7 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.hal.local.commands import DIRECT, CommandList, Range
+from jitree.hal.local.queue import UNKNOWN_COST
 
 _NO_BUFFER = (0, -1)
 
@@ -21,6 +22,9 @@ class LocalCommandBuffer(CommandBuffer):
         super().__init__(modes, categories, queue_affinity, binding_capacity)
         self.commands = CommandList()
         self._kept: set[int] = set()
+        self.submissions = 0
+        self.cost = UNKNOWN_COST
+        """As last estimated, in nanoseconds."""
 
     def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], object]:
         """(address, length) per slot for the walkers, and what to keep until they are done.

@@ -321,7 +321,7 @@ class LocalDevice(Device):
         if command_buffer is None:
             self._submit(queue_affinity, "barrier", wait, signal, None)
             return
-        if not isinstance(command_buffer, LocalCommandBuffer):
+        if type(command_buffer) is not LocalCommandBuffer:
             raise InvalidArgumentError(
                 f"a command buffer of type {type(command_buffer).__name__} was not created by {self._id}"
             )
@@ -331,7 +331,7 @@ class LocalDevice(Device):
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
         work = partial(self._execute, queue_affinity, commands, addresses, lengths, kept)
-        cost = self._cost(queue_affinity, commands, lengths)
+        cost = self._cost(queue_affinity, command_buffer, lengths)
         self._submit(queue_affinity, "execute", wait, signal, work, cost)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
@@ -374,8 +374,8 @@ class LocalDevice(Device):
     def _queue_index(self, affinity: int) -> int:
         return lowest_queue(affinity) % len(self._queues)
 
-    def _cost(self, queue_affinity: int, commands: CommandList, lengths: array[int]) -> int:
-        """Nanoseconds that a command list may take, as far as the device wants to know."""
+    def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
+        """Nanoseconds that a command buffer may take, as far as the device wants to know."""
         return 0
 
     @abc.abstractmethod

@@ -11,6 +11,7 @@ from typing import Final
 
 from jitree.errors import ResourceExhaustedError, StatusError
 from jitree.hal.driver import DeviceOptions
+from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
@@ -24,6 +25,9 @@ INLINE_COST: Final = 60_000
 """Nanoseconds up to which work does not repay waking a parked worker (measured: 60 to 100 us)."""
 INLINE_DEFERRED_COST: Final = 10_000
 """Nanoseconds that a thread which only signals a fence may be held up for; a hand-over costs it as much."""
+
+_ESTIMATE_INTERVAL: Final = 256
+"""Submissions of a command buffer after which its cost is estimated anew; before that at powers of two."""
 
 
 class WorkerExecutor:
@@ -79,14 +83,26 @@ class TaskDevice(LocalDevice):
             team.close()
         self.trim()
 
-    def _cost(self, queue_affinity: int, commands: CommandList, lengths: array[int]) -> int:
+    def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
+        count = command_buffer.submissions
+        command_buffer.submissions = count + 1  # a lost step of a racing thread does not matter
+        if command_buffer.cost >= 0 and count & (count - 1) and count % _ESTIMATE_INTERVAL:
+            return command_buffer.cost
+        self._check_local_memory(command_buffer.commands)
+        cost = self._team(queue_affinity).estimate(command_buffer.commands, lengths)
+        command_buffer.cost = cost
+        return cost
+
+    def _check_local_memory(self, commands: CommandList) -> None:
         limit = self.parameters.local_memory
         if limit and commands.most_local_memory > limit:
             raise ResourceExhaustedError(
                 f"a dispatch needs {commands.most_local_memory} bytes of workgroup-local memory; the device "
                 f"was created with {limit} (local_memory, --task_worker_local_memory)"
             )
-        return self._teams[self._queue_index(queue_affinity)].estimate(commands, lengths)
+
+    def _team(self, queue_affinity: int) -> Team:
+        return self._teams[self._queue_index(queue_affinity)]
 
     def _execute(
         self,
@@ -96,7 +112,7 @@ class TaskDevice(LocalDevice):
         lengths: array[int],
         kept: object,
     ) -> None:
-        self._teams[self._queue_index(queue_affinity)].execute(commands, addresses, lengths)
+        self._team(queue_affinity).execute(commands, addresses, lengths)
 
 
 class TaskDriver(LocalDriver):
