@@ -21,7 +21,8 @@ LAYERS = [
     {"loaders", "cuda"},
     {"params"},
     {"modules"},
-    {"session", "instance", "module", "array", "packing", "asynchronous"},
+    {path.stem for path in PACKAGE.glob("*.py")}
+    - {"errors", "types", "memory", "elements", "__init__", "__main__"},
     {"__init__"},
     {"tools", "compat"},
     {"__main__"},
@@ -29,7 +30,7 @@ LAYERS = [
 """Each part imports only from itself and from the layers before its own."""
 
 PUBLIC_API = LAYERS[8]
-"""The files of the session layer, which may import one another."""
+"""The session layer: files directly in the package, which may import one another."""
 
 APART = {("modules", "loaders"), ("modules", "cuda"), ("modules", "params")}
 """Further pairs (importer, imported) that are forbidden: the session hands one to the other."""

@@ -21,7 +21,7 @@ from tests.fuzz.seeds import Seed, seeds
 _ROOT = Path(__file__).resolve().parents[2]
 _START_LIMIT = 120.0
 _LOAD_LIMIT = 20.0
-_CALL_LIMIT = 3.0
+_CALL_LIMIT = 1.5
 """Seconds without an answer. Damaged programs may loop, so calls get little."""
 
 
