@@ -7,7 +7,6 @@ from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
@@ -88,13 +87,21 @@ def parse_uri(uri: str) -> DeviceUri:
         raise InvalidArgumentError(
             f"'{uri}' is not a device URI; expected <driver> or <driver>://<ordinal or path>?<key>=<value>"
         )
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"device URI '{uri}': '{query}' are not parameters of the form <key>=<value>&…"
-        ) from error
-    return DeviceUri(driver, unquote(path).strip("/"), dict(pairs))
+    parameters: dict[str, str] = {}
+    for pair in query.split("&") if query else ():
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InvalidArgumentError(f"device URI '{uri}': '{pair}' is not of the form <key>=<value>")
+        parameters[_unquote(key)] = _unquote(value)
+    return DeviceUri(driver, _unquote(path).strip("/"), parameters)
+
+
+def _unquote(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # takes longer to import than all of this module
+
+    return unquote(text)
 
 
 DriverFactory = Callable[[], Driver]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import time
 from _thread import allocate_lock
 from dataclasses import dataclass
@@ -61,6 +60,8 @@ class Profiler:
         path = self._path
         if path is None:
             return
+        import json  # not needed to start a process
+
         events = [
             {"ph": "X", "name": m.name, "ts": m.start / 1e3, "dur": m.duration / 1e3, "pid": 0, "tid": 0}
             for m in self.measurements

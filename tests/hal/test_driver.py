@@ -35,6 +35,7 @@ from jitree.hal.registry import default_registry
         ("local-task://?threads=4", ("local-task", "", {"threads": "4"})),
         ("cuda://0", ("cuda", "0", {})),
         ("cuda://GPU-12ab?a=b&c=", ("cuda", "GPU-12ab", {"a": "b", "c": ""})),
+        ("cuda://a%20b?k%3D=v%26w", ("cuda", "a b", {"k=": "v&w"})),
         ("local-task?cpu_ids=0,1;2", ("local-task", "", {"cpu_ids": "0,1;2"})),
     ],
 )
@@ -43,7 +44,7 @@ def test_uris(uri: str, expected: tuple[str, str, dict[str, str]]) -> None:
     assert (parsed.driver, parsed.path, parsed.parameters) == expected
 
 
-@pytest.mark.parametrize("uri", ["", "://0", "cuda:0", "a/b", "local-task://?threads", "?x=1"])
+@pytest.mark.parametrize("uri", ["", "://0", "cuda:0", "a/b", "local-task://?threads", "?x=1", "null://?=1"])
 def test_malformed_uris(uri: str) -> None:
     with pytest.raises(InvalidArgumentError, match="URI"):
         parse_uri(uri)
