@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, PREFIXES, SETS, VERSIONS, opcode_table
@@ -21,7 +23,7 @@ def test_number_of_instructions(version: int, count: int) -> None:
 
 def test_no_opcode_was_ever_renumbered() -> None:
     for name in SETS:
-        for older, newer in zip(VERSIONS, VERSIONS[1:], strict=False):
+        for older, newer in pairwise(VERSIONS):
             for before, after in zip(opcode_table(older, name), opcode_table(newer, name), strict=True):
                 assert before is None or before is after
 

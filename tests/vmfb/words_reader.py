@@ -1,4 +1,4 @@
-"""Reads decoded words back by the layout that ``jitree/vmfb/words.py`` documents, written without the decoder."""
+"""Reads decoded words by the layout that ``jitree/vmfb/words.py`` documents, without help of the decoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.program import DecodedFunction, Program
-from jitree.vmfb.words import OPCODE_NAMES
+from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Reader:
         if kind == "r.ref" and operand.movable and not operand.output:
             return (self.word(), self.word())
         if kind in ("imm.i64", "imm.f64"):
-            return self.word() & 0xFFFFFFFF | self.word() << 32
+            return (self.word() & 0xFFFFFFFF | self.word() << 32) % 2**64
         if kind in ("list.ref", "list.any"):
             return self.tuples(2)
         if kind.startswith("list."):
@@ -54,9 +54,10 @@ class _Reader:
 
 
 def read_word_instruction(words: list[int], index: int) -> Decoded:
-    """The instruction whose opcode word is at an index; branch targets as word indices."""
+    """The instruction whose opcode word is at an index; branch targets as word indices. Of a fused form, the
+    first instruction."""
     reader = _Reader(words, index)
-    name = OPCODE_NAMES[words[index]]
+    name = OPCODE_NAMES[BASE_OPCODE[words[index]]]
     operands: list[Any]
     if name == "br.bare":
         operands = [reader.target()]
