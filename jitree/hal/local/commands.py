@@ -290,7 +290,7 @@ class CommandList:
         index = len(self.addresses)
         slot, position, length = reference
         if slot < 0:
-            if position & alignment - 1:
+            if position & alignment - 1 and length:
                 raise _misaligned(position, alignment)
             self.addresses.append(position)
             self.lengths.append(length)
@@ -337,6 +337,6 @@ def _resolve(
             f"bytes {offset} to {offset + length} of slot {slot} of the binding table are outside its "
             f"{available} bytes"
         )
-    if (base + offset) & mask:
+    if (base + offset) & mask and length:
         raise _misaligned(base + offset, mask + 1)
     return base + offset, length
