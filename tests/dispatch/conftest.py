@@ -1,0 +1,26 @@
+"""Programs are run on every tier, and every test ends with a check that no reference is left."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.dispatch.harness import TIERS, Vm
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def vm(tier: str) -> Iterator[Vm]:
+    """An empty context of one tier."""
+    machine = Vm(tier)
+    yield machine
+    machine.context.close()
+    gc.collect()
+    machine.context.table.drain_deferred()
+    assert machine.context.table.live_count == 0
