@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
+from jitree.hal.executable import ExecutableLoader
 from jitree.hal.local import walk, walk_image
 from jitree.hal.registry import register_local_drivers
 
@@ -26,13 +27,18 @@ ALL_DEVICES = (*COMPUTING_DEVICES, "null")
 
 
 @contextmanager
-def created(registry: DriverRegistry, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def created(
+    registry: DriverRegistry,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    loaders: Sequence[ExecutableLoader] = (),
+) -> Iterator[Device]:
     if name.endswith(PYTHON_WALKER):
         monkeypatch.setattr(walk, "_native", None)
         monkeypatch.setattr(walk, "native_walker", lambda: None)
     elif walk_image.supported() and not name.startswith("null"):
         walk.require_native_walker()
-    with registry.create_device(name.removesuffix(PYTHON_WALKER)) as device:
+    with registry.create_device(name.removesuffix(PYTHON_WALKER), loaders) as device:
         yield device
 
 
