@@ -8,7 +8,7 @@ import numpy as np
 
 from jitree.errors import StatusError
 from jitree.vmfb.blocks import Layout
-from jitree.vmfb.fuse import fuse
+from jitree.vmfb.fuse import carry_comparisons, fuse
 from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.program import CallSite, DecodedFunction, Program
 from jitree.vmfb.schema import Function, Module
@@ -31,6 +31,7 @@ def decode_module(module: Module) -> Program:
     for function, signature in zip(module.functions, signatures, strict=True):
         walk = walk_function(module, function, linkage)
         start = len(layout.words)
+        carry_comparisons(walk.blocks)
         layout.add(walk.blocks)
         functions.append(
             DecodedFunction(

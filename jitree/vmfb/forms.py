@@ -20,8 +20,9 @@ class Part:
     """One instruction of a form."""
 
     name: str
-    """Its mnemonic, or ``br:`` and the kinds of its moves in order: ``w`` for a 32-bit value, ``d`` for a pair;
-    ``br:`` alone is ``br.bare``."""
+    """Its mnemonic; or ``br:`` and the kinds of its moves in order, ``w`` for a 32-bit value, ``d`` for a
+    pair (``br:`` alone is ``br.bare``); or ``cond_br:true``, ``cond_br:false``, where the block if true or if
+    false comes next; or the name of a :class:`Loop`."""
     links: tuple[tuple[int, int], ...] = ()
     """(word position, number of an earlier part): the operand is the register that this part wrote. Only then
     does the form apply; the value need not be read back."""
@@ -36,22 +37,46 @@ COMPARES: Final = tuple(name for name in BY_MNEMONIC if name.startswith("cmp."))
 SHAPES: Final = tuple("br:" + "".join(moves) for count in range(4) for moves in product("wd", repeat=count))
 """Branches with at most three moves of values."""
 
-_HEADER_SHAPES: Final = (*(shape for shape in SHAPES if len(shape) <= 5), "br:www", "br:ddd")
-_HEADER_COMPARES: Final = (
-    "cmp.lt.i32.s", "cmp.lt.i64.s", "cmp.lt.i32.u", "cmp.lt.i64.u", "cmp.eq.i32", "cmp.eq.i64",
-)  # fmt: skip
-_STEPS: Final = ("add.i32", "add.i64")
+_COMMON_SHAPES: Final = (*(shape for shape in SHAPES if len(shape) <= 5), "br:www", "br:ddd")
+_HEADER_COMPARES: Final = tuple(name for name in COMPARES if "i32" in name or "i64" in name)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A branch to a block that consists of a comparison and the ``cond_br`` on it: mostly a loop's back edge.
+
+    Behind the words of the branch, where execution never comes, stand copies of the comparison's operands and
+    then the displacements if true and if false, counted from the branch.
+    """
+
+    shape: str
+    compare: str
+
+    @property
+    def name(self) -> str:
+        return f"loop:{self.shape.removeprefix('br:')}:{self.compare}"
+
+    @property
+    def branch_size(self) -> int:
+        """Words of the branch."""
+        moves = len(self.shape) - len("br:")
+        return 3 + 3 * moves if moves else 2
+
+
+LOOPS: Final = tuple(Loop(*pair) for pair in product(_COMMON_SHAPES, _HEADER_COMPARES))
+LOOP_BY_NAME: Final = {loop.name: loop for loop in LOOPS}
 
 
 def _forms() -> Iterator[Form]:
-    for compare in COMPARES:
-        yield Part(compare), Part("cond_br", ((1, 0),))
+    for side in ("", ":true", ":false"):
+        for compare in COMPARES:
+            yield Part(compare), Part(f"cond_br{side}", ((1, 0),))
+        if side:
+            yield (Part(f"cond_br{side}"),)
     for shape in SHAPES[1:]:
         yield (Part(shape),)
-    for shape, compare in product(_HEADER_SHAPES, _HEADER_COMPARES):
-        yield Part(shape), Part(compare), Part("cond_br", ((1, 1),))
-    for step, shape in product(_STEPS, _HEADER_SHAPES):
-        yield Part(step), Part(shape), Part(f"cmp.lt.{step[-3:]}.s"), Part("cond_br", ((1, 2),))
+    for kind, shape in product(("i32", "i64"), _COMMON_SHAPES):
+        yield Part(f"add.{kind}"), Part(Loop(shape, f"cmp.lt.{kind}.s").name)
 
 
 FUSED_FORMS: Final = tuple(_forms())

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.vmfb.forms import FUSED_FORMS
+from jitree.vmfb.forms import FUSED_FORMS, LOOPS
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
 
 TAG_VALUE32: Final = 0
@@ -72,13 +72,22 @@ OPCODE: Final[dict[str, int]] = {name: row.index for name, row in BY_MNEMONIC.it
 
 OPCODE_NAMES: Final = tuple(OPCODE)
 
-FIRST_FUSED: Final = len(OPCODE)
+LOOP_OPCODE: Final = {loop: len(OPCODE) + number for number, loop in enumerate(LOOPS)}
+"""Opcode words of branches that carry their target's comparison."""
+
+FIRST_FUSED: Final = len(OPCODE) + len(LOOPS)
 """Opcode word of the first of :data:`FUSED_FORMS`; the others follow in order."""
 
 
 def _base(part: str) -> int:
-    return OPCODE["br.bare" if part == "br:" else "br" if part.startswith("br:") else part]
+    if part.startswith("br:"):
+        return OPCODE["br" if part != "br:" else "br.bare"]
+    return OPCODE[part.split(":")[0]]
 
 
-BASE_OPCODE: Final = (*range(FIRST_FUSED), *(_base(form[0].name) for form in FUSED_FORMS))
-"""The opcode word, below FIRST_FUSED, of the (first) instruction that an opcode word stands for."""
+BASE_OPCODE: Final = (
+    *range(len(OPCODE)),
+    *(_base(loop.shape) for loop in LOOPS),
+    *(_base(form[0].name) for form in FUSED_FORMS),
+)
+"""The opcode word of the (first) instruction, in :data:`OPCODE`, that an opcode word stands for."""

@@ -32,15 +32,31 @@ def _emit_constant(handler: Handler, mnemonic: str) -> None:
 
 
 def _emit_semantic(handler: Handler, mnemonic: str, semantic: Semantic) -> None:
+    count = len(semantic.argument_types)
+    handler.fetch(1, count + 2)  # and the next opcode
+    result = _compute(handler, mnemonic, semantic, 1)
+    handler.set_value(semantic.result_type, 1 + count, result)
+    handler.advance(2 + count)
+
+
+def emit_copied_compare(handler: Handler, mnemonic: str, position: int) -> str:
+    """A comparison whose operands stand at a word position; the condition as i1."""
+    semantic = SEMANTICS[mnemonic]
+    count = len(semantic.argument_types)
+    handler.fetch(position, count + 1)
+    result = _compute(handler, mnemonic, semantic, position)
+    handler.set_value("i32", position + count, result)
+    return handler.let(f"icmp ne i32 {result}, 0")
+
+
+def _compute(handler: Handler, mnemonic: str, semantic: Semantic, position: int) -> str:
     kinds = semantic.argument_types
-    arguments = [handler.value(kind, 1 + number) for number, kind in enumerate(kinds)]
+    arguments = [handler.value(kind, position + number) for number, kind in enumerate(kinds)]
     if mnemonic.startswith(("div.i", "rem.i")):
         _require_quotient(handler, mnemonic, *arguments)
     typed = ", ".join(f"{LLVM_TYPES[k]} {a}" for k, a in zip(kinds, arguments, strict=True))
     function = _function(handler, mnemonic, semantic)
-    result = handler.let(f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})")
-    handler.set_value(semantic.result_type, 1 + len(kinds), result)
-    handler.advance(2 + len(kinds))
+    return handler.let(f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})")
 
 
 def _function(handler: Handler, mnemonic: str, semantic: Semantic) -> str:

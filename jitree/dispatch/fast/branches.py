@@ -11,6 +11,9 @@ MNEMONICS: Final = (
     "switch.f64",
 )  # fmt: skip
 
+_CONDITIONAL_SIZE: Final = 4
+"""Words of a ``cond_br``."""
+
 
 def emit(handler: Handler, mnemonic: str) -> None:
     if mnemonic in ("br", "break"):
@@ -44,27 +47,47 @@ def _emit_br(handler: Handler) -> None:
 def emit_shape(handler: Handler, shape: str) -> None:
     """A branch whose number and kinds of moves are known: ``br:`` and ``w`` or ``d`` for each."""
     target = handler.target(1)
-    for number, letter in enumerate(shape.removeprefix("br:")):
-        kind = {"w": "i32", "d": "i64"}[letter]
-        first = 3 + 3 * number
-        handler.set_value(kind, first + 2, handler.value(kind, first + 1))
+    emit_moves(handler, shape)
     handler.move_to(target)
 
 
+def emit_moves(handler: Handler, shape: str) -> None:
+    """The moves of such a branch."""
+    for number, letter in enumerate(shape.removeprefix("br:")):
+        kind = {"w": "i32", "d": "i64"}[letter]
+        source = 4 + 3 * number
+        handler.fetch(source, 2)
+        handler.set_value(kind, source + 1, handler.value(kind, source))
+
+
 def _emit_conditional(handler: Handler) -> None:
-    condition = handler.value("i32", 1)
-    emit_two_ways(handler, handler.let(f"icmp ne i32 {condition}, 0"))
+    emit_two_ways(handler, _condition(handler), 2)
 
 
-def emit_two_ways(handler: Handler, condition: str) -> None:
-    """The end of a ``cond_br``: a real branch whose two sides dispatch separately, so that the processor
-    predicts them apart."""
+def _condition(handler: Handler) -> str:
+    return handler.let(f"icmp ne i32 {handler.value('i32', 1)}, 0")
+
+
+def emit_two_ways(handler: Handler, condition: str, position: int) -> None:
+    """A real branch whose two sides dispatch separately, so that the processor predicts them apart. The
+    displacements if true and if false stand at a word position."""
     if_true, if_false = handler.fresh("true"), handler.fresh("false")
     handler.branch(condition, if_true, if_false)
     handler.label(if_true)
-    handler.go(handler.target(2))
+    handler.go(handler.target(position))
     handler.label(if_false)
-    handler.go(handler.target(3))
+    handler.go(handler.target(position + 1))
+
+
+def emit_conditional_next(handler: Handler, name: str) -> None:
+    """A ``cond_br`` one of whose blocks comes next: the address of that one does not wait for a load."""
+    sides = {"true": handler.target(2), "false": handler.target(3)}
+    sides[name.removeprefix("cond_br:")] = handler.place(_CONDITIONAL_SIZE)
+    labels = {side: handler.fresh(side) for side in sides}
+    handler.branch(_condition(handler), labels["true"], labels["false"])
+    for side, address in sides.items():
+        handler.label(labels[side])
+        handler.go(address)
 
 
 def _emit_table(handler: Handler) -> None:

@@ -36,6 +36,7 @@ class Handler:
         self.ended = False
         self._parts: list[tuple[str, str]] = []
         self._written = ("", "")
+        self._fetched: dict[tuple[str, int], str] = {}
         self._forwarded: dict[int, tuple[str, str]] = {}
 
     # -- text ------------------------------------------------------------------------------------------
@@ -75,8 +76,19 @@ class Handler:
         """An i32 word."""
         return self.let(f"load i32, ptr {self.place(position)}, align 4, {CONSTANT}")
 
+    def fetch(self, position: int, count: int) -> None:
+        """Reads words ahead, two by one load: loads are what handlers have most of."""
+        for first in range(position, position + count - 1, 2):
+            pair = self.let(f"load i64, ptr {self.place(first)}, align 4, {CONSTANT}")
+            place = self._start + first
+            self._fetched[self._base, place] = self.let(f"and i64 {pair}, {0xFFFFFFFF}")
+            self._fetched[self._base, place + 1] = self.let(f"lshr i64 {pair}, 32")
+
     def ordinal(self, position: int) -> str:
         """A word as i64, never negative."""
+        fetched = self._fetched.get((self._base, self._start + position))
+        if fetched is not None:
+            return fetched
         return self.let(f"zext i32 {self.word(position)} to i64")
 
     def ordinal_at(self, place: str) -> str:
@@ -89,8 +101,8 @@ class Handler:
         return self.let(f"getelementptr i32, ptr {self.place(0)}, i64 {distance}")
 
     def begin_part(self, links: Sequence[tuple[int, int]]) -> None:
-        """Begins a part of a fused form. ``links`` are its operands, by word position, that are known to be the
-        last register that an earlier part, by number, wrote: they are not read again."""
+        """Begins a part of a fused form. ``links`` are the operands, by word position, known to be the
+        register that an earlier part, by number, wrote: they are not read again."""
         self._forwarded = {position: self._parts[number] for position, number in links}
 
     def end_part(self) -> None:
@@ -213,11 +225,13 @@ class Handler:
 
     def dispatch(self) -> None:
         """Goes on with the next instruction."""
-        self.go(self.place(0))
+        self._go(self.ordinal(0), self.place(0), "%values", "%refs")
 
     def go(self, address: str, values: str = "%values", refs: str = "%refs") -> None:
         """Goes on with the instruction at an address. The current IR block ends; others may follow."""
-        opcode = self.ordinal_at(address)
+        self._go(self.ordinal_at(address), address, values, refs)
+
+    def _go(self, opcode: str, address: str, values: str, refs: str) -> None:
         slot = self.let(f"getelementptr ptr, ptr %table, i64 {opcode}")
         handler = self.let(f"load ptr, ptr {slot}, align 8, {CONSTANT}")
         self.tail_call(handler, address, values, refs)

@@ -13,7 +13,8 @@ from typing import Final
 from jitree.dispatch.fast import arithmetic, branches, buffers, calls, globals, lists, references
 from jitree.dispatch.fast.handler import Handler
 from jitree.dispatch.fast.prelude import METADATA, prelude
-from jitree.vmfb.forms import FUSED_FORMS, Form, Part
+from jitree.dispatch.semantics import SEMANTICS
+from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, LOOPS, Form, Part
 from jitree.vmfb.words import OPCODE_NAMES
 
 LOOP_FILE: Final = Path(__file__).with_name("loop.ll")
@@ -46,7 +47,20 @@ def _symbol(form: Form) -> str:
 
 
 def _emitter(part: str) -> Callable[[Handler, str], None]:
-    return branches.emit_shape if part.startswith("br:") else _EMITTERS[part]
+    if part.startswith("br:"):
+        return branches.emit_shape
+    if part.startswith("cond_br:"):
+        return branches.emit_conditional_next
+    return _emit_loop if part.startswith("loop:") else _EMITTERS[part]
+
+
+def _emit_loop(handler: Handler, name: str) -> None:
+    """The moves of the branch, then the comparison and the branch on it that stand behind its words."""
+    loop = LOOP_BY_NAME[name]
+    branches.emit_moves(handler, loop.shape)
+    condition = arithmetic.emit_copied_compare(handler, loop.compare, loop.branch_size)
+    operands = len(SEMANTICS[loop.compare].argument_types) + 1
+    branches.emit_two_ways(handler, condition, loop.branch_size + operands)
 
 
 def generate() -> str:
@@ -62,7 +76,11 @@ def _parts() -> Iterator[str]:
     yield from arithmetic.declarations()
     yield ""
     entries = []
-    for form in (*((Part(name),) for name in OPCODE_NAMES), *FUSED_FORMS):
+    for form in (
+        *((Part(name),) for name in OPCODE_NAMES),
+        *((Part(loop.name),) for loop in LOOPS),
+        *FUSED_FORMS,
+    ):
         if form[0].name in ESCAPES:
             entries.append("ptr @escape")
         else:
