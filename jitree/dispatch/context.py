@@ -93,7 +93,10 @@ class Context:
                     with error_context(f"registering module '{module.name}'"):
                         self._add(module)
             except BaseException:
+                failed = self._instances[before:]
                 self._remove(before)
+                for instance in failed:
+                    instance.forget()
                 raise
 
     def _add(self, module: ModuleLike) -> None:

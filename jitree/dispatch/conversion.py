@@ -46,7 +46,7 @@ def arguments(convention: CallingConvention, values: Sequence[object]) -> list[o
     converted: list[object] = []
     for index, (item, value) in enumerate(zip(convention.arguments, values, strict=True)):
         if isinstance(item, Span):
-            converted.append([_row(item, row, index) for row in value])  # type: ignore[attr-defined]
+            converted.append([_row(item, row, index) for row in _sequence(value, index)])
         else:
             converted.append(argument(value, item, index))
     return converted
@@ -55,10 +55,18 @@ def arguments(convention: CallingConvention, values: Sequence[object]) -> list[o
 def _row(span: Span, row: object, index: int) -> object:
     if len(span.characters) == 1:
         return argument(row, span.characters, index)
+    values = _sequence(row, index)
+    if len(values) != len(span.characters):
+        raise InvalidArgumentError(f"argument {index}: expected tuples of {len(span.characters)} but got {row!r}")
     return tuple(
-        argument(value, character, index)
-        for character, value in zip(span.characters, row, strict=True)  # type: ignore[call-overload]
+        argument(value, character, index) for character, value in zip(span.characters, values, strict=True)
     )
+
+
+def _sequence(value: object, index: int) -> Sequence[object]:
+    if isinstance(value, (list, tuple)):
+        return value
+    raise InvalidArgumentError(f"argument {index}: expected a list or tuple but got {value!r}")
 
 
 def require_count(convention: CallingConvention, values: Sequence[object]) -> None:

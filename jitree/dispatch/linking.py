@@ -106,10 +106,10 @@ class BytecodeInstance:
 
     def free(self) -> None:
         self.record.release(self._table)
-        for function in self._functions.values():
-            del self._records[function.host.address]
-        self._functions.clear()
-        for record in self.record.functions:
+
+    def forget(self) -> None:
+        """Takes the function records back, which calls that still wait would need for their backtraces."""
+        for record in (*self.record.functions, *(function.host for function in self._functions.values())):
             del self._records[record.address]
 
 
@@ -170,6 +170,8 @@ class NativeInstance:
 
     def free(self) -> None:
         self.module.free_state(self.state)
+
+    def forget(self) -> None:
         self._functions.clear()
         self._targets.clear()
 
@@ -181,7 +183,7 @@ ModuleInstance = BytecodeInstance | NativeInstance
   another calling convention;
 * ``function(name)``: the exported function for calls by the host, or None;
 * ``link(context)``: resolves the module's imports;
-* ``free()``: drops the state.
+* ``free()``: drops the state; ``forget()``: and what the context still knows of a module that never ran.
 """
 
 
