@@ -64,8 +64,14 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
                 stderr=log,
                 pass_fds=(lock,),
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")},
+                env=_environment(target.parent),
             )
         return Builder(process, log_path)
     finally:
         os.close(lock)  # the builder's copy keeps the lock
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """This process's, with its cache folder, and without what would change how numba compiles."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    return kept | {"JITREE_CACHE_DIR": str(directory)}
