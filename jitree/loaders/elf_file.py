@@ -8,6 +8,7 @@ from typing import Final
 from jitree.errors import FailedPreconditionError, StatusError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture, WordSize
+from jitree.memory import PAGE_SIZE
 
 MINIMUM_SIZE: Final = 64
 """Bytes of the largest file header."""
@@ -100,8 +101,9 @@ def _classify(available: int, architecture: Architecture, segments: list[Segment
         raise bad_elf("it has no loadable segment")
     for load in loads:
         _check_load(load, available)
-    low = min(s.address & -max(s.alignment, 1) for s in loads)
-    high = max(s.end + max(s.alignment, 1) - 1 & -max(s.alignment, 1) for s in loads)
+    units = [max(s.alignment, PAGE_SIZE) for s in loads]
+    low = min(s.address & -unit for s, unit in zip(loads, units, strict=True))
+    high = max(s.end + unit - 1 & -unit for s, unit in zip(loads, units, strict=True))
     if high - low > MAXIMUM_IMAGE:
         raise bad_elf(f"its segments spread over {high - low} bytes, more than {MAXIMUM_IMAGE}")
     dynamic = [s for s in segments if s.kind == elf.PT_DYNAMIC]

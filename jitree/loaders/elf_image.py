@@ -12,7 +12,7 @@ from jitree.loaders.elf_dynamic import Dynamic, read_dynamic
 from jitree.loaders.elf_file import ElfFile, Segment, bad_elf, read_elf
 from jitree.loaders.elf_format import Architecture
 from jitree.loaders.elf_relocate import relocate
-from jitree.memory import EXECUTE, READ, WRITE, Mapping, page_down, page_up
+from jitree.memory import EXECUTE, NONE, READ, WRITE, Mapping, page_down, page_up
 
 _INITIALISER: Final = ctypes.CFUNCTYPE(None)
 _RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))
@@ -32,8 +32,10 @@ class ElfImage:
         self.bias = self._mapping.address - file.low
         self._view = self._mapping.view()
         _check_pages(file)
+        self._mapping.protect(0, self._mapping.size, READ | WRITE)
         for load in file.loads:
-            self._copy(load, data)
+            start = load.address - file.low
+            self._view[start : start + load.file_size] = data[load.offset : load.offset + load.file_size]
         dynamic = read_dynamic(file, self._view)
         relocate(file, dynamic, self._view, self.bias)
         self._protect()
@@ -66,21 +68,22 @@ class ElfImage:
             raise bad_elf(f"{what} at {address - self.bias:#x} has no end")
         return text[0].decode("utf-8", "replace")
 
-    def _copy(self, load: Segment, data: memoryview) -> None:
-        start = load.address - self._file.low
-        self._mapping.protect(start, load.memory_size, READ | WRITE)
-        self._view[start : start + load.file_size] = data[load.offset : load.offset + load.file_size]
-
     def _protect(self) -> None:
-        low = self._file.low
-        for load in self._file.loads:
+        low, covered = self._file.low, 0
+        for load in sorted(self._file.loads, key=_address):
             if load.flags & elf.PF_W and load.flags & elf.PF_X:
                 raise PermissionDeniedError(
                     "the embedded ELF library cannot be loaded: it has a segment that is both writable and "
                     "executable"
                 )
             rights = READ | sum(right for flag, right in _RIGHTS if load.flags & flag)
-            self._mapping.protect(load.address - low, load.memory_size, rights)
+            start = page_down(load.address - low)
+            if start > covered:
+                self._mapping.protect(covered, start - covered, NONE)
+            covered = page_up(load.end - low)
+            self._mapping.protect(start, covered - start, rights)
+        if covered < self._mapping.size:
+            self._mapping.protect(covered, self._mapping.size - covered, NONE)
         for relro in self._file.relro:
             self._mapping.protect(relro.address - low, relro.memory_size, READ)
         self._mapping.publish()
@@ -96,6 +99,10 @@ class ElfImage:
             if function not in _SKIPPED_INITIALISERS:
                 self.check_code(function, "an initialiser")
                 _INITIALISER(function)()
+
+
+def _address(load: Segment) -> int:
+    return load.address
 
 
 def load_image(data: memoryview, architecture: Architecture) -> ElfImage:

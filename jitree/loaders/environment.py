@@ -89,7 +89,7 @@ class Environment:
 
     def _write(self, thunk: int) -> None:
         _FIELDS.pack_into(
-            memoryview(self._block), 0, *(self._words.buffer_info()[0] if self._words else 0, thunk),
+            self._block.data, 0, *(self._words.buffer_info()[0] if self._words else 0, thunk),
             self._functions.buffer_info()[0], self._contexts.buffer_info()[0], *host_cpu_data().words,
         )  # fmt: skip
 

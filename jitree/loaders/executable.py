@@ -6,7 +6,7 @@ import struct
 from array import array
 from typing import Final
 
-from jitree.errors import NotFoundError, UnavailableError
+from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.commands import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.loaders.environment import Environment
@@ -99,9 +99,11 @@ class NativeExecutable(LocalExecutable):
         return self._library.functions[ordinal].sequential
 
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record."""
+        """Address of the function's ENTRY_POINT record. OUT_OF_RANGE for a function that does not exist."""
         if not 0 <= ordinal < len(self._library.functions):
-            raise NotFoundError(f"executable '{self.name}' has no function {ordinal}")
+            raise OutOfRangeError(
+                f"executable '{self.name}' has {self.function_count} functions, but number {ordinal} was used"
+            )
         return self._first_entry + ordinal * ENTRY_POINT.size
 
     def source_location(self, ordinal: int) -> SourceLocation | None:

@@ -40,8 +40,8 @@ def select_slice(data: memoryview, architecture: Architecture) -> memoryview:
         if machine == architecture.machine and word_size == architecture.word_size.elf_class:
             if offset + size > len(data):
                 raise OutOfRangeError(
-                    f"the FatELF slice for {architecture.name} (bytes {offset} to {offset + size}) reaches past "
-                    f"the end at {len(data)}; the data is cut short"
+                    f"the FatELF slice for {architecture.name} (bytes {offset} to {offset + size}) reaches "
+                    f"past the end at {len(data)}; the data is cut short"
                 )
             return data[offset : offset + size]
         found.append(elf.machine_name(machine, word_size))
