@@ -5,13 +5,12 @@ Functions as in :mod:`jitree.vmfb.special`.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import FailedPreconditionError
 from jitree.vmfb.blocks import Edge, branch_words
-from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.instructions import IMPORT_BIT
-from jitree.vmfb.linkage import PendingSite
 from jitree.vmfb.words import OPCODE
 
 if TYPE_CHECKING:
@@ -81,52 +80,31 @@ def _add_import_call(
     linkage = walk.linkage
     ordinal = linkage.import_ordinal(callee)
     cconv = linkage.import_convention(ordinal)
-    if segments is not None:
-        tags = cconv.flat_tags(segments, len(arguments))
-    elif cconv.argument_tags is None:
-        raise InvalidArgumentError(
-            f"call without segments of '{linkage.imports[ordinal].full_name}', whose convention "
-            f"{cconv.text!r} has variadic spans"
-        )
-    else:
-        tags = cconv.argument_tags
-    sources = _registers(walk, "argument", arguments, tags, walk.moves_honoured)
-    destinations = _registers(walk, "result", results, cconv.result_tags, False)
+    tags = linkage.argument_tags(ordinal, segments, len(arguments))
+    sources = walk.registers("argument", arguments, tags, walk.moves_honoured)
+    destinations = walk.registers("result", results, cconv.result_tags, False)
     words = walk.words
     size = 6 + 2 * len(sources) + 2 * len(destinations)
     site = len(linkage.sites)
     walk.block.call_sites.append(len(words))
     words += (_IMPORT, size, site, ordinal, len(sources), len(destinations))
-    for register in sources:
-        words += register
-    for register in destinations:
-        words += register
-    linkage.sites.append(PendingSite(ordinal, cconv, segments, tuple(sources), tuple(destinations)))
+    words.extend(chain.from_iterable(sources))
+    words.extend(chain.from_iterable(destinations))
+    linkage.sites.append((ordinal, cconv, segments, tuple(sources), tuple(destinations)))
 
 
 def _add_internal_call(
     walk: FunctionWalk, callee: int, arguments: tuple[int, ...], results: tuple[int, ...]
 ) -> None:
     signature = walk.linkage.signature(callee)
-    sources = _registers(walk, "argument", arguments, signature.argument_tags, True)
-    destinations = _registers(walk, "result", results, signature.cconv.result_tags, False)
+    sources = walk.registers("argument", arguments, signature.argument_tags, True)
+    destinations = walk.registers("result", results, signature.cconv.result_tags, False)
     words = walk.words
     size = 5 + 3 * len(sources) + 2 * len(destinations)
     words += (_INTERNAL, size, callee, len(sources), len(destinations))
     for (tag, source), (_, slot) in zip(sources, signature.argument_slots, strict=True):
         words += (tag, source, slot)
-    for register in destinations:
-        words += register
-
-
-def _registers(
-    walk: FunctionWalk, what: str, entries: tuple[int, ...], tags: tuple[int, ...], honours_move: bool
-) -> list[RegisterSlot]:
-    if len(entries) != len(tags):
-        raise OutOfRangeError(
-            f"{what} list has {len(entries)} entries, the callee's convention needs {len(tags)}"
-        )
-    return [walk.register(entry, tag, honours_move) for entry, tag in zip(entries, tags, strict=True)]
+    words.extend(chain.from_iterable(destinations))
 
 
 def _import_resolved(walk: FunctionWalk, opcode: int, at: int) -> int:

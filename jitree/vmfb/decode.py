@@ -47,7 +47,7 @@ def decode_module(module: Module) -> Program:
         )
     fuse(layout.words, layout.instruction_words)
     sites = tuple(
-        CallSite(index, word, site.import_ordinal, site.cconv, site.segments, site.arguments, site.results)
+        CallSite(index, word, *site)
         for index, (word, site) in enumerate(zip(layout.call_words, linkage.sites, strict=True))
     )
     return Program(

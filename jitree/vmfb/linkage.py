@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
@@ -11,16 +9,10 @@ from jitree.vmfb.instructions import IMPORT_BIT
 from jitree.vmfb.schema import Module
 from jitree.vmfb.signature import Signature
 
-
-@dataclass(frozen=True, slots=True)
-class PendingSite:
-    """A call of an import that has no place in the words yet."""
-
-    import_ordinal: int
-    cconv: CallingConvention
-    segments: tuple[int, ...] | None
-    arguments: tuple[RegisterSlot, ...]
-    results: tuple[RegisterSlot, ...]
+PendingSite = tuple[
+    int, CallingConvention, tuple[int, ...] | None, tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]
+]
+"""A call of an import that has no place in the words yet: the fields of a call site behind its word."""
 
 
 class Linkage:
@@ -36,6 +28,7 @@ class Linkage:
         self.type_count = len(module.types)
         self.sites: list[PendingSite] = []
         self._strings: dict[bytes, int] = {}
+        self._tags: dict[tuple[int, tuple[int, ...] | None], tuple[int, ...]] = {}
 
     def string(self, data: bytes) -> int:
         """Index of a message in the string table."""
@@ -58,6 +51,26 @@ class Linkage:
     def import_convention(self, ordinal: int) -> CallingConvention:
         """An import without signature is called without arguments."""
         return parse(self.imports[ordinal].cconv or "")
+
+    def argument_tags(
+        self, ordinal: int, segments: tuple[int, ...] | None, register_count: int
+    ) -> tuple[int, ...]:
+        """Tag of each argument register of an import call, which has segment counts if it is variadic."""
+        key = (ordinal, segments)
+        tags = self._tags.get(key)
+        if tags is None or len(tags) != register_count:
+            cconv = self.import_convention(ordinal)
+            if segments is not None:
+                tags = cconv.flat_tags(segments, register_count)
+            elif cconv.argument_tags is not None:
+                tags = cconv.argument_tags
+            else:
+                raise InvalidArgumentError(
+                    f"call without segments of '{self.imports[ordinal].full_name}', whose convention "
+                    f"{cconv.text!r} has variadic spans"
+                )
+            self._tags[key] = tags
+        return tags
 
     def signature(self, callee: int) -> Signature:
         """The internal function that a function operand names."""

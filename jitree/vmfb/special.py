@@ -8,9 +8,9 @@ behind the instruction. A terminator sets ``walk.leaving`` to its words and edge
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import OutOfRangeError
 from jitree.vmfb.blocks import Edge, branch_words
 from jitree.vmfb.operand_classes import TYPE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
@@ -70,13 +70,8 @@ def _fail(walk: FunctionWalk, opcode: int, at: int) -> int:
 
 def _return(walk: FunctionWalk, opcode: int, at: int) -> int:
     entries, at = walk.entries(at)
-    tags = walk.signature.cconv.result_tags
-    if len(entries) != len(tags):
-        raise OutOfRangeError(f"returns {len(entries)} values, the convention has {len(tags)} results")
-    words = [opcode, len(entries)]
-    for entry, tag in zip(entries, tags, strict=True):
-        words += walk.register(entry, tag, True)
-    walk.leaving = words, []
+    values = walk.registers("return", entries, walk.signature.cconv.result_tags, True)
+    walk.leaving = [opcode, len(values), *chain.from_iterable(values)], []
     return at
 
 

@@ -8,12 +8,14 @@ It is the hot part of loading a module. Instructions with operands of fixed size
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes, plans
 from jitree.vmfb.blocks import Block, Edge, Exit
+from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, read_instruction
 from jitree.vmfb.isa import BY_MNEMONIC, CORE, PREFIXES
 from jitree.vmfb.linkage import Linkage
@@ -230,7 +232,7 @@ class FunctionWalk:
             return operand
         return self._unusual(operand, operand_class)
 
-    def register(self, operand: int, tag: int, honours_move: bool) -> tuple[int, int]:
+    def register(self, operand: int, tag: int, honours_move: bool) -> RegisterSlot:
         """(tag, register) of a list entry that must hold what ``tag`` says."""
         if tag == TAG_VALUE32:
             return tag, self.value(operand)
@@ -239,7 +241,28 @@ class FunctionWalk:
         ordinal = self.ref(operand)
         return (TAG_REF_MOVE if honours_move and operand & MOVE_BIT else TAG_REF_COPY), ordinal
 
-    def any_register(self, operand: int, honours_move: bool) -> tuple[int, int]:
+    def registers(
+        self, what: str, entries: Sequence[int], tags: Sequence[int], honours_move: bool
+    ) -> list[RegisterSlot]:
+        """(tag, register) of each entry of a list that must hold what ``tags`` say; OUT_OF_RANGE when there
+        are fewer or more."""
+        if len(entries) != len(tags):
+            raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
+        found: list[RegisterSlot] = []
+        value_count, ref_count = self.value_count, self.ref_count
+        for entry, tag in zip(entries, tags, strict=True):
+            if tag == TAG_REF_COPY:
+                if entry >= REF_BIT and entry & REF_MASK < ref_count:
+                    moves = honours_move and entry & MOVE_BIT
+                    found.append((TAG_REF_MOVE if moves else TAG_REF_COPY, entry & REF_MASK))
+                    continue
+            elif entry + tag < value_count and not entry & tag:  # the tag of a pair is 1, of a slot 0
+                found.append((tag, entry))
+                continue
+            found.append(self.register(entry, tag, honours_move))
+        return found
+
+    def any_register(self, operand: int, honours_move: bool) -> RegisterSlot:
         """(tag, register) of a list entry of either bank; values count as one slot."""
         return self.register(operand, TAG_REF_COPY if operand & REF_BIT else TAG_VALUE32, honours_move)
 
