@@ -39,7 +39,8 @@ class EmbeddedElfLoader(ExecutableLoader):
         if architecture is None:
             raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
         with error_context(f"loading an executable of format '{parameters.format}'"):
-            image = load_image(select_slice(parameters.data, architecture), architecture)
+            data = memoryview(parameters.data).cast("B")
+            image = load_image(select_slice(data, architecture), architecture)
             query = image.symbol(QUERY_SYMBOL)
             if query is None:
                 raise NotFoundError(

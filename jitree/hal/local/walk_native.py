@@ -96,10 +96,7 @@ class NativeWalker:
         ``team`` is the address of a TEAM record of ``threads`` threads with this one; 0 = this one alone.
         INTERNAL when a function fails, OUT_OF_RANGE for impossible counts of an indirect dispatch.
         """
-        try:
-            job = self._jobs.pop()
-        except IndexError:
-            job = _Job()
+        job = self._take_job()
         words = job.words
         words[_LIST] = commands.address()
         words[_ADDRESSES] = addresses.buffer_info()[0]
@@ -122,11 +119,20 @@ class NativeWalker:
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""
-        job = _Job()
-        job.words[_LIST] = commands.address()
-        job.words[_ADDRESSES] = commands.addresses.buffer_info()[0]
-        job.words[_LENGTHS] = lengths.buffer_info()[0]
-        return int(self._estimate(job.address))
+        job = self._take_job()
+        words = job.words
+        words[_LIST] = commands.address()
+        words[_ADDRESSES] = commands.addresses.buffer_info()[0]
+        words[_LENGTHS] = lengths.buffer_info()[0]
+        ticks: int = self._estimate(job.address)
+        self._jobs.append(job)
+        return ticks
+
+    def _take_job(self) -> _Job:
+        try:
+            return self._jobs.pop()
+        except IndexError:
+            return _Job()
 
     @cached_property
     def ticks_per_microsecond(self) -> float:
