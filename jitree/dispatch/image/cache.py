@@ -20,9 +20,19 @@ _KEPT: Final = 8
 """Images of one name that stay: processors and versions that share a home directory."""
 
 
+_chosen: Path | None = None
+
+
+def choose_directory(path: str | os.PathLike[str]) -> None:
+    """The folder for the rest of the process, whatever the environment says."""
+    global _chosen
+    _chosen = Path(path)
+
+
 def directory() -> Path:
-    """``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (not writable) a private temporary folder."""
-    chosen = os.environ.get("JITREE_CACHE_DIR")
+    """The chosen folder, else ``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (not writable) a private
+    temporary one."""
+    chosen = _chosen or os.environ.get("JITREE_CACHE_DIR")
     return Path(chosen) if chosen else _default_directory()
 
 

@@ -59,8 +59,8 @@ def check_view(
         )
     if not compatible_elements(view.element_type, element_type):
         raise InvalidArgumentError(
-            f"{subject} element type mismatch; expected {_type_text(element_type)} but have "
-            f"{_type_text(view.element_type)}"
+            f"{subject} element type mismatch; expected {type_text(element_type)} but have "
+            f"{type_text(view.element_type)}"
         )
     check_shape(view.shape, subject, shape)
 
@@ -105,7 +105,7 @@ def _rank_text(rank: int) -> str:
     return str(rank) if rank else "0 (scalar)"
 
 
-def _type_text(code: int) -> str:
+def type_text(code: int) -> str:
     return f"{element_type(code).name} ({unsigned32(code):08x})"
 
 

@@ -1,0 +1,79 @@
+"""Runs programs compiled by IREE.
+
+import jitree
+
+session = jitree.Session(device="local-task")
+module = session.load("model.vmfb")
+y = module.predict(x)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jitree import errors
+from jitree.errors import StatusCode, StatusError
+
+if TYPE_CHECKING:
+    from jitree.array import Array
+    from jitree.dispatch.context import ContextFlags
+    from jitree.dispatch.native_module import NativeExport, NativeModule
+    from jitree.hal.device import Device
+    from jitree.inspection import ModuleSummary, inspect
+    from jitree.instance import Instance
+    from jitree.module import Call, Function, Module
+    from jitree.session import Session, load
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Array": "jitree.array",
+    "Call": "jitree.module",
+    "ContextFlags": "jitree.dispatch.context",
+    "Device": "jitree.hal.device",
+    "Function": "jitree.module",
+    "Instance": "jitree.instance",
+    "Module": "jitree.module",
+    "ModuleSummary": "jitree.inspection",
+    "NativeExport": "jitree.dispatch.native_module",
+    "NativeModule": "jitree.dispatch.native_module",
+    "Session": "jitree.session",
+    "inspect": "jitree.inspection",
+    "load": "jitree.session",
+}
+"""Imported when first asked for: ``import jitree`` alone costs next to nothing."""
+
+__all__ = [
+    "Array",
+    "Call",
+    "ContextFlags",
+    "Device",
+    "Function",
+    "Instance",
+    "Module",
+    "ModuleSummary",
+    "NativeExport",
+    "NativeModule",
+    "Session",
+    "StatusCode",
+    "StatusError",
+    "__version__",
+    "errors",
+    "inspect",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    path = _LAZY.get(name)
+    if path is None:
+        raise AttributeError(f"module 'jitree' has no attribute '{name}'")
+    import importlib
+
+    value = getattr(importlib.import_module(path), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,204 @@
+"""Arrays on a device, as programs return and take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from jitree.hal.buffer import BufferView
+from jitree.transfers import to_numpy
+from jitree.types import element_type
+
+if TYPE_CHECKING:
+    from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
+
+_REPR_ELEMENTS = 1000
+"""Elements that are shown; larger arrays are summarised as numpy does."""
+
+
+class Array(NDArrayOperatorsMixin):
+    """A dense array in device memory.
+
+    On the CPU drivers ``np.asarray(array)``, DLPack consumers and (from Python 3.12 on) ``memoryview(array)``
+    share its memory without copying. Numpy functions and operators take it and give numpy arrays. The result
+    of an asynchronous call may still be computed: whatever needs the elements waits, and raises what the call
+    failed with; ``await array`` waits in asyncio.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_device", "_fence", "_view")
+
+    def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
+        """``fence`` is reached when the elements are there; None: they are."""
+        self._view = view
+        self._device = device
+        self._fence = fence
+        self._array: npt.NDArray[Any] | None = None
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> BufferView:
+        """The buffer view, whose elements may still be computed."""
+        return self._view
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def fence(self) -> Fence | None:
+        """What has to be reached before the elements are there, None when nothing has to."""
+        return self._fence
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._view.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return element_type(self._view.element_type).dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._view.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self._view.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device: elements below 8 bits are packed."""
+        return element_type(self._view.element_type).byte_length(self.size)
+
+    @property
+    def T(self) -> npt.NDArray[Any]:
+        return self.to_host().T
+
+    # -- waiting -------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether the elements are there (or will never be, because the call failed)."""
+        return self._fence is None or self._fence.is_reached() or self._fence.failure is not None
+
+    def wait(self) -> Self:
+        """Waits for the elements. Raises what the call that computes them failed with."""
+        if self._fence is not None:
+            self._fence.wait()
+            self._fence = None
+        return self
+
+    def __await__(self) -> Generator[object, None, Self]:
+        if self._fence is not None:
+            yield from self._fence.__await__()
+            self._fence = None
+        return self
+
+    # -- the elements --------------------------------------------------------------------------------
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """The elements as a numpy array over the same memory where the host sees it, else a copy."""
+        if self._fence is not None:
+            self.wait()
+        if self._array is None:
+            self._array = to_numpy(self._view, self._device)
+        return self._array
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        host = self.to_host()
+        if dtype is not None and np.dtype(dtype) != host.dtype:
+            if copy is False:
+                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return host.astype(dtype)
+        return host.copy() if copy else host
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if "out" in options:
+            options["out"] = tuple(map(_as_operand, options["out"]))
+        return getattr(ufunc, method)(*map(_as_operand, inputs), **options)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.to_host().data
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        from jitree.dlpack import export
+
+        return export(self.to_host(), max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from jitree.dlpack import CPU_DEVICE
+
+        return CPU_DEVICE
+
+    def item(self, *index: int) -> Any:
+        """One element as a Python number."""
+        return self.to_host().item(*index)
+
+    def tolist(self) -> Any:
+        return self.to_host().tolist()
+
+    def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return self.to_host().astype(dtype)
+
+    def reshape(self, *shape: Any) -> npt.NDArray[Any]:
+        return self.to_host().reshape(*shape)
+
+    def __len__(self) -> int:
+        if not self._view.shape:
+            raise TypeError("len() of an array of rank 0")
+        return self._view.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.to_host()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.to_host())
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.to_host()
+
+    def __float__(self) -> float:
+        return float(self.to_host())
+
+    def __int__(self) -> int:
+        return int(self.to_host())
+
+    def __complex__(self) -> complex:
+        return complex(self.to_host())
+
+    def __index__(self) -> int:
+        return self.to_host().__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self.to_host())
+
+    def __reduce__(self) -> Any:
+        """Pickles and deep copies are numpy arrays on the host."""
+        return np.array, (self.to_host().copy(),)
+
+    def __repr__(self) -> str:
+        head = f"jitree.Array({'x'.join(map(str, self.shape)) or 'rank 0'} {self.dtype} on {self._device.id}"
+        if not self.ready:
+            return f"{head}, being computed)"
+        if self._fence is not None and self._fence.failure is not None:
+            return f"{head}, failed: {self._fence.failure})"
+        shown = np.array2string(self.to_host(), threshold=_REPR_ELEMENTS, separator=", ")
+        return f"{head}:\n{shown})"
+
+
+def _as_operand(value: Any) -> Any:
+    return value.to_host() if isinstance(value, Array) else value

@@ -1,0 +1,73 @@
+"""Functions compiled to be asynchronous (the ``coarse-fences`` model).
+
+They take two fences behind their arguments: they wait for the first before touching any array, and reach the
+second when all results are there. They return at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitree import packing
+from jitree.array import Array
+from jitree.errors import StatusError
+from jitree.hal.fence import Fence
+from jitree.module import Function
+from jitree.transfers import copy_to_device
+
+
+class AsynchronousFunction(Function):
+    """Called plainly it waits for its results; :meth:`async_` awaits them, :meth:`submit` waits for nothing.
+
+    Results of one call that are still computed can be arguments of the next: nothing waits on the host. Numpy
+    arguments are copied, so they may be changed as soon as the call returns.
+    """
+
+    __slots__ = ()
+
+    def _transfer(self) -> packing.ArrayTransfer:
+        return packing.ArrayTransfer(self._device, packing.pending_view, copy_to_device)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        wait, signal, packed = self._begin(arguments, named)
+        results = self._submit(packed, wait, signal)
+        self._wait(signal)
+        return self._unpack(results)
+
+    async def async_(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and awaits its results."""
+        wait, signal, packed = self._begin(arguments, named)
+        try:
+            results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
+            await signal
+        except StatusError as error:
+            self._fail(error)
+        return self._unpack(results)
+
+    def submit(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and returns its results, which may still be computed."""
+        wait, signal, packed = self._begin(arguments, named)
+        results = self._submit(packed, wait, signal)
+        return self._unpack(results, None if signal.is_reached() else signal)
+
+    def _begin(
+        self, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Fence | None, Fence, list[object]]:
+        """(wait fence, signal fence, packed arguments)"""
+        pending = [
+            value.fence
+            for value in (*arguments, *named.values())
+            if isinstance(value, Array) and value.fence is not None
+        ]
+        packed = self._pack(arguments, named)
+        return Fence.join(pending), Fence.create(self._device), packed
+
+    def _submit(self, packed: list[object], wait: Fence | None, signal: Fence) -> list[Any]:
+        return self._invoke([*packed, wait, signal])
+
+    def _wait(self, signal: Fence) -> None:
+        try:
+            signal.wait()
+        except StatusError as error:
+            self._in_call(error)
+            raise

@@ -1,0 +1,311 @@
+"""Modules and functions as Python programs use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from jitree import packing
+from jitree.declaration import Parameter, Signature, signature_of
+from jitree.dispatch.function import Function as VmFunction
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
+from jitree.transfers import wrap_or_copy
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import ModuleLike
+    from jitree.hal.fence import Fence
+    from jitree.session import Session
+    from jitree.vmfb.schema import Dependency
+
+_HIDDEN: Final = "__"
+"""How names begin that are not for callers: ``__init`` and the like."""
+
+
+class Function:
+    """An exported function: call it with arrays and numbers.
+
+    No result gives None, one gives the value, more give a tuple. It may be called from several threads, and
+    keeps its session alive.
+    """
+
+    __slots__ = (
+        "__weakref__", "_argument_count", "_context", "_device", "_packers", "_result_count", "_session",
+        "_unpackers", "_vm_function", "signature",
+    )  # fmt: skip
+
+    signature: Signature
+    """Names and types of arguments and results."""
+
+    def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
+        self.signature = signature
+        self._session = session
+        self._context = session.context
+        self._device = session.device
+        self._vm_function = vm_function
+        convention = vm_function.convention
+        self._packers = tuple(
+            packer.pack for packer in packing.packers(signature, convention.arguments, self._transfer())
+        )
+        self._argument_count = len(self._packers)
+        self._unpackers = packing.unpackers(signature, convention.results)
+        self._result_count = len(self._unpackers)
+
+    def _transfer(self) -> packing.ArrayTransfer:
+        return packing.ArrayTransfer(self._device, packing.ready_view, wrap_or_copy)
+
+    @property
+    def name(self) -> str:
+        return self._vm_function.name
+
+    @property
+    def full_name(self) -> str:
+        """``module.function``"""
+        return self._vm_function.full_name
+
+    @property
+    def declaration(self) -> str:
+        """As the compiler declared it, else from the calling convention."""
+        return self.signature.declaration
+
+    @property
+    def arguments(self) -> tuple[Parameter, ...]:
+        return self.signature.arguments
+
+    @property
+    def results(self) -> tuple[Parameter, ...]:
+        return self.signature.results
+
+    @property
+    def cconv(self) -> str:
+        """The calling convention: ``0rI_r``."""
+        return self._vm_function.cconv
+
+    @property
+    def reflection(self) -> dict[str, str]:
+        """Attributes that the compiler attached."""
+        return dict(self._vm_function.attrs)
+
+    @property
+    def vm_function(self) -> VmFunction:
+        """For ``session.call_direct`` and ``session.context``."""
+        return self._vm_function
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Calls the function and waits for its results.
+
+        Arguments may be given by the names of the declaration. INVALID_ARGUMENT, naming the argument, for
+        what it does not take; whatever the program fails with.
+        """
+        return self._unpack(self._invoke(self._pack(arguments, named)))
+
+    async def async_(self, *arguments: Any, **named: Any) -> Any:
+        """As a plain call, awaiting what the program waits for."""
+        packed = self._pack(arguments, named)
+        try:
+            results = await self._context.invoke_async(self._vm_function, packed)
+        except StatusError as error:
+            self._fail(error)
+        return self._unpack(results)
+
+    def submit(self, *arguments: Any, **named: Any) -> Any:
+        """Starts the call and returns its results, which may still be computed.
+
+        Functions that were not compiled to be asynchronous are waited for."""
+        return self(*arguments, **named)
+
+    def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
+        if named:
+            arguments = self._positional(arguments, named)
+        if len(arguments) != self._argument_count:
+            raise self._in_call(
+                InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
+            )
+        try:
+            return [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
+        except StatusError as error:
+            self._in_call(error)
+            raise
+
+    def _invoke(self, packed: list[object]) -> list[Any]:
+        try:
+            return self._context.invoke(self._vm_function, packed)
+        except StatusError as error:
+            self._fail(error)
+
+    def _unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
+        if self._result_count == 1:
+            return self._unpackers[0](results[0], self._device, fence)
+        if not results:
+            return None
+        return tuple(
+            unpack(value, self._device, fence) for unpack, value in zip(self._unpackers, results, strict=True)
+        )
+
+    def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        names = [parameter.name for parameter in self.signature.arguments]
+        values = dict(zip(names, arguments, strict=False))
+        for name, value in named.items():
+            if name not in names or name in values:
+                what = (
+                    "given twice" if name in values else f"unknown; there are: {', '.join(names) or 'none'}"
+                )
+                raise self._in_call(InvalidArgumentError(f"argument '{name}' is {what}"))
+            values[name] = value
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise self._in_call(
+                InvalidArgumentError(
+                    f"expected {len(names)} arguments but passed {len(values)}; missing: {', '.join(missing)}"
+                )
+            )
+        return (*(values[name] for name in names), *arguments[len(names) :])
+
+    def _in_call(self, error: StatusError) -> StatusError:
+        return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")
+
+    def _fail(self, error: StatusError) -> NoReturn:
+        raise error.with_context(f"`{self.declaration}`")
+
+    def __repr__(self) -> str:
+        return f"<jitree.Function {self.full_name}: {self.declaration}>"
+
+
+class Call:
+    """A call that is prepared once and made many times.
+
+    ``call(*arguments)`` may be used from several threads. The other way, for one thread at a time: fill
+    ``inputs``, ``invoke()``, take ``outputs``.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.inputs: list[Any] = []
+        """Arguments of the next :meth:`invoke`."""
+        self.outputs: list[Any] = []
+        """Results of the last one."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """As the function itself."""
+        return self.function(*arguments, **named)
+
+    def push(self, value: Any) -> None:
+        """Appends an argument."""
+        self.inputs.append(value)
+
+    def pop(self) -> Any:
+        """Takes the first result that is left. OUT_OF_RANGE as IndexError when there is none."""
+        return self.outputs.pop(0)
+
+    def invoke(self) -> None:
+        """Calls the function with ``inputs``; its results are in ``outputs`` then."""
+        self.outputs = []
+        results = self.function(*self.inputs)
+        count = len(self.function.results)
+        self.outputs = [] if count == 0 else [results] if count == 1 else list(results)
+
+    def reset(self) -> None:
+        """Drops inputs and outputs."""
+        self.inputs = []
+        self.outputs = []
+
+    def __repr__(self) -> str:
+        return f"<jitree.Call of {self.function.full_name}>"
+
+
+class Module:
+    """A module loaded into a session: its exported functions are attributes and items."""
+
+    def __init__(self, session: Session, module: ModuleLike) -> None:
+        self._session = session
+        self._module = module
+        self._functions: dict[str, Function] = {}
+        self._names = tuple(name for name in module.export_names() if not name.startswith(_HIDDEN))
+
+    @property
+    def name(self) -> str:
+        return self._module.name
+
+    @property
+    def version(self) -> int:
+        return self._module.version
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Exported functions, without ``__init`` and the like."""
+        return self._names
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """The signature of every exported function."""
+        return {name: self[name].signature for name in self._names}
+
+    @property
+    def reflection(self) -> dict[str, str]:
+        """Attributes that the compiler attached to the module."""
+        return {attr.key: attr.value for attr in self._module.attrs}
+
+    @property
+    def dependencies(self) -> tuple[Dependency, ...]:
+        """Modules that it needs, with their minimum versions."""
+        return tuple(self._module.dependencies)
+
+    @property
+    def vm_module(self) -> ModuleLike:
+        return self._module
+
+    def __getitem__(self, name: str) -> Function:
+        """An exported function by its name, with or without the module's. NOT_FOUND with those there are."""
+        function = self._functions.get(name)
+        if function is None:
+            local = name.removeprefix(f"{self.name}.") if name not in self._names else name
+            if local not in self._names:
+                raise NotFoundError(
+                    f"no function '{name}' exported by module '{self.name}'; it exports "
+                    f"{', '.join(self._names) or 'none'}"
+                )
+            function = self._functions[name] = self._session.lookup(f"{self.name}.{local}")
+        return function
+
+    def __getattr__(self, name: str) -> Function:
+        if name.startswith("_") or name not in self._names:
+            raise AttributeError(
+                f"module '{self.name}' has no attribute or function '{name}'; it exports "
+                f"{', '.join(self._names) or 'none'}"
+            )
+        function = self[name]
+        self.__dict__[name] = function  # the next look-up does not come here
+        return function
+
+    def __dir__(self) -> Sequence[str]:
+        return sorted({*super().__dir__(), *self._names})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        lines = [f"  {self[name].declaration}" for name in self._names]
+        return "\n".join([f"<jitree.Module {self.name} of {len(self._names)} functions", *lines]) + ">"
+
+
+def create_function(session: Session, vm_function: VmFunction) -> Function:
+    """The function as Python calls it: by its calling convention and what the compiler declared."""
+    signature = signature_of(vm_function.name, vm_function.convention, vm_function.attrs)
+    if signature.fences:
+        from jitree.asynchronous import AsynchronousFunction
+
+        return AsynchronousFunction(session, vm_function, signature)
+    return Function(session, vm_function, signature)

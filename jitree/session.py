@@ -1,0 +1,330 @@
+"""Sessions: modules loaded together, with their state, on one or more devices."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, overload
+
+import numpy as np
+
+from jitree.array import Array
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context, ContextFlags
+from jitree.dispatch.function import Function as VmFunction
+from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    UnimplementedError,
+)
+from jitree.hal.allocator import Allocator
+from jitree.hal.device import Device
+from jitree.instance import Instance
+from jitree.module import Call, Function, Module, create_function
+from jitree.modules.hal import HalModule
+from jitree.modules.hal.state import TraceSink
+from jitree.modules.hal.trace import write_to_stderr
+from jitree.packing import as_array, describe
+from jitree.transfers import native_row, wrap_or_copy
+from jitree.vmfb.archive import Source
+
+STANDARD_INPUT: Final = "-"
+"""As a path to load from."""
+
+DeviceChoice = str | Device | Sequence[str | Device] | None
+
+BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {
+    "hal": lambda session: HalModule(session.devices, trace_sink=session.trace_sink),
+}
+"""Native modules that a session registers before any of the user's."""
+
+
+class Session:
+    """A set of modules that may call each other, with their state, and the devices that they run on.
+
+    Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
+    device work and waiting do not hold up others. Two sessions never hold up each other. Use it in a ``with``
+    statement, or call :meth:`close`; otherwise it is closed when nothing refers to it and its functions any
+    more.
+    """
+
+    def __init__(
+        self,
+        device: DeviceChoice = None,
+        *,
+        parameters: Iterable[Any] = (),
+        tier: str | None = None,
+        flags: ContextFlags = ContextFlags.NONE,
+        instance: Instance | None = None,
+        builtin_modules: Iterable[str] | None = None,
+        trace_sink: TraceSink | None = write_to_stderr,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """A session without modules.
+
+        ``device``: a URI (``local-sync``, ``local-task://?threads=4``), a device, several of either, or None
+        for the first that can be created. Devices given as URIs are closed with the session.
+        ``parameters``: archives, ``scope=path`` or ``path``.
+        ``tier``: what runs bytecode: plain, fast or auto; None takes JITREE_TIER from the environment.
+        ``builtin_modules``: names of native modules to register, None = all there are.
+        ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
+        ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
+        environment.
+
+        NOT_FOUND for an unknown driver or builtin module, UNAVAILABLE when no device can be created,
+        INVALID_ARGUMENT for an unknown tier.
+        """
+        if list(parameters):
+            raise UnimplementedError(
+                "parameter archives (parameters=) are not supported by this version of jitree; compile the "
+                "constants into the module"
+            )
+        if cache_dir is not None:
+            from jitree.dispatch.image.cache import choose_directory
+
+            choose_directory(cache_dir)
+        builtins = tuple(BUILTIN_MODULES) if builtin_modules is None else tuple(builtin_modules)
+        for name in builtins:
+            if name not in BUILTIN_MODULES:
+                known = ", ".join(BUILTIN_MODULES)
+                raise NotFoundError(f"no builtin module '{name}'; there are: {known}")
+        self._closed = False
+        self._owned: list[Device] = []
+        self._instance = Instance.default() if instance is None else instance
+        self._modules: dict[str, Module] = {}
+        self._functions: dict[str, Function] = {}
+        self.trace_sink: TraceSink | None = trace_sink
+        self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
+        try:
+            self._devices = self._open_devices(device)
+            self._context.register([BUILTIN_MODULES[name](self) for name in builtins])
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        if choice is None:
+            created = self._instance.create_default_device()
+            self._owned.append(created)
+            return (created,)
+        if isinstance(choice, (str, Device)):
+            choice = [choice]
+        devices = []
+        for item in choice:
+            if isinstance(item, Device):
+                devices.append(item)
+            elif isinstance(item, str):
+                created = self._instance.create_device(item)
+                self._owned.append(created)
+                devices.append(created)
+            else:
+                raise InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
+        if not devices:
+            raise InvalidArgumentError("device: a session needs at least one device")
+        return tuple(devices)
+
+    # -- what it consists of ---------------------------------------------------------------------------
+
+    @property
+    def instance(self) -> Instance:
+        return self._instance
+
+    @property
+    def context(self) -> Context:
+        """The VM context: modules, functions, calls without any conversion."""
+        return self._context
+
+    @property
+    def device(self) -> Device:
+        """The first device: where arrays are made."""
+        return self._devices[0]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self._devices
+
+    @property
+    def device_allocator(self) -> Allocator:
+        """Allocates memory that the first device uses."""
+        return self.device.device_allocator
+
+    @property
+    def host_allocator(self) -> Allocator:
+        return self.device.host_allocator
+
+    @property
+    def modules(self) -> dict[str, Module]:
+        """The loaded modules by name, in the order in which they were loaded."""
+        return dict(self._modules)
+
+    @property
+    def tier(self) -> str:
+        """What runs bytecode."""
+        return self._context.tier
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    # -- loading -----------------------------------------------------------------------------------------
+
+    @overload
+    def load(self, source: Source | BytecodeModule, /) -> Module: ...
+
+    @overload
+    def load(self, *sources: Source | BytecodeModule) -> Module | tuple[Module, ...]: ...
+
+    def load(self, *sources: Source | BytecodeModule) -> Module | tuple[Module, ...]:
+        """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
+
+        Each may import from those before it and from those that are loaded already. One source gives its
+        module, several a tuple. When any of them fails none is loaded, and the session is as it was.
+
+        NOT_FOUND for a missing file, dependency or import, INVALID_ARGUMENT for a file that is no module or
+        damaged, ALREADY_EXISTS for a second module of one name, or what the module's initialiser fails with.
+        """
+        self._require_open()
+        if not sources:
+            raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open binary file")
+        loaded = [self._read(source) for source in sources]
+        modules = self._register(loaded)
+        return modules[0] if len(modules) == 1 else modules
+
+    def append_module(self, module: NativeModule | BytecodeModule) -> Module:
+        """Registers a native module, or a compiled one that has been read; others may import from it then."""
+        self._require_open()
+        return self._register([module])[0]
+
+    def _read(self, source: Source | BytecodeModule) -> BytecodeModule:
+        if isinstance(source, BytecodeModule):
+            return source
+        if isinstance(source, str) and source == STANDARD_INPUT:
+            return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+        return BytecodeModule.load(source)
+
+    def _register(self, loaded: Sequence[NativeModule | BytecodeModule]) -> tuple[Module, ...]:
+        names = [module.name for module in self._context.modules]
+        for module in loaded:
+            if module.name in names:
+                raise AlreadyExistsError(
+                    f"a module '{module.name}' is registered already; use another session for the second one"
+                )
+            names.append(module.name)
+        self._context.register(loaded)
+        modules = tuple(Module(self, module) for module in loaded)
+        self._modules.update((module.name, module) for module in modules)
+        return modules
+
+    # -- calling -----------------------------------------------------------------------------------------
+
+    def lookup(self, name: str) -> Function:
+        """The exported function ``module.function``. NOT_FOUND with what there is instead."""
+        self._require_open()
+        function = self._functions.get(name)
+        if function is None:
+            vm_function = self._context.lookup(name)
+            function = self._functions[name] = create_function(self, vm_function)
+        return function
+
+    def __getitem__(self, name: str) -> Function:
+        return self.lookup(name)
+
+    def call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Calls ``module.function``; see :class:`Function`."""
+        return self.lookup(name)(*arguments, **named)
+
+    def prepare(self, name: str) -> Call:
+        """A reusable call of ``module.function``."""
+        return Call(self.lookup(name))
+
+    def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
+        """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
+
+        Only number and register kind of the arguments are checked; nothing is converted or waited for.
+        """
+        self._require_open()
+        if isinstance(function, str):
+            function = self._context.lookup(function)
+        elif isinstance(function, Function):
+            function = function.vm_function
+        return self._context.invoke(function, arguments)
+
+    # -- arrays ------------------------------------------------------------------------------------------
+
+    def to_device(self, value: Any) -> Array:
+        """An array on the session's first device, from a numpy array, a DLPack or buffer producer, a number
+        or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers.
+
+        INVALID_ARGUMENT for element types that programs cannot have.
+        """
+        self._require_open()
+        if isinstance(value, Array):
+            if value.device is self.device:
+                return value
+            value = value.to_host()
+        array = as_array(value)
+        if array is None:
+            array = np.asarray(value)
+        row = native_row(array.dtype)
+        if row is None:
+            raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
+        return Array(wrap_or_copy(array, row, self.device), self.device)
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Gives back memory that is only kept to be used again."""
+        self._require_open()
+        self._context.notify(Signal.LOW_MEMORY)
+
+    def close(self) -> None:
+        """Drops the modules with their state and ends the devices that the session created.
+
+        Arrays that programs returned stay valid. Closing again does nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._modules = {}
+        self._functions = {}
+        try:
+            self._context.close()
+        finally:
+            for device in self._owned:
+                device.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise FailedPreconditionError("the session has been closed")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not sys.is_finalizing():
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"
+        return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
+
+
+def load(*sources: Source | BytecodeModule, device: DeviceChoice = None, **options: Any) -> Any:
+    """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
+
+    ``options`` are those of :class:`Session`.
+    """
+    session = Session(device, **options)
+    try:
+        return session.load(*sources)
+    except StatusError:
+        session.close()
+        raise

@@ -1,0 +1,107 @@
+"""Between numpy arrays and buffers of a device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.elements import Bytes, is_packed, pack_integers, unpack_integers
+from jitree.errors import InternalError
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.fence import Fence
+from jitree.types import ENCODING_DENSE, ElementType, element_type, element_type_of
+
+if TYPE_CHECKING:
+    from jitree.hal.device import Device
+
+_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+_HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
+_STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+_USAGE: Final = int(BufferUsage.DEFAULT)
+_STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
+_READ: Final = int(MemoryAccess.READ)
+_ANY_QUEUE: Final = -1
+
+WRAP_MINIMUM: Final = 1 << 16
+"""Bytes from which an array is used in place where its alignment allows. Copying less takes no longer than
+finding that out, and leaves the caller free to change the array."""
+
+
+def native_row(dtype: np.dtype[Any]) -> ElementType | None:
+    """The element type of arrays of a dtype; plain void types are opaque elements. None if there is none."""
+    if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None and dtype.name.startswith("void"):
+        return element_type(dtype.itemsize * 8) if 0 < dtype.itemsize < 32 else None
+    return element_type_of(dtype)
+
+
+def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    """A buffer view with the elements of an array, any strides; ``row`` is the array's own element type."""
+    if is_packed(row):
+        data = pack_integers(array.astype(np.int16).reshape(-1), row)
+        return _view(_upload(data, device), array.shape, row)
+    buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, array.nbytes)
+    if not buffer.memory_type & _HOST_VISIBLE:
+        return _view(_upload(_flat(array), device), array.shape, row)
+    target = buffer.host_array().view(array.dtype)
+    target.reshape(array.shape)[...] = array
+    return _view(buffer, array.shape, row)
+
+
+def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    """As :func:`copy_to_device`, but large arrays that are contiguous and aligned to 64 bytes are used in
+    place: they must not be changed as long as the program may read them."""
+    if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
+        buffer = device.device_allocator.import_host(_flat(array).data, _DEVICE_LOCAL, _USAGE)
+        if buffer is not None:
+            return _view(buffer, array.shape, row)
+    return copy_to_device(array, row, device)
+
+
+def to_numpy(view: BufferView, device: Device) -> npt.NDArray[Any]:
+    """The elements, over the buffer's own memory where the host can see it (packed elements are copied).
+
+    INTERNAL when the buffer is shorter than shape and element type need.
+    """
+    row = element_type(view.element_type)
+    count = math.prod(view.shape)
+    needed = row.byte_length(count)
+    data = _host_bytes(view.buffer, device)
+    if len(data) < needed:
+        raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
+    if is_packed(row):
+        return unpack_integers(data[:needed], row, count).astype(row.dtype).reshape(view.shape)
+    return data[:needed].view(row.dtype).reshape(view.shape)
+
+
+def _view(buffer: Buffer, shape: tuple[int, ...], row: ElementType) -> BufferView:
+    return BufferView(buffer, shape, row.code, ENCODING_DENSE)
+
+
+def _flat(array: npt.NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _upload(data: Bytes, device: Device) -> Buffer:
+    buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, len(data))
+    if buffer.memory_type & _HOST_VISIBLE:
+        buffer.host_array()[:] = data
+        return buffer
+    file = device.import_file(_ANY_QUEUE, _READ, data.data)
+    done = Fence.create(device)
+    device.queue_read(_ANY_QUEUE, None, done, file, 0, buffer, 0, len(data))
+    done.wait()
+    return buffer
+
+
+def _host_bytes(buffer: Buffer, device: Device) -> Bytes:
+    if buffer.memory_type & _HOST_VISIBLE:
+        return buffer.host_array()
+    staging = device.device_allocator.allocate(_STAGING, _STAGING_USAGE, buffer.byte_length)
+    done = Fence.create(device)
+    device.queue_copy(_ANY_QUEUE, None, done, buffer, 0, staging, 0, buffer.byte_length)
+    done.wait()
+    return staging.host_array()
