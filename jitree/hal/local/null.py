@@ -10,7 +10,7 @@ from array import array
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal.driver import DeviceOptions
-from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
 from jitree.hal.fence import Fence
 from jitree.hal.heap import ZeroedAllocator
 from jitree.hal.local.commands import ENTRY_POINT, CommandList
@@ -22,13 +22,17 @@ from jitree.hal.profiling import Profiler
 _FUNCTION_LIMIT = 1 << 16
 
 
-class NullExecutable:
+class NullExecutable(LocalExecutable):
     """Has every function that is asked for; none states its counts."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
         self._ordinals: dict[str, int] = {}
         self._entry = array("q", bytes(ENTRY_POINT.size))
+
+    @property
+    def name(self) -> str:
+        return "null"
 
     @property
     def function_count(self) -> int:
