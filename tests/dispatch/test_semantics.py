@@ -1,0 +1,194 @@
+"""Every arithmetic, comparison, conversion and bit instruction: the plain function, the machine code of the
+loop and numpy agree."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context
+from jitree.dispatch.semantics import SEMANTICS
+from jitree.errors import InvalidArgumentError
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.isa import INSTRUCTIONS
+from tests.assembler import Assembler
+from tests.dispatch.semantics_reference import CLOSE, DTYPES, EXACT, Array, edge_values
+
+DIVISIONS = [name for name in SEMANTICS if name.startswith(("div.i", "rem.i"))]
+_MINIMUM = {"i32": -(2**31), "i64": -(2**63)}
+_LANES = 64
+
+
+def test_every_instruction_is_compared() -> None:
+    assert set(SEMANTICS) == set(EXACT) | set(CLOSE)
+    arithmetic = (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rem",
+        "fma",
+        "cmp",
+        "cast",
+        "trunc",
+        "ext",
+        "shl",
+        "shr",
+        "round",
+    )
+    expected = {row.mnemonic for row in INSTRUCTIONS if row.mnemonic.split(".")[0] in arithmetic}
+    assert {name for name in expected if not name.endswith(".ref")} <= set(SEMANTICS)
+
+
+def _loop(mnemonic: str) -> tuple[str, str]:
+    """(calling convention, text) of a function that applies an instruction to the elements of buffers."""
+    semantic = SEMANTICS[mnemonic]
+    count = len(semantic.argument_types)
+    loads = [
+        f"%i{8 + 2 * n} = buffer.load.{kind.replace('f', 'i')} %r{n}, %i2"
+        for n, kind in enumerate(semantic.argument_types)
+    ]
+    operands = ", ".join(f"%i{8 + 2 * n}" for n in range(count))
+    lines = [
+        "%i2 = const.i64 0", "%i4 = const.i64 1", "br ^head", "^head:", "%i6 = cmp.lt.i64.s %i2, %i0",
+        "cond_br %i6, ^body, ^done", "^body:", *loads, f"%i16 = {mnemonic} {operands}",
+        f"buffer.store.{semantic.result_type.replace('f', 'i')} %r{count}, %i2, %i16",
+        "%i2 = add.i64 %i2, %i4", "br ^head", "^done:", "return []",
+    ]  # fmt: skip
+    return "0I" + "r" * (count + 1) + "_v", "\n".join(lines)
+
+
+@functools.cache
+def _context() -> Context:
+    program = Assembler("m")
+    for mnemonic in SEMANTICS:
+        program.function(mnemonic, *_loop(mnemonic))
+    context = Context(RefTypes(), tier="fast")
+    context.register([BytecodeModule.load(program.build())])
+    return context
+
+
+def by_loop(mnemonic: str, arguments: list[Array]) -> Array:
+    """The results of the fast tier's machine code."""
+    result = np.zeros(len(arguments[0]), DTYPES[SEMANTICS[mnemonic].result_type])
+    buffers = [VmBuffer.alias(np.ascontiguousarray(array)) for array in (*arguments, result)]
+    _context().invoke(_context().lookup(f"m.{mnemonic}"), [len(result), *buffers])
+    return result
+
+
+def by_plain(mnemonic: str, arguments: list[Array]) -> Array:
+    """The results of the semantics function; checks that they are in the range of their type."""
+    semantic = SEMANTICS[mnemonic]
+    rows = zip(*(array.tolist() for array in arguments), strict=True)
+    values = [semantic.function(*row) for row in rows]
+    results = np.array(values, DTYPES[semantic.result_type])
+    if semantic.result_type == "f32":
+        assert all(a == b or a != a for a, b in zip(values, results.tolist(), strict=True))
+    return results
+
+
+def _valid(mnemonic: str, arguments: list[Array]) -> list[Array]:
+    """Without the rows that must fail."""
+    if mnemonic not in DIVISIONS:
+        return arguments
+    lhs, rhs = arguments
+    keep = rhs != 0
+    if mnemonic.endswith(".s"):
+        keep &= ~((rhs == -1) & (lhs == _MINIMUM[mnemonic.split(".")[1]]))
+    return [lhs[keep], rhs[keep]]
+
+
+def _assert_same_bits(mnemonic: str, arguments: list[Array], actual: Array, expected: Array) -> None:
+    assert actual.dtype == expected.dtype
+    width = f"i{actual.itemsize}"
+    same = actual.view(width) == expected.view(width)
+    if actual.dtype.kind == "f":
+        same |= np.isnan(actual) & np.isnan(expected)
+    wrong = np.flatnonzero(~same)
+    if len(wrong):
+        first = int(wrong[0])
+        values = [array[first] for array in arguments]
+        pytest.fail(f"{mnemonic}{values!r}: {actual[first]!r}, not {expected[first]!r} ({len(wrong)} differ)")
+
+
+def _check(mnemonic: str, arguments: list[Array]) -> None:
+    arguments = _valid(mnemonic, arguments)
+    plain = by_plain(mnemonic, arguments)
+    _assert_same_bits(mnemonic, arguments, by_loop(mnemonic, arguments), plain)
+    with np.errstate(all="ignore"):
+        if mnemonic in EXACT:
+            _assert_same_bits(mnemonic, arguments, plain, EXACT[mnemonic](*arguments))
+        else:
+            expected = CLOSE[mnemonic](*arguments)
+            tolerance = 64 * np.finfo(expected.dtype).eps
+            np.testing.assert_allclose(plain, expected, tolerance, np.finfo(expected.dtype).tiny)
+
+
+@pytest.mark.parametrize("mnemonic", SEMANTICS)
+def test_on_edge_values(mnemonic: str) -> None:
+    """All combinations for one and two operands, a sample of them for three."""
+    edges = [edge_values(_register_kind(mnemonic, n)) for n in range(_count(mnemonic))]
+    if len(edges) < 3:
+        rows = np.array(list(itertools.product(*(range(len(values)) for values in edges))))
+    else:
+        rng = np.random.default_rng(1)
+        rows = np.stack([rng.integers(0, len(values), 4000) for values in edges], axis=1)
+    kinds = SEMANTICS[mnemonic].argument_types
+    columns = [values[rows[:, n]].view(DTYPES[kinds[n]]) for n, values in enumerate(edges)]
+    _check(mnemonic, columns)
+
+
+def _count(mnemonic: str) -> int:
+    return len(SEMANTICS[mnemonic].argument_types)
+
+
+def _register_kind(mnemonic: str, number: int) -> str:
+    """The kind by the instruction table: a float even where only its bits are looked at."""
+    row = next(row for row in INSTRUCTIONS if row.mnemonic == mnemonic)
+    return row.operands[number].kind.removeprefix("r.")
+
+
+def _bits(kind: str) -> st.SearchStrategy[npt.NDArray[np.uint8]]:
+    """Random bits: for floats mostly values of any exponent, with NaNs and subnormals among them."""
+    size = _LANES * np.dtype(DTYPES[kind]).itemsize
+    return st.binary(min_size=size, max_size=size).map(lambda data: np.frombuffer(data, np.uint8))
+
+
+@settings(max_examples=300)
+@given(data=st.data(), mnemonic=st.sampled_from([name for name in SEMANTICS if name in EXACT]))
+def test_on_random_bits(data: st.DataObject, mnemonic: str) -> None:
+    kinds = SEMANTICS[mnemonic].argument_types
+    _check(mnemonic, [data.draw(_bits(kind)).view(DTYPES[kind]) for kind in kinds])
+
+
+@pytest.mark.parametrize("mnemonic", DIVISIONS)
+def test_division_fails_alike(mnemonic: str) -> None:
+    kind = mnemonic.split(".")[1]
+    dtype = DTYPES[kind]
+    failing = [(5, 0), (0, 0), (_MINIMUM[kind], -1)] if mnemonic.endswith(".s") else [(5, 0), (0, 0)]
+    for row in failing:
+        with pytest.raises(InvalidArgumentError) as plain:
+            SEMANTICS[mnemonic].function(*row)
+        with pytest.raises(InvalidArgumentError) as fast:
+            by_loop(mnemonic, [np.array([value], dtype) for value in row])
+        assert fast.value.message == plain.value.message
+
+
+def test_bits_of_floats_pass_unchanged() -> None:
+    """Signalling NaNs and their signs survive what only looks at bits."""
+    patterns = np.array([0x7F800001, 0x7FA00000, 0xFF800001, 0xFFC12345], np.uint32).view(np.int32)
+    for mnemonic, expected in (
+        ("bitcast.i32.f32", patterns),
+        ("neg.f32", patterns ^ np.int32(-(2**31))),
+        ("abs.f32", patterns & np.int32(0x7FFFFFFF)),
+    ):
+        assert by_plain(mnemonic, [patterns]).tolist() == expected.tolist()
+        assert by_loop(mnemonic, [patterns]).tolist() == expected.tolist()
