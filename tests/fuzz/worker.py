@@ -74,6 +74,7 @@ def run_in_context(tier: str, data: bytes, rng: random.Random, answers: Any) -> 
     outcome: dict[str, object]
     try:
         module = BytecodeModule.load(data)
+        report(answers, phase="calling __init")
         context.register([module])
     except StatusError as error:
         outcome = {"status": error.code.name}
@@ -105,11 +106,13 @@ def run_in_session(case: dict[str, Any], data: bytes, rng: random.Random, answer
         session.load(KNOWN_GOOD)
         outcome: dict[str, object]
         try:
+            BytecodeModule.load(data)
+            report(answers, phase="calling __init")
             module = session.load(data)
         except StatusError as error:
             outcome = {"status": error.code.name}
         else:
-            names = list(module.functions)
+            names = list(module)
             for name in names:
                 report(answers, phase=f"calling {name}")
                 with contextlib.suppress(StatusError):
