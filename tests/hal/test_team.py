@@ -181,6 +181,23 @@ def test_small_work_does_not_wake_helpers() -> None:
     team.close()
 
 
+def test_a_burst_of_middling_dispatches_wakes_helpers() -> None:
+    """Each of them alone (about 20 us) would not."""
+    walk.require_native_walker()
+    forget_costs()
+    team = Team("test", Topology((None, None)), 50)
+    commands, visits, workers = _busy(BUSY, 64, 1000)
+    _run(team, commands)
+    seen: set[int] = set()
+    deadline, turns = time.monotonic() + 20, 1
+    while len(seen) < 2 and time.monotonic() < deadline:
+        _run(team, commands)
+        turns += 1
+        seen |= set(workers.tolist())
+    assert len(seen) == 2 and (visits == turns).all()
+    team.close()
+
+
 def test_closed_team_goes_on_alone(team: Team) -> None:
     commands, visits, workers = _busy(BUSY, 64, 20_000)
     _run(team, commands)

@@ -13,10 +13,12 @@ import weakref
 from array import array
 from typing import Final
 
+import numpy as np
+
 from jitree.hal.local import walk
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.topology import Topology
-from jitree.hal.local.walk_layout import TEAM_FIELDS, TEAM_SIZE
+from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE
 from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS, NativeWalker
 from jitree.regs.memory import address_of, zeroed
 
@@ -35,6 +37,9 @@ class _Helpers:
         self.address = address_of(self._memory)
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._walker = walker
+        homes = _homes(topology)
+        self._homes = array("q", (-1 if home is None else home for home in homes))
+        self._masks = b"".join((1 << (home or 0)).to_bytes(MASK_SIZE, "little") for home in homes)
         count = topology.worker_count - 1
         ticks = walker.ticks_per_microsecond / 1000
         for field, value in (
@@ -42,13 +47,13 @@ class _Helpers:
             ("spin_ticks", int(spin_nanoseconds * ticks)),
             ("spinning_ticks", int(SPINNING_NANOSECONDS * ticks)),
             ("parked_ticks", int(PARKED_NANOSECONDS * ticks)),
+            ("homes", self._homes.buffer_info()[0]),
+            ("masks", address_of(np.frombuffer(self._masks, np.uint8))),
         ):  # fmt: skip
             self._set(field, value)
         self._threads = [
-            threading.Thread(
-                target=_serve, args=(self, number, processor), name=f"{name}.{number}", daemon=True
-            )
-            for number, processor in enumerate(_processors(topology)[1:], 1)
+            threading.Thread(target=self.serve, args=(number,), name=f"{name}.{number}", daemon=True)
+            for number in range(1, count + 1)
         ]
         for thread in self._threads:
             thread.start()
@@ -133,21 +138,18 @@ class Team:
         self._helpers = None
 
 
-def _processors(topology: Topology) -> tuple[int | None, ...]:
-    """Where the threads run: as the topology says; one each if the team has all processors, else anywhere.
+def _homes(topology: Topology) -> tuple[int | None, ...]:
+    """The processor of each thread: as the topology says; one each if the team has all processors, else any.
 
-    A helper that is not pinned may wake up on the submitting thread's processor and stay for milliseconds.
+    A helper that may run anywhere can wake up on the submitting thread's processor and stay for milliseconds.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    if topology.processors == (None,) * len(allowed):
-        return tuple(allowed)
-    return topology.processors
-
-
-def _serve(helpers: _Helpers, number: int, processor: int | None) -> None:
-    if processor is not None:
-        os.sched_setaffinity(threading.get_native_id(), {processor})
-    helpers.serve(number)
+    homes = topology.processors
+    if homes == (None,) * len(allowed):
+        homes = tuple(allowed)
+    if any(home is not None and home >= 8 * MASK_SIZE for home in homes):
+        return (None,) * len(homes)
+    return homes
 
 
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()

@@ -15,6 +15,8 @@ FUNCTIONS: Final = Record(
     i64 read
     i64 write
     i64 sched_yield
+    i64 sched_getcpu
+    i64 sched_setaffinity
     """,
 )
 """Addresses of C library functions: an image refers to nothing by name."""
@@ -74,7 +76,12 @@ _TEAM: Final = Record(
     i64 spin_ticks        # how long a worker looks for work before it parks
     i64 spinning_ticks    # work that is worth sharing while a worker spins
     i64 parked_ticks      # work that is worth waking workers
+    i64 owed              # work done alone lately that spinning workers would have shared
+    i64 owed_since        # when that last grew
     i64 stop              # 1: workers end
+    i64 homes             # address of one processor number per thread, the submitting one's first; -1 = any
+    i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, for its home
+    i64 submitter         # processor on which the last group was opened
     """,
 )
 _LINE: Final = 128
@@ -94,6 +101,8 @@ BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
 """More chunks balance better, fewer cost less."""
+MASK_SIZE: Final = 128
+"""Bytes: up to 1024 processors."""
 BYTES_PER_TICK: Final = 4
 """Of a copy: about 10 GB/s."""
 
@@ -110,7 +119,7 @@ def template_names() -> dict[str, int]:
     for constants, keys in (
         (vars(commands), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
                          "ENTRY_SEQUENTIAL MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
-        (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK"),
+        (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK MASK_SIZE"),
     ):  # fmt: skip
         names |= {key: constants[key] for key in keys.split()}
     return names

@@ -10,6 +10,8 @@ declare i64 @ticks()
 declare void @prepare(ptr, ptr, ptr)
 declare void @run_span(ptr, ptr, ptr, i64, i64, i64)
 declare double @estimate_share(ptr, ptr, ptr)
+declare i64 @llvm.fptosi.sat.i64.f64(double)
+declare i64 @llvm.sadd.sat.i64(i64, i64)
 
 ; Group by group: rows between two barriers may run together.
 define void @run_shared(ptr %job, ptr %team) {
@@ -83,12 +85,33 @@ decide:
   %workers = load i64, ptr %workers.at
   %asleep = icmp uge i64 %parked, %workers
   %spinning.at = getelementptr i8, ptr %team, i64 $team.spinning_ticks
+  %spinning_ticks = load i64, ptr %spinning.at
+  %spinning = uitofp i64 %spinning_ticks to double
+  %large = fcmp oge double %total, %spinning
+  br i1 %large, label %sleep_look, label %inline
+sleep_look:
+  br i1 %asleep, label %owe, label %divide
+
+; Helpers sleep: what they could have shared lately adds up until waking them has paid for itself.
+owe:
   %parked_ticks.at = getelementptr i8, ptr %team, i64 $team.parked_ticks
-  %ticks.at = select i1 %asleep, ptr %parked_ticks.at, ptr %spinning.at
-  %ticks = load i64, ptr %ticks.at
-  %threshold = uitofp i64 %ticks to double
-  %worth = fcmp oge double %total, %threshold
-  br i1 %worth, label %divide, label %inline
+  %parked_ticks = load i64, ptr %parked_ticks.at
+  %owed.at = getelementptr i8, ptr %team, i64 $team.owed
+  %owed = load i64, ptr %owed.at
+  %owed_since.at = getelementptr i8, ptr %team, i64 $team.owed_since
+  %owed_since = load i64, ptr %owed_since.at
+  %now = call i64 @ticks()
+  store i64 %now, ptr %owed_since.at
+  %idle = sub i64 %now, %owed_since
+  %window = shl i64 %parked_ticks, 2
+  %forgotten = icmp ugt i64 %idle, %window
+  %kept = select i1 %forgotten, i64 0, i64 %owed
+  %total_ticks = call i64 @llvm.fptosi.sat.i64.f64(double %total)
+  %sum = call i64 @llvm.sadd.sat.i64(i64 %kept, i64 %total_ticks)
+  %enough = icmp uge i64 %sum, %parked_ticks
+  %left_owed = select i1 %enough, i64 0, i64 %sum
+  store i64 %left_owed, ptr %owed.at
+  br i1 %enough, label %divide, label %inline
 
 divide:
   %chunks = call i64 @divide(ptr %job, ptr %team, ptr %begin, ptr %end)
@@ -221,6 +244,14 @@ start:
   store ptr %job, ptr %job.at
   %begin.at = getelementptr i8, ptr %team, i64 $team.group_begin
   store ptr %begin, ptr %begin.at
+  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
+  %functions = load ptr, ptr %functions.at
+  %getcpu.at = getelementptr i8, ptr %functions, i64 $functions.sched_getcpu
+  %getcpu = load ptr, ptr %getcpu.at
+  %processor = call i32 %getcpu()
+  %processor64 = sext i32 %processor to i64
+  %submitter.at = getelementptr i8, ptr %team, i64 $team.submitter
+  store atomic i64 %processor64, ptr %submitter.at monotonic, align 8
   %finished.at = getelementptr i8, ptr %team, i64 $team.finished
   store atomic i64 0, ptr %finished.at monotonic, align 64
   %generation.at = getelementptr i8, ptr %team, i64 $team.generation
@@ -252,8 +283,6 @@ try:
   br i1 %taken, label %wake, label %take
 wake:
   store i64 %count, ptr %tokens
-  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
-  %functions = load ptr, ptr %functions.at
   %write.at = getelementptr i8, ptr %functions, i64 $functions.write
   %write = load ptr, ptr %write.at
   %event.at = getelementptr i8, ptr %team, i64 $team.event
@@ -365,9 +394,44 @@ done:
   ret void
 }
 
+; Sees to it that a helper is not on the submitting thread's processor: one whose home that is goes to the
+; home of the first thread, which has none of its own.
+define internal void @settle(ptr %team, i64 %worker, ptr %place) {
+  %homes.at = getelementptr i8, ptr %team, i64 $team.homes
+  %homes = load ptr, ptr %homes.at
+  %own.at = getelementptr i64, ptr %homes, i64 %worker
+  %own = load i64, ptr %own.at
+  %has = icmp sge i64 %own, 0
+  br i1 %has, label %choose, label %done
+choose:
+  %submitter.at = getelementptr i8, ptr %team, i64 $team.submitter
+  %submitter = load atomic i64, ptr %submitter.at monotonic, align 8
+  %taken = icmp eq i64 %own, %submitter
+  %home = select i1 %taken, i64 0, i64 %worker
+  %now = load i64, ptr %place
+  %there = icmp eq i64 %home, %now
+  br i1 %there, label %done, label %move
+move:
+  store i64 %home, ptr %place
+  %masks.at = getelementptr i8, ptr %team, i64 $team.masks
+  %masks = load ptr, ptr %masks.at
+  %offset = mul i64 %home, $MASK_SIZE
+  %mask = getelementptr i8, ptr %masks, i64 %offset
+  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
+  %functions = load ptr, ptr %functions.at
+  %setaffinity.at = getelementptr i8, ptr %functions, i64 $functions.sched_setaffinity
+  %setaffinity = load ptr, ptr %setaffinity.at
+  %moved = call i32 %setaffinity(i32 0, i64 $MASK_SIZE, ptr %mask)
+  br label %done
+done:
+  ret void
+}
+
 define void @serve(ptr %team, i64 %worker) {
 start:
   %token = alloca i64
+  %place = alloca i64
+  store i64 -1, ptr %place
   %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
   %parked.at = getelementptr i8, ptr %team, i64 $team.parked
   %stop.at = getelementptr i8, ptr %team, i64 $team.stop
@@ -389,6 +453,7 @@ spin:
   %news = icmp ne i64 %sequence, %seen
   br i1 %news, label %work, label %idle
 work:
+  call void @settle(ptr %team, i64 %worker, ptr %place)
   %mode = call i64 @enter_kernels()
   call void @claim_chunks(ptr %team, i64 %worker)
   call void @leave_kernels(i64 %mode)
