@@ -82,7 +82,7 @@ def carry_comparisons(blocks: Sequence[Block]) -> None:
         opcode = _LOOPS.get((_shape(leave.words, 0), header.words[0]))
         if opcode is not None:
             leave.words[0] = opcode
-            leave.words += header.words[1:]
+            leave.words.extend(header.words[1:])
             for edge in header.exit.edges:
                 leave.edges.append(Edge(len(leave.words), edge.target, edge.moves))
                 leave.words.append(0)
