@@ -54,7 +54,8 @@ def _dtype(name: str) -> np.dtype[Any]:
     if name in ("bfloat16", "int2", "int4", "uint4") or name.startswith("float8"):
         import ml_dtypes  # 10 ms: only programs that use these types pay for it
 
-        return np.dtype(getattr(ml_dtypes, name))
+        packed: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return packed
     return np.dtype(name)
 
 
