@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised when the builder, linker or file form changes so that old files must not be used."""
 
 _COMPILERS: Final = ("llvmlite", "numba")
