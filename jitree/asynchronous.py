@@ -10,6 +10,7 @@ from typing import Any
 
 from jitree import packing
 from jitree.array import Array
+from jitree.declaration import TORCH_ASYNC_SUFFIX
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
 from jitree.module import Function
@@ -71,3 +72,22 @@ class AsynchronousFunction(Function):
         except StatusError as error:
             self._in_call(error)
             raise
+
+
+class PairedFunction(Function):
+    """A function that waits, exported beside one that does not (``f`` and ``f$async``, as the torch front end
+    makes them): asynchronous calls go to the other one."""
+
+    __slots__ = ()
+
+    async def async_(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and awaits its results."""
+        return await self._counterpart.async_(*arguments, **named)
+
+    def submit(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and returns its results, which may still be computed."""
+        return self._counterpart.submit(*arguments, **named)
+
+    @property
+    def _counterpart(self) -> Function:
+        return self._session.lookup(self.full_name + TORCH_ASYNC_SUFFIX)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree import packing
-from jitree.declaration import Parameter, Signature, signature_of
+from jitree.declaration import TORCH_ASYNC_SUFFIX, Parameter, Signature, signature_of
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.transfers import wrap_or_copy
@@ -308,4 +308,8 @@ def create_function(session: Session, vm_function: VmFunction) -> Function:
         from jitree.asynchronous import AsynchronousFunction
 
         return AsynchronousFunction(session, vm_function, signature)
+    if vm_function.name + TORCH_ASYNC_SUFFIX in vm_function.module.export_names():
+        from jitree.asynchronous import PairedFunction
+
+        return PairedFunction(session, vm_function, signature)
     return Function(session, vm_function, signature)

@@ -231,13 +231,11 @@ class TensorPacker:
             if view.element_type != self._code or view.shape != self._shape:
                 self._check_view(view)
             return view
-        if type(value) is np.ndarray and value.dtype == self._dtype:
+        row = self._row
+        if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
             if value.shape != self._shape:
                 check_shape(value.shape, self._name, self._shape)
-            row = self._row
-            assert row is not None  # a dtype comes from a row
-            if value.dtype.isnative:
-                return self._transfer.import_array(value, row, self._transfer.device)
+            return self._transfer.import_array(value, row, self._transfer.device)
         return self._pack_other(value)
 
     def _pack_other(self, value: Any) -> object:
@@ -290,6 +288,8 @@ def convert_exactly(
     """Numbers as another type, which must hold their values; floats may be rounded to narrower floats."""
     if given.dtype == dtype:
         return given
+    if given.dtype.kind == "c" and dtype.kind != "c":
+        raise refused(name, expected, value)
     with np.errstate(all="ignore"):
         try:
             converted = given.astype(dtype)

@@ -19,7 +19,6 @@ from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    StatusError,
     UnimplementedError,
 )
 from jitree.hal.allocator import Allocator
@@ -52,6 +51,8 @@ class Session:
     statement, or call :meth:`close`; otherwise it is closed when nothing refers to it and its functions any
     more.
     """
+
+    _closed = True
 
     def __init__(
         self,
@@ -93,13 +94,13 @@ class Session:
             if name not in BUILTIN_MODULES:
                 known = ", ".join(BUILTIN_MODULES)
                 raise NotFoundError(f"no builtin module '{name}'; there are: {known}")
-        self._closed = False
         self._owned: list[Device] = []
         self._instance = Instance.default() if instance is None else instance
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
         self.trace_sink: TraceSink | None = trace_sink
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
+        self._closed = False
         try:
             self._devices = self._open_devices(device)
             self._context.register([BUILTIN_MODULES[name](self) for name in builtins])
@@ -309,7 +310,7 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not sys.is_finalizing():
+        if not self._closed and not sys.is_finalizing():
             self.close()
 
     def __repr__(self) -> str:
@@ -325,6 +326,6 @@ def load(*sources: Source | BytecodeModule, device: DeviceChoice = None, **optio
     session = Session(device, **options)
     try:
         return session.load(*sources)
-    except StatusError:
+    except BaseException:
         session.close()
         raise

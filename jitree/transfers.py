@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,8 @@ _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _READ: Final = int(MemoryAccess.READ)
 _ANY_QUEUE: Final = -1
 
+_SMALL: Final = 1 << 14
+"""Bytes up to which a copy through a bytes object takes less time than making arrays over the target."""
 WRAP_MINIMUM: Final = 1 << 16
 """Bytes from which an array is used in place where its alignment allows. Copying less takes no longer than
 finding that out, and leaves the caller free to change the array."""
@@ -43,11 +46,15 @@ def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) ->
     if is_packed(row):
         data = pack_integers(array.astype(np.int16).reshape(-1), row)
         return _view(_upload(data, device), array.shape, row)
-    buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, array.nbytes)
-    if not buffer.memory_type & _HOST_VISIBLE:
+    size = array.nbytes
+    buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, size)
+    address = buffer.host_address
+    if address is None:
         return _view(_upload(_flat(array), device), array.shape, row)
-    target = buffer.host_array().view(array.dtype)
-    target.reshape(array.shape)[...] = array
+    if size <= _SMALL:
+        ctypes.memmove(address, array.tobytes(), size)
+    else:
+        buffer.host_array().view(array.dtype).reshape(array.shape)[...] = array
     return _view(buffer, array.shape, row)
 
 

@@ -9,7 +9,7 @@ from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceE
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
-from jitree.hal.enums import BufferUsage
+from jitree.hal.enums import BufferUsage, names
 from jitree.modules.hal.state import HalState
 from jitree.regs.objects import VmBuffer
 
@@ -48,7 +48,8 @@ def import_(
     immutable = bool(usage & _IMMUTABLE)
     if not source.writable and not immutable:
         raise PermissionDeniedError(
-            f"constant memory can only be imported with usage SHARING_IMMUTABLE; got {BufferUsage(usage)!s}"
+            "constant memory can only be imported with usage SHARING_IMMUTABLE; got "
+            f"{names(BufferUsage(usage))}"
         )
     view = source.view[offset : offset + length]
     buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, names
 from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
@@ -35,12 +35,12 @@ def assert_(
         )
     if memory_types & ~buffer.memory_type:
         raise PermissionDeniedError(
-            f"{subject} buffer memory type is not compatible; expected {MemoryType(memory_types)!s} but have "
-            f"{MemoryType(buffer.memory_type)!s}"
+            f"{subject} buffer memory type is not compatible; expected {names(MemoryType(memory_types))} "
+            f"but have {names(MemoryType(buffer.memory_type))}"
         )
     raise PermissionDeniedError(
-        f"{subject} buffer usage is not compatible; expected {BufferUsage(usage)!s} but have "
-        f"{BufferUsage(buffer.allowed_usage)!s}"
+        f"{subject} buffer usage is not compatible; expected {names(BufferUsage(usage))} but have "
+        f"{names(BufferUsage(buffer.allowed_usage))}"
     )
 
 
@@ -72,7 +72,7 @@ def _scalar(buffer: Buffer, offset: int, length: int, access: int) -> memoryview
             f"bytes {offset} to {offset + length} are outside a buffer of {buffer.byte_length} bytes"
         )
     if not buffer.allowed_access & access:
-        raise PermissionDeniedError(f"the buffer does not allow access {MemoryAccess(access)!s}")
+        raise PermissionDeniedError(f"the buffer does not allow access {names(MemoryAccess(access))}")
     return buffer.host_view()[offset : offset + length]
 
 

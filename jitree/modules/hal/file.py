@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.errors import PermissionDeniedError
 from jitree.hal.device import Device
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import MemoryAccess, names
 from jitree.hal.objects import File
 from jitree.modules.hal.state import HalState
 from jitree.regs.objects import VmBuffer
@@ -23,6 +23,7 @@ def from_memory(
     """A file over the bytes of a host buffer, for reading only."""
     if access != MemoryAccess.READ:
         raise PermissionDeniedError(
-            f"a file over memory of the program can only be read; asked for access {MemoryAccess(access)!s}"
+            "a file over memory of the program can only be read; asked for access "
+            f"{names(MemoryAccess(access))}"
         )
     return device.import_file(queue_affinity, access, source.view.toreadonly(), offset, length, flags)
