@@ -1,18 +1,18 @@
 """A function between bytes and words: basic blocks with their exits.
 
-The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks, :class:`Layout` joins them to one run of words with displacements.
+The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks; :class:`Layout` joins them to one run of words
+with displacements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jitree.vmfb.words import OPCODE
 
 
-@dataclass(slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A branch out of a block."""
 
     position: int
@@ -24,42 +24,48 @@ class Edge:
     such an edge goes through a ``br`` stub."""
 
 
-@dataclass(slots=True)
 class Exit:
     """The instruction that ends a block."""
 
-    offset: int
-    """Its byte offset."""
-    words: list[int]
-    """Opcode word and operands; displacements are 0 until the layout is known."""
-    edges: list[Edge]
+    __slots__ = ("edges", "offset", "words")
+
+    def __init__(self, offset: int, words: list[int], edges: list[Edge]) -> None:
+        self.offset = offset
+        """Its byte offset."""
+        self.words = words
+        """Opcode word and operands; displacements are 0 until the layout is known."""
+        self.edges = edges
 
 
-@dataclass(slots=True)
 class Block:
     """A block's instructions but the last, and its exit."""
 
-    offset: int
-    """Byte offset of the marker."""
-    words: list[int]
-    starts: list[int] = field(default_factory=list)
-    """Where each instruction begins in ``words``."""
-    offsets: list[int] = field(default_factory=list)
-    """Byte offset of each instruction."""
-    exit: Exit = field(init=False)
-    call_sites: list[int] = field(default_factory=list)
-    """Position in ``words`` of each import call, in the order of their call sites."""
+    __slots__ = ("call_sites", "exit", "offset", "offsets", "starts", "words")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        """Byte offset of the marker."""
+        self.words: list[int] = []
+        self.starts: list[int] = []
+        """Where each instruction begins in ``words``."""
+        self.offsets: list[int] = []
+        """Byte offset of each instruction."""
+        self.call_sites: list[int] = []
+        """Position in ``words`` of each import call, in the order of their call sites."""
+        self.exit: Exit
 
 
-@dataclass(slots=True)
 class Layout:
     """Words of a module under construction."""
 
-    words: list[int] = field(default_factory=list)
-    instruction_words: list[int] = field(default_factory=list)
-    instruction_offsets: list[int] = field(default_factory=list)
-    call_words: list[int] = field(default_factory=list)
-    """Word index of each call site."""
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.instruction_words: list[int] = []
+        """Word index of each instruction, ascending."""
+        self.instruction_offsets: list[int] = []
+        """Byte offset of each in its function."""
+        self.call_words: list[int] = []
+        """Word index of each call site."""
 
     def add(self, blocks: Sequence[Block]) -> None:
         """Appends the words of one function. Every edge must lead to one of its blocks."""

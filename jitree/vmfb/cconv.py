@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
@@ -37,8 +37,7 @@ VARIADIC_FILLER: Final = 0xFFFF
 _CACHED_CONVENTIONS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A variadic argument: any number of tuples of these characters."""
 
     characters: str

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.vmfb.isa import CORE, PREFIXES, Instruction, opcode_table
@@ -26,8 +25,7 @@ Moves = tuple[tuple[int, int], ...]
 """(source, destination) register operands, applied in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """An instruction as it stands in a function body.
 
     ``operands`` follow the table's row: int for registers, literals, ordinals and targets (the bits of float

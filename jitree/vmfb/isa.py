@@ -21,7 +21,7 @@ Operand kinds (sizes in bytes, little endian, packed unless said otherwise):
 
 from __future__ import annotations
 
-import importlib.resources
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -39,6 +39,8 @@ VERSIONS: Final = (15, 16, 17)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
+    """One operand of an instruction."""
+
     name: str
     kind: str
     output: bool
@@ -48,6 +50,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
+    """One row of the table."""
+
     index: int
     """Dense number over all three sets: the opcode word of decoded code."""
     set: str
@@ -59,15 +63,18 @@ class Instruction:
     block_marker: bool
 
 
+@cache
 def _operand(text: str) -> Operand:
     name, kind = text.lstrip(">").rstrip("*").split(":")
     return Operand(name, kind, text.startswith(">"), text.endswith("*"))
 
 
 def _rows() -> tuple[Instruction, ...]:
-    text = importlib.resources.files(__package__).joinpath("isa.tsv").read_text(encoding="ascii")
+    # importlib.resources would take longer to import than everything else here to load.
+    with open(os.path.join(os.path.dirname(__file__), "isa.tsv"), encoding="ascii") as file:
+        lines = file.read().splitlines()
     rows: list[Instruction] = []
-    for line in text.splitlines():
+    for line in lines:
         if line.startswith("#"):
             continue
         set_name, opcode, since, flags, mnemonic, *operands = line.split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedFunction:
+class DecodedFunction(NamedTuple):
     """Where a function lies in the words of its program, and what its frame holds."""
 
     ordinal: int

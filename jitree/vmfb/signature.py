@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse, register_counts
@@ -11,8 +11,7 @@ from jitree.vmfb.module import known_features
 from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, Function, Module
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """How an internal function is called, and the registers it may use."""
 
     cconv: CallingConvention

@@ -55,7 +55,7 @@ class FunctionWalk:
         self.targets: set[int] = set()
         self.words: list[int] = []
         """Words of the block under construction."""
-        self.block = Block(0, [])
+        self.block = Block(0)
         self.offset = 0
         """Byte offset of the current instruction."""
         self.leaving: tuple[list[int], list[Edge]] | None = None
@@ -88,7 +88,7 @@ class FunctionWalk:
                 self.offset = at
                 if self.body[at] != _BLOCK_MARKER:
                     raise InvalidArgumentError("expected a block marker: the previous block has ended")
-                block = Block(at, [])
+                block = Block(at)
                 at = self._run_block(block, at + 1)
                 self.blocks.append(block)
         except struct.error:

@@ -180,7 +180,7 @@ def test_the_stub_is_python(output: Dump, tmp_path: Path) -> None:
     assert functions == {
         "predict": "def predict(image: numpy.typing.NDArray[numpy.float32], count: int, tag: object) -> "
         "tuple[numpy.typing.NDArray[ml_dtypes.bfloat16], float]:\n    ...",
-        "_class": "def _class(argument0: int, argument1: float, argument2: object) -> None:\n    ...",
-        "odd": "def odd(argument0: int) -> int:\n    ...",
+        "_class": "def _class(input0: int, input1: float, input2: object) -> None:\n    ...",
+        "odd": "def odd(input0: int) -> int:\n    ...",
     }
     assert f"# {DECLARATION}\n" in stub
