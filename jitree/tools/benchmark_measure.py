@@ -46,8 +46,6 @@ class Benchmark:
 
     name: str
     call_batch: Callable[[], None]
-    is_warm: Callable[[], bool]
-    """Whether compiled code that the call could use is in place."""
 
 
 def parse_duration(text: str) -> Duration:
@@ -66,17 +64,14 @@ def parse_duration(text: str) -> Duration:
     return Duration(seconds=seconds)
 
 
-def measure(
-    benchmark: Benchmark, plan: Plan, patience_seconds: float
-) -> tuple[list[Row], StatusError | None]:
+def measure(benchmark: Benchmark, plan: Plan) -> tuple[list[Row], StatusError | None]:
     """One row per repetition; after a failure a row with its message, and the failure.
 
-    Before measuring, calls are made until the code is warm (at most ``patience_seconds``) and for the
-    warm-up time of the plan.
+    One batch is run before measuring, and more during the warm-up time of the plan.
     """
     rows: list[Row] = []
     try:
-        warmup_calls = _warm_up(benchmark, plan, patience_seconds)
+        warmup_calls = _warm_up(benchmark, plan)
         batches = plan.duration.iterations
         count = max(1, math.ceil(batches / plan.batch_size)) if batches else None
         for index in range(plan.repetitions):
@@ -92,7 +87,7 @@ def measure(
                     plan.repetitions,
                     index,
                     calls / real if real else None,
-                    counters={"warmup_calls": float(warmup_calls)} if warmup_calls else {},
+                    counters={"warmup_calls": float(warmup_calls)},
                 )
             )
     except StatusError as error:
@@ -101,16 +96,13 @@ def measure(
     return rows, None
 
 
-def _warm_up(benchmark: Benchmark, plan: Plan, patience_seconds: float) -> int:
+def _warm_up(benchmark: Benchmark, plan: Plan) -> int:
     started = time.perf_counter()
     batches = 0
-    while True:
-        elapsed = time.perf_counter() - started
-        cold = not benchmark.is_warm() and elapsed < patience_seconds
-        if not cold and elapsed >= plan.warmup_seconds:
-            return batches * plan.batch_size
+    while not batches or time.perf_counter() - started < plan.warmup_seconds:
         benchmark.call_batch()
         batches += 1
+    return batches * plan.batch_size
 
 
 def _timed(benchmark: Benchmark, count: int | None, wanted: float) -> tuple[int, float, float]:

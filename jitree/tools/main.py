@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
+from jitree import __version__
 from jitree.tools.reporting import report
 
 COMMANDS: Final = {
@@ -36,7 +37,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         sys.stdout.write(usage())
         return 0
     if command == "--version":
-        sys.stdout.write(f"jitree {version()}\n")
+        sys.stdout.write(f"jitree {__version__}\n")
         return 0
     if command not in COMMANDS:
         sys.stderr.write(f"jitree: unknown command '{command}'\n\n" if command else "")
@@ -45,16 +46,6 @@ def dispatch(arguments: Sequence[str]) -> int:
     module = importlib.import_module(COMMANDS[command][0])
     code: int = guarded(module.main, arguments[1:])
     return code
-
-
-def version() -> str:
-    """Of the installed distribution; of the source tree when it is not installed."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("jitree")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

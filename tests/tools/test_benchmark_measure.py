@@ -11,11 +11,10 @@ from jitree.tools.benchmark_measure import Benchmark, Duration, Plan, measure, p
 
 
 class Call:
-    """A call that takes a while and is warm after a number of calls."""
+    """A call that takes a while."""
 
-    def __init__(self, seconds: float = 0.0, warm_after: int = 0, fail_at: int = -1) -> None:
+    def __init__(self, seconds: float = 0.0, fail_at: int = -1) -> None:
         self.seconds = seconds
-        self.warm_after = warm_after
         self.fail_at = fail_at
         self.count = 0
 
@@ -26,7 +25,7 @@ class Call:
         time.sleep(self.seconds)
 
     def benchmark(self) -> Benchmark:
-        return Benchmark("BM_f/process_time/real_time", self, lambda: self.count >= self.warm_after)
+        return Benchmark("BM_f/process_time/real_time", self)
 
 
 @pytest.mark.parametrize(
@@ -50,53 +49,42 @@ def test_bad_durations(text: str) -> None:
 
 def test_a_number_of_iterations_is_exact_for_every_repetition() -> None:
     call = Call()
-    rows, failure = measure(call.benchmark(), Plan(Duration(iterations=10), repetitions=3), 0.0)
+    rows, failure = measure(call.benchmark(), Plan(Duration(iterations=10), repetitions=3))
     assert failure is None
-    assert call.count == 30
+    assert call.count == 1 + 30
     assert [(row.iterations, row.repetition_index) for row in rows] == [(10, 0), (10, 1), (10, 2)]
 
 
 def test_batches_count_calls() -> None:
     call = Call()
-    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=10), batch_size=4), 0.0)
-    assert call.count == 3 and row.iterations == 12
+    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=10), batch_size=4))
+    assert call.count == 1 + 3 and row.iterations == 12
+    assert row.counters == {"warmup_calls": 4.0}
 
 
 def test_iterations_grow_until_the_time_is_reached() -> None:
     call = Call(seconds=0.001)
-    (row,), _ = measure(call.benchmark(), Plan(Duration(seconds=0.03)), 0.0)
+    (row,), _ = measure(call.benchmark(), Plan(Duration(seconds=0.03)))
     assert row.iterations * row.real_time >= 0.03
     assert row.real_time >= 0.001 > row.cpu_time
     assert row.items_per_second == pytest.approx(1 / row.real_time)
 
 
 def test_repetitions_keep_the_number_of_iterations_of_the_first() -> None:
-    rows, _ = measure(Call(seconds=0.001).benchmark(), Plan(Duration(seconds=0.01), repetitions=2), 0.0)
+    rows, _ = measure(Call(seconds=0.001).benchmark(), Plan(Duration(seconds=0.01), repetitions=2))
     assert rows[0].iterations == rows[1].iterations
-
-
-def test_calls_until_the_code_is_warm_are_not_measured() -> None:
-    call = Call(warm_after=7)
-    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=5)), 60.0)
-    assert call.count == 12 and row.counters == {"warmup_calls": 7.0}
-
-
-def test_patience_for_warming_up_ends() -> None:
-    call = Call(seconds=0.001, warm_after=10**9)
-    measure(call.benchmark(), Plan(Duration(iterations=1)), 0.01)
-    assert call.count < 20
 
 
 def test_warm_up_time() -> None:
     call = Call(seconds=0.001)
-    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=1), warmup_seconds=0.01), 0.0)
+    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=1), warmup_seconds=0.01))
     assert row.counters["warmup_calls"] == call.count - 1 >= 2
 
 
 @pytest.mark.parametrize("fail_at", [1, 3])
 def test_a_failing_call_ends_the_benchmark(fail_at: int) -> None:
     call = Call(fail_at=fail_at)
-    (row,), failure = measure(call.benchmark(), Plan(Duration(iterations=2), repetitions=5), 0.0)
+    (row,), failure = measure(call.benchmark(), Plan(Duration(iterations=2), repetitions=5))
     assert call.count == fail_at
     assert isinstance(failure, AbortedError)
     assert row.error_message is not None and "ABORTED; stopped" in row.error_message

@@ -1,0 +1,240 @@
+"""``jitree benchmark``: measures how long functions of a compiled module take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.errors import (
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+    error_context,
+)
+from jitree.tools import devices, flag_table
+from jitree.tools.benchmark_machine import machine_context, machine_header
+from jitree.tools.benchmark_measure import Benchmark, Plan, measure, parse_duration
+from jitree.tools.benchmark_report import Layout, render
+from jitree.tools.benchmark_rows import Row, aggregates
+from jitree.tools.flags import Flags, FlagSet, parse_flags
+from jitree.tools.program import Program, find_function, open_program, print_statistics
+from jitree.tools.reporting import error_line
+from jitree.tools.run import finish
+from jitree.tools.value_files import ValueFiles
+from jitree.tools.values import parse_values
+
+if TYPE_CHECKING:
+    from jitree.module import Function
+    from jitree.tools.calling import PreparedCall
+
+FLAGS: Final = FlagSet(
+    command="benchmark",
+    summary="measures how long functions of a compiled module take",
+    flags=(
+        *flag_table.COMMON_FLAGS,
+        *flag_table.MODULE_FLAGS,
+        *flag_table.VALUE_FLAGS,
+        *flag_table.DEVICE_FLAGS,
+        *flag_table.LATER_FLAGS,
+        *flag_table.BENCHMARK_FLAGS,
+        *flag_table.REFUSED_FLAGS,
+    ),
+    positional="module",
+    refused_prefixes=flag_table.REFUSED_PREFIXES,
+    ignored_prefixes=("benchmark_",),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 0, or 1 when a benchmark fails."""
+    flags = parse_flags(arguments, FLAGS)
+    if flags.optional("help") is not None:
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    if devices.answer_queries(flags):
+        return 0
+    if flags.boolean("dispatch_statistics"):
+        raise UnimplementedError(
+            "flag 'dispatch_statistics': this version of jitree does not time dispatches"
+        )
+    plan = _plan(flags)
+    with open_program(flags) as program, ValueFiles() as files:
+        try:
+            return _run(program, plan, flags, files)
+        finally:
+            if flags.boolean("print_statistics"):
+                sys.stderr.write(print_statistics(program.devices))
+
+
+def _plan(flags: Flags) -> Plan:
+    for name in ("batch_size", "batch_concurrency", "benchmark_repetitions"):
+        if flags.integer(name) < 1:
+            raise InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
+    return Plan(
+        parse_duration(flags.text("benchmark_min_time")),
+        flags.integer("benchmark_repetitions"),
+        flags.number("benchmark_min_warmup_time"),
+        flags.integer("batch_size"),
+    )
+
+
+def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
+    functions = {
+        benchmark_name(function): function for function in _functions(program, flags.text("function"))
+    }
+    selected = _filtered(list(functions), flags.text("benchmark_filter"))
+    if not selected:
+        print(
+            f"Failed to match any benchmarks against regex: {flags.text('benchmark_filter')}", file=sys.stderr
+        )
+        return 0
+    if flags.boolean("benchmark_list_tests"):
+        sys.stdout.write("".join(f"{name}\n" for name in selected))
+        return 0
+    context = machine_context() | _extra_context(flags)
+    sys.stderr.write(machine_header(context))
+    _wait_for_compiled_code(program)
+    rows: list[Row] = []
+    failed = False
+    for name in selected:
+        measured, failure = _measure(name, functions[name], plan, flags, files)
+        rows += measured + aggregates(measured)
+        if failure is not None:
+            print(error_line(failure), file=sys.stderr)
+            failed = True
+    _report(rows, context, flags)
+    return 1 if failed else 0
+
+
+def benchmark_name(function: Function) -> str:
+    return f"BM_{function.name}/process_time/real_time"
+
+
+def _functions(program: Program, name: str) -> list[Function]:
+    """The named function, or every export that takes nothing."""
+    if name:
+        return [find_function(program, name)]
+    functions = [program.module[name] for name in program.module.names if "$" not in name]
+    return [function for function in functions if not function.arguments]
+
+
+def _filtered(names: Sequence[str], pattern: str) -> list[str]:
+    """The names that a regular expression matches somewhere; ``-`` in front takes the others."""
+    wanted = not pattern.startswith("-")
+    try:
+        expression = re.compile(pattern.removeprefix("-"))
+    except re.error as error:
+        raise InvalidArgumentError(f"flag '--benchmark_filter': '{pattern}': {error}") from None
+    return [name for name in names if (expression.search(name) is not None) == wanted]
+
+
+def _extra_context(flags: Flags) -> dict[str, str]:
+    pairs = {}
+    for text in flags.texts("benchmark_context"):
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise InvalidArgumentError(f"flag '--benchmark_context': '{text}' is not <key>=<value>")
+        pairs[key] = value
+    return pairs
+
+
+def _wait_for_compiled_code(program: Program) -> None:
+    """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
+    what there is, which is said."""
+    from jitree.hal.local import walk, walk_image
+
+    try:
+        if program.session.tier == "auto":
+            from jitree.dispatch import image
+            from jitree.dispatch.fast.engine import LOOP
+
+            image.wait(LOOP)
+        if walk_image.supported():
+            walk.require_native_walker()
+    except UnavailableError as error:
+        print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
+
+
+# -- one benchmark -----------------------------------------------------------------------------------
+
+
+def _measure(
+    name: str, function: Function, plan: Plan, flags: Flags, files: ValueFiles
+) -> tuple[list[Row], StatusError | None]:
+    from jitree.tools.calling import PreparedCall, argument_kinds
+
+    with error_context(f"`{function.declaration}`"):
+        inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
+    try:
+        prepared = PreparedCall(function, inputs)
+    except StatusError as error:
+        return [Row(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
+    batch = _batch(prepared, function, plan.batch_size, flags.integer("batch_concurrency"))
+    rows, failure = measure(Benchmark(name, batch), plan)
+    if failure is None and flags.boolean("enable_output_processing"):
+        with error_context("processing function outputs"):
+            if finish(function, prepared.to_host(prepared.call()), flags, files):
+                failure = StatusError("results differ from the expected ones")
+    return rows, failure
+
+
+def _batch(prepared: PreparedCall, function: Function, size: int, concurrency: int) -> Callable[[], None]:
+    """Makes the calls of one batch and waits for their results."""
+    call = prepared.call
+    if size == 1:
+        return lambda: _discard(call())
+    if concurrency == 1 or not function.signature.fences:
+
+        def one_after_the_other() -> None:
+            for _ in range(size):
+                call()
+
+        return one_after_the_other
+
+    def overlapping() -> None:
+        running = []
+        for _ in range(size):
+            running.append(prepared.start())
+            if len(running) == concurrency:
+                running.pop(0)[1].wait()
+        for _, fence in running:
+            fence.wait()
+
+    return overlapping
+
+
+def _discard(results: list[Any]) -> None:
+    """Results die here, inside the measured time, as they do in the reference tool."""
+
+
+# -- reports -----------------------------------------------------------------------------------------
+
+
+def _report(rows: Sequence[Row], context: dict[str, Any], flags: Flags) -> None:
+    unit = flags.text("benchmark_time_unit") or flags.text("time_unit")
+    layout = Layout(unit, flags.boolean("benchmark_counters_tabular"))
+    repeated = flags.integer("benchmark_repetitions") > 1
+    only_aggregates = repeated and flags.boolean("benchmark_report_aggregates_only")
+    filed = _aggregated(rows) if only_aggregates else rows
+    shown = _aggregated(rows) if only_aggregates or _display_only(flags, repeated) else rows
+    sys.stdout.write(render(flags.text("benchmark_format"), shown, lambda: context, layout))
+    path = flags.text("benchmark_out")
+    if path:
+        text = render(flags.text("benchmark_out_format"), filed, lambda: context, layout)
+        try:
+            Path(path).write_text(text)
+        except OSError as error:
+            raise UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
+
+
+def _display_only(flags: Flags, repeated: bool) -> bool:
+    return repeated and flags.boolean("benchmark_display_aggregates_only")
+
+
+def _aggregated(rows: Sequence[Row]) -> list[Row]:
+    """Without single measurements; failures stay."""
+    return [row for row in rows if row.aggregate is not None or row.error_message is not None]

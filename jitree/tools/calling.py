@@ -1,0 +1,172 @@
+"""A call from host values to host values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree import elements, packing
+from jitree.errors import InvalidArgumentError, StatusError
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.fence import Fence
+from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
+from jitree.regs.list import VmList
+from jitree.regs.objects import VmBuffer
+from jitree.tools import host_values as hv
+from jitree.tools.values import SCALAR_TYPES
+from jitree.transfers import copy_to_device, to_numpy
+from jitree.types import BY_NAME, ENCODING_DENSE, element_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jitree.hal.device import Device
+    from jitree.module import Function
+
+_BYTE: Final = BY_NAME["ui8"]
+_LIST_TYPES: Final = {
+    LIST_I8: "i8", LIST_I16: "i16", LIST_I32: "i32", LIST_I64: "i64", LIST_F32: "f32", LIST_F64: "f64",
+}  # fmt: skip
+
+
+class PreparedCall:
+    """A function with its arguments on the device; it may be called any number of times."""
+
+    def __init__(self, function: Function, arguments: Sequence[hv.HostValue]) -> None:
+        """INVALID_ARGUMENT, naming the argument, when the function does not take what is given."""
+        self._function = function
+        self._device = function.session.device
+        self._invoke = function.session.context.invoke
+        with _in_call(function):
+            self._arguments = _pack(function, arguments, self._device)
+
+    def call(self) -> list[Any]:
+        """VM results; those of an asynchronous function are computed."""
+        function = self._function
+        if not function.signature.fences:
+            return self._run(self._arguments)
+        signal = Fence.create(self._device)
+        results = self._run([*self._arguments, None, signal])
+        with _in_call(function):
+            signal.wait()
+        return results
+
+    def start(self) -> tuple[list[Any], Fence]:
+        """Begins a call of an asynchronous function: its results, and the fence they are computed at."""
+        signal = Fence.create(self._device)
+        return self._run([*self._arguments, None, signal]), signal
+
+    def _run(self, arguments: Sequence[object]) -> list[Any]:
+        try:
+            return self._invoke(self._function.vm_function, arguments)
+        except StatusError as error:
+            raise error.with_context(f"`{self._function.declaration}`") from error.__cause__
+
+    def to_host(self, results: Sequence[Any]) -> list[hv.HostValue]:
+        """VM results as host values."""
+        characters = self._function.vm_function.convention.results
+        return [
+            hv.Scalar(SCALAR_TYPES[character], value)
+            if character in SCALAR_TYPES
+            else _reference_to_host(value, self._function)
+            for character, value in zip(characters, results, strict=True)
+        ]
+
+
+class _in_call:
+    """Adds which function an error belongs to."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StatusError):
+            error.with_context(f"invoking function '{self._function.name}'")
+            error.with_context(f"`{self._function.declaration}`")
+
+
+def argument_kinds(function: Function) -> list[str]:
+    """The calling-convention letter of every argument that the user gives."""
+    items = function.vm_function.convention.arguments[: len(function.signature.arguments)]
+    return [str(item) for item in items]
+
+
+# -- arguments ---------------------------------------------------------------------------------------
+
+
+def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device) -> list[object]:
+    parameters = function.signature.arguments
+    if len(arguments) != len(parameters):
+        raise InvalidArgumentError(
+            "input list and function mismatch; "
+            f"expected {len(parameters)} arguments but passed {len(arguments)}"
+        )
+    transfer = packing.ArrayTransfer(device, packing.ready_view, copy_to_device)
+    packers = packing.packers(function.signature, function.vm_function.convention.arguments, transfer)
+    return [_pack_one(value, packer, device) for value, packer in zip(arguments, packers, strict=True)]
+
+
+def _pack_one(value: hv.HostValue, packer: packing.Packer, device: Device) -> object:
+    """Nulls and buffers go to the program as they are, which says what it thinks of them."""
+    match value:
+        case hv.Scalar():
+            return packer.pack(value.value)
+        case hv.Tensor():
+            return packer.pack(_to_view(value, device))
+        case hv.Buffer():
+            shape = (len(value.data),)
+            return _to_view(hv.Tensor(_BYTE, shape, value.data), device).buffer
+    return None
+
+
+def _to_view(tensor: hv.Tensor, device: Device) -> BufferView:
+    row = tensor.element_type
+    if elements.is_packed(row):
+        return copy_to_device(tensor.values.reshape(tensor.shape), row, device)
+    return copy_to_device(
+        np.ascontiguousarray(tensor.data).view(row.dtype).reshape(tensor.shape), row, device
+    )
+
+
+# -- results -----------------------------------------------------------------------------------------
+
+
+def _reference_to_host(value: object, function: Function) -> hv.HostValue:
+    device = function.session.device
+    match value:
+        case None:
+            return hv.NULL
+        case BufferView():
+            return _view_to_host(value, device)
+        case VmBuffer():
+            return hv.Buffer("vm.buffer", value.data)
+        case VmList():
+            return hv.List(tuple(_item_to_host(value, index, function) for index in range(len(value))))
+        case Buffer():
+            return hv.Buffer("hal.buffer", _bytes_of(value, value.byte_length, device))
+    ref_types = function.session.context.ref_types
+    return hv.Opaque(ref_types.name(ref_types.id_of(value)))
+
+
+def _item_to_host(items: VmList, index: int, function: Function) -> hv.HostValue:
+    name = _LIST_TYPES.get(items.tag(index))
+    value = items[index]
+    if name is None:
+        return _reference_to_host(value, function)
+    assert isinstance(value, int | float)
+    return hv.Scalar(name, value)
+
+
+def _view_to_host(view: BufferView, device: Device) -> hv.Tensor:
+    row = element_type(view.element_type)
+    length = row.byte_length(elements.count_elements(view.shape))
+    return hv.Tensor(row, view.shape, _bytes_of(view.buffer, length, device))
+
+
+def _bytes_of(buffer: Buffer, length: int, device: Device) -> elements.Bytes:
+    """The first ``length`` bytes of a buffer."""
+    return to_numpy(BufferView(buffer, (length,), _BYTE.code, ENCODING_DENSE), device)

@@ -1,0 +1,169 @@
+"""From flags to a loaded program: devices, session, modules, the function to call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    UnimplementedError,
+    error_context,
+)
+from jitree.tools.flags import Flags
+
+if TYPE_CHECKING:
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.hal.device import Device
+    from jitree.module import Function, Module
+    from jitree.session import Session
+
+_STANDARD_INPUT: Final = "-"
+_NATIVE_MODULE: Final = re.compile(r".*\.(so|dylib|dll|py)([@?].*)?")
+_TASK_DRIVER: Final = "local-task"
+_TASK_FLAGS: Final = (
+    "task_topology_group_count",
+    "task_topology_max_group_count",
+    "task_worker_local_memory",
+    "task_worker_spin_us",
+)
+_LATER: Final = {
+    "parameters": "parameter archives",
+    "executable_plugin": "executable plugins",
+    "device_profiling_mode": "device profiles",
+    "device_profiling_output": "device profiles",
+    "print_device_statistics": "device profiles",
+}
+"""Flags of features that this version does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Modules in a session; the last one is the program."""
+
+    session: Session
+    module: Module
+    devices: tuple[Device, ...]
+
+
+@contextmanager
+def open_program(flags: Flags) -> Iterator[Program]:
+    """Opens the devices and loads the modules that the flags name; closes all at the end."""
+    for name, feature in _LATER.items():
+        if flags.values[name]:
+            raise UnimplementedError(f"flag '{name}': this version of jitree has no {feature}")
+    with ExitStack() as stack:
+        with error_context("creating run context"):
+            program = _load(flags, stack)
+        yield program
+
+
+def _load(flags: Flags, stack: ExitStack) -> Program:
+    from jitree.dispatch.context import ContextFlags
+    from jitree.session import Session
+
+    paths = flags.texts("module")
+    if not paths:
+        raise InvalidArgumentError(
+            "no module was given; name one: --module=program.vmfb (`-` is standard input)"
+        )
+    loaded = [_read_module(path, flags.text("module_mode")) for path in paths]
+    devices = _open_devices(flags, stack)
+    tracing = ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE
+    session = stack.enter_context(Session(devices, tier=flags.text("tier") or None, flags=tracing))
+    modules = [session.append_module(module) for module in loaded]
+    return Program(session, modules[-1], tuple(devices))
+
+
+def _read_module(path: str, mode: str) -> BytecodeModule:
+    from jitree.dispatch.bytecode_module import BytecodeModule
+
+    if _NATIVE_MODULE.fullmatch(path):
+        raise UnimplementedError(
+            f"'{path}': this version of jitree loads no C or Python modules from the command line"
+        )
+    if path == _STANDARD_INPUT:
+        import sys
+
+        return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+    if mode == "preload" and Path(path).is_file():
+        return BytecodeModule.load(Path(path).read_bytes(), path)
+    return BytecodeModule.load(path)
+
+
+# -- devices -----------------------------------------------------------------------------------------
+
+
+def _open_devices(flags: Flags, stack: ExitStack) -> list[Device]:
+    from jitree.instance import DEFAULT_DEVICES, Instance
+
+    instance = Instance.default()
+    parameters = task_parameters(flags)
+
+    def create(uri: str) -> Device:
+        return instance.create_device(uri, parameters if uri.startswith(_TASK_DRIVER) else None)
+
+    uris = flags.texts("device")
+    if uris:
+        return [stack.enter_context(create(uri)) for uri in uris]
+    reasons = []
+    for name in DEFAULT_DEVICES:
+        try:
+            return [stack.enter_context(create(name))]
+        except (NotFoundError, UnavailableError) as error:
+            reasons.append(f"{name}: {error}")
+    raise UnavailableError(f"no device can be created; {'; '.join(reasons)}; name one: --device=local-sync")
+
+
+def task_parameters(flags: Flags) -> Mapping[str, str]:
+    """What the flags say about the workers of ``local-task``, as parameters of its URI."""
+    parameters: dict[str, str] = {
+        name: str(flags.integer(name)) for name in _TASK_FLAGS if name in flags.given
+    }
+    if parameters.get("task_worker_spin_us") == "0":
+        del parameters["task_worker_spin_us"]
+    if flags.texts("task_topology_cpu_ids"):
+        parameters["task_topology_cpu_ids"] = ";".join(flags.texts("task_topology_cpu_ids"))
+    return parameters
+
+
+def print_statistics(devices: Sequence[Device]) -> str:
+    """The memory statistics of devices, as ``--print_statistics`` shows them."""
+    return "".join(
+        f"Device: {device.id}\n{device.device_allocator.formatted_statistics}\n" for device in devices
+    )
+
+
+# -- functions ---------------------------------------------------------------------------------------
+
+
+def find_function(program: Program, name: str) -> Function:
+    """The function that ``--function`` names; without a name the only export."""
+    module = program.module
+    if name:
+        local = name.removeprefix(f"{module.name}.")
+        for candidate in (name, local):
+            if candidate in module.names:
+                return module[candidate]
+        raise NotFoundError(
+            f"no function `{name}` exported by module '{module.name}'; it exports:{_candidates(module)}",
+            f"looking up function '{name}'",
+        )
+    if len(module.names) == 1:
+        return module[module.names[0]]
+    if not module.names:
+        raise InvalidArgumentError(f"module '{module.name}' exports no function that could be called")
+    raise InvalidArgumentError(
+        "more than one exported function present; --function= must be specified explicitly:"
+        + _candidates(module)
+    )
+
+
+def _candidates(module: Module) -> str:
+    return "".join(f"\n  {module[name].declaration}" for name in module.names)

@@ -1,0 +1,97 @@
+"""``jitree run``: calls a function of a compiled module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import error_context
+from jitree.tools import devices, expected, flag_table
+from jitree.tools import host_values as hv
+from jitree.tools.flags import Flags, FlagSet, parse_flags
+from jitree.tools.outputs import write_outputs
+from jitree.tools.program import Program, find_function, open_program, print_statistics
+from jitree.tools.value_files import ValueFiles
+from jitree.tools.values import parse_value, parse_values
+
+if TYPE_CHECKING:
+    from jitree.module import Function
+
+FLAGS: Final = FlagSet(
+    command="run",
+    summary="calls a function of a compiled module and prints, stores or checks its results",
+    flags=(
+        *flag_table.COMMON_FLAGS,
+        *flag_table.MODULE_FLAGS,
+        *flag_table.VALUE_FLAGS,
+        *flag_table.DEVICE_FLAGS,
+        *flag_table.LATER_FLAGS,
+        *flag_table.REFUSED_FLAGS,
+    ),
+    positional="module",
+    refused_prefixes=flag_table.REFUSED_PREFIXES,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 0, or 1 when results differ from what was expected."""
+    flags = parse_flags(arguments, FLAGS)
+    if flags.optional("help") is not None:
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    if devices.answer_queries(flags):
+        return 0
+    with open_program(flags) as program, ValueFiles() as files:
+        try:
+            return _run(program, flags, files)
+        finally:
+            if flags.boolean("print_statistics"):
+                sys.stderr.write(print_statistics(program.devices))
+
+
+def _run(program: Program, flags: Flags, files: ValueFiles) -> int:
+    from jitree.tools.calling import PreparedCall, argument_kinds
+
+    with error_context("creating run context"):
+        function = find_function(program, flags.text("function"))
+    with error_context(f"`{function.declaration}`"):
+        inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
+    sys.stdout.write(f"EXEC @{function.name}\n")
+    sys.stdout.flush()
+    prepared = PreparedCall(function, inputs)
+    results = prepared.to_host(prepared.call())
+    with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
+        return finish(function, results, flags, files)
+
+
+def finish(function: Function, results: list[hv.HostValue], flags: Flags, files: ValueFiles) -> int:
+    """Prints, stores or checks the results of a call; returns the exit code."""
+    limit = flags.integer("output_max_element_count")
+    if "expected_output" not in flags.given:
+        with error_context("outputting results"):
+            write_outputs(results, flags.texts("output"), limit, sys.stdout.write)
+        return 0
+    wanted = _parse_expected(function, flags.texts("expected_output"), files)
+    failures = expected.compare(results, wanted, tolerances(flags), limit)
+    sys.stdout.write("".join(failures) or expected.SUCCESS)
+    return 1 if failures else 0
+
+
+def _parse_expected(function: Function, texts: Sequence[str], files: ValueFiles) -> list[hv.HostValue]:
+    """Expected values; texts beyond the number of results are read as tensors and counted later."""
+    kinds = function.vm_function.convention.results
+    values: list[hv.HostValue] = []
+    for text in texts:
+        with error_context("parsing expected function outputs"), error_context(f"parsing input `{text}`"):
+            values += parse_value(text, kinds[len(values)] if len(values) < len(kinds) else "r", files)
+    return values
+
+
+def tolerances(flags: Flags) -> expected.Tolerances:
+    """How close results have to be."""
+    if flags.text("equality_mode") == "exact":
+        return expected.EXACT
+    types = ("f16", "bf16", "f32", "f64")
+    absolute = {name: flags.number(f"expected_{name}_threshold") for name in types}
+    return expected.Tolerances(absolute, flags.number("expected_rtol"))

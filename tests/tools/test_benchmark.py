@@ -1,0 +1,102 @@
+"""``jitree benchmark`` on a real program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jitree.errors import StatusError
+from jitree.tools import benchmark
+from tests.tools.command import ECHO
+
+NAME = "BM_two/process_time/real_time"
+TWO = ("--function=two", "--input=4xf32=1", "--input=7", "--benchmark_min_time=3x")
+
+
+def outcome(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]:
+    """Exit code and streams of the command in this process."""
+    code = benchmark.main(["--device=local-sync", "--tier=plain", f"--module={ECHO}", *flags])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_one_function(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = outcome(capsys, *TWO)
+    lines = out.splitlines()
+    assert code == 0 and len(lines) == 4
+    assert lines[1].split() == ["Benchmark", "Time", "CPU", "Iterations", "UserCounters..."]
+    assert lines[3].split()[0] == NAME and lines[3].split()[5] == "3"
+    assert "warmup_calls=1" in lines[3] and "Load Average: " in err
+
+
+def test_without_a_name_functions_that_take_nothing_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = outcome(capsys, "--benchmark_list_tests")
+    assert out == "BM_buffer/process_time/real_time\n"
+
+
+@pytest.mark.parametrize(("pattern", "found"), [("t.o", True), ("zz", False), ("-two", False), ("-zz", True)])
+def test_filters(pattern: str, found: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = outcome(capsys, *TWO, f"--benchmark_filter={pattern}", "--benchmark_list_tests")
+    assert code == 0 and (out == f"{NAME}\n") is found
+    assert (f"Failed to match any benchmarks against regex: {pattern}\n" in err) is not found
+
+
+def test_json_and_aggregates(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = outcome(
+        capsys, *TWO, "--benchmark_format=json", "--benchmark_repetitions=2", "--batch_size=2",
+        "--benchmark_context=who=me", "--time_unit=us",
+    )  # fmt: skip
+    report = json.loads(out)
+    assert report["context"]["who"] == "me"
+    assert [row["name"].removeprefix(NAME) for row in report["benchmarks"]] == [
+        "", "", "_mean", "_median", "_stddev", "_cv",
+    ]  # fmt: skip
+    assert report["benchmarks"][0]["iterations"] == 4 and report["benchmarks"][0]["time_unit"] == "us"
+
+
+def test_reports_in_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.csv"
+    _, out, _ = outcome(
+        capsys, *TWO, f"--benchmark_out={path}", "--benchmark_out_format=csv", "--benchmark_repetitions=2",
+        "--benchmark_display_aggregates_only",
+    )  # fmt: skip
+    assert f"{NAME} " not in out and f"{NAME}_mean" in out
+    assert path.read_text().count(f'"{NAME}",3,') == 2
+
+
+def test_a_failing_call(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = outcome(capsys, "--function=two", "--input=5xf32=1", "--input=7")
+    assert code == 1
+    assert f"{NAME} ERROR OCCURRED: '" in out and "shape dimension 0 mismatch" in out
+    assert "INVALID_ARGUMENT; input0 shape dimension 0 mismatch" in err
+
+
+def test_results_of_the_last_iteration(capsys: pytest.CaptureFixture[str]) -> None:
+    first = ("--enable_output_processing", "--expected_output=4xf32=2")
+    code, out, _ = outcome(capsys, *TWO, *first, "--expected_output=7")
+    assert code == 0 and "[SUCCESS]" in out
+    code, out, err = outcome(capsys, *TWO, *first, "--expected_output=8")
+    assert code == 1 and "[FAILED]" in out and "results differ" in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--batch_size=0", "less than 1"),
+        ("--benchmark_repetitions=0", "less than 1"),
+        ("--benchmark_min_time=x", "neither `<seconds>s` nor `<n>x`"),
+        ("--benchmark_filter=(", "flag '--benchmark_filter'"),
+        ("--benchmark_context=x", "is not <key>=<value>"),
+        ("--dispatch_statistics", "UNIMPLEMENTED"),
+    ],
+)
+def test_bad_flags(flag: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StatusError) as caught:
+        outcome(capsys, *TWO, flag)
+    assert text in str(caught.value)
+
+
+def test_flags_of_the_benchmark_library_that_do_nothing_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(capsys, *TWO, "--benchmark_color=auto", "--benchmark_perf_counters=x")[0] == 0
