@@ -6,6 +6,7 @@ with the interpreter at hand.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -28,7 +29,10 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
         words[0] = sys.executable
     elif words[0] == ".venv/bin/jitree":
         words[:1] = [sys.executable, "-m", "jitree"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for a checkout that is not installed
+    return subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_the_setup_commands_have_the_form_that_ci_runs() -> None:
