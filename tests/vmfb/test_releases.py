@@ -28,7 +28,13 @@ def test_words_lead_back_to_their_instructions(path: Path) -> None:
             for record in read_instructions(bytes(module.body(function)), module.bytecode_version[0])
         }
         seen = set()
-        for row in read_function(program, decoded):
+        rows = {row.index: row for row in read_function(program, decoded)}
+        for row in rows.values():
+            if row.carried is not None:  # its target is that comparison and the branch on it
+                compare, registers, if_true, if_false = row.carried
+                target = rows[row.operands[0]]
+                assert (target.name, target.operands) == (compare, registers)
+                assert rows[target.end].operands == [registers[-1], if_true, if_false]
             ordinal, offset = program.location(row.index)
             seen.add(offset)
             assert ordinal == function.ordinal

@@ -8,7 +8,9 @@ from typing import Any
 
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.program import DecodedFunction, Program
-from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
+from jitree.vmfb.words import BASE_OPCODE, LOOP_OPCODE, OPCODE_NAMES
+
+_LOOPS = {opcode: loop for loop, opcode in LOOP_OPCODE.items()}
 
 
 @dataclass
@@ -17,6 +19,8 @@ class Decoded:
     name: str
     operands: list[Any]
     end: int
+    carried: tuple[str, list[int], int, int] | None = None
+    """Comparison that a branch carries: mnemonic, its words, targets if true and if false."""
 
 
 class _Reader:
@@ -82,7 +86,12 @@ def read_word_instruction(words: list[int], index: int) -> Decoded:
         assert reader.position == index + size
     else:
         operands = [reader.operand(operand) for operand in BY_MNEMONIC[name].operands]
-    return Decoded(index, name, operands, reader.position)
+    carried = None
+    if words[index] in _LOOPS:
+        compare = _LOOPS[words[index]].compare
+        registers = [reader.word() for _ in BY_MNEMONIC[compare].operands]
+        carried = (compare, registers, reader.target(), reader.target())
+    return Decoded(index, name, operands, reader.position, carried)
 
 
 def read_function(program: Program, function: DecodedFunction) -> Iterator[Decoded]:
