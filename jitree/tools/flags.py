@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
 from collections.abc import Iterator, Sequence
@@ -239,6 +238,8 @@ def _convert(flag: Flag, text: str | None) -> FlagValue:
 
 
 def _unknown(argument: str, name: str, flag_set: FlagSet) -> str:
+    import difflib  # only bad usage pays for it
+
     known = [flag.name for flag in flag_set.flags if flag.support is not Support.REFUSED]
     nearest = difflib.get_close_matches(re.sub("-", "_", name), known, 1, 0.5)
     hint = f"; did you mean '--{nearest[0]}'?" if nearest else ""
