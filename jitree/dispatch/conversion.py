@@ -57,7 +57,9 @@ def _row(span: Span, row: object, index: int) -> object:
         return argument(row, span.characters, index)
     values = _sequence(row, index)
     if len(values) != len(span.characters):
-        raise InvalidArgumentError(f"argument {index}: expected tuples of {len(span.characters)} but got {row!r}")
+        raise InvalidArgumentError(
+            f"argument {index}: expected tuples of {len(span.characters)} but got {row!r}"
+        )
     return tuple(
         argument(value, character, index) for character, value in zip(span.characters, values, strict=True)
     )

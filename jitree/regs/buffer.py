@@ -71,7 +71,11 @@ class VmBuffer:
         return self.view.tobytes()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.array(self.data, dtype=dtype, copy=bool(copy)) if copy or dtype else self.data
+        if dtype is not None and np.dtype(dtype) != np.uint8:
+            if copy is False:
+                raise ValueError(f"bytes as {np.dtype(dtype)} need a copy")
+            return self.data.astype(dtype)
+        return self.data.copy() if copy else self.data
 
     def __repr__(self) -> str:
         return f"<VmBuffer of {self.length} bytes{'' if self.writable else ', read-only'}>"

@@ -22,7 +22,9 @@ class Thing:
 class Natives(NativeModule):
     """A native module made of (name, cconv, function) rows; functions do not get the state."""
 
-    def __init__(self, name: str, rows: Iterable[tuple[str, str, Callable[..., Any]]], version: int = 0) -> None:
+    def __init__(
+        self, name: str, rows: Iterable[tuple[str, str, Callable[..., Any]]], version: int = 0
+    ) -> None:
         self.name = name
         self.version = version
         self._rows = list(rows)

@@ -34,10 +34,14 @@ def _module() -> Assembler:
     module = Assembler("b")
     for kind, (letter, _, _) in LOADS.items():
         result = "%i2:3" if letter in "IF" else "%i2"
-        module.function(f"load.{kind}", f"0rI_{letter}", f"%i2 = buffer.load.{kind} %r0, %i0\nreturn [{result}]")
+        module.function(
+            f"load.{kind}", f"0rI_{letter}", f"%i2 = buffer.load.{kind} %r0, %i0\nreturn [{result}]"
+        )
     for kind, (letter, _, _) in STORES.items():
         module.function(f"store.{kind}", f"0rI{letter}_v", f"buffer.store.{kind} %r0, %i0, %i2\nreturn []")
-        module.function(f"fill.{kind}", f"0rII{letter}_v", f"buffer.fill.{kind} %r0, %i0, %i2, %i4\nreturn []")
+        module.function(
+            f"fill.{kind}", f"0rII{letter}_v", f"buffer.fill.{kind} %r0, %i0, %i2, %i4\nreturn []"
+        )
     module.function("alloc", "0Ii_r", "%r0 = buffer.alloc %i0, %i2\nreturn [%R0]")
     module.function("clone", "0rIIi_r", "%r1 = buffer.clone %r0, %i0, %i2, %i4\nreturn [%R1]")
     module.function("length", "0r_I", "%i0 = buffer.length %r0\nreturn [%i0:1]")
@@ -63,7 +67,9 @@ def test_load_counts_elements(buffers: Vm, kind: str) -> None:
     _, code, width = LOADS[kind]
     buffer = filled()
     for index in (0, 1, len(CONTENTS) // width - 1):
-        assert buffers.call(f"load.{kind}", buffer, index) == [struct.unpack_from(code, CONTENTS, index * width)[0]]
+        assert buffers.call(f"load.{kind}", buffer, index) == [
+            struct.unpack_from(code, CONTENTS, index * width)[0]
+        ]
 
 
 @pytest.mark.parametrize("kind", LOADS)
@@ -196,7 +202,14 @@ def test_hash(buffers: Vm, length: int, expected: int) -> None:
 @pytest.mark.parametrize("wrong", [None, Thing()], ids=["null", "another type"])
 @pytest.mark.parametrize(
     "call",
-    [("load.i32", 0), ("store.i64", 0, 0), ("fill.i8", 0, 0, 0), ("length",), ("hash", 0, 0), ("clone", 0, 0, 16)],
+    [
+        ("load.i32", 0),
+        ("store.i64", 0, 0),
+        ("fill.i8", 0, 0, 0),
+        ("length",),
+        ("hash", 0, 0),
+        ("clone", 0, 0, 16),
+    ],
     ids=lambda call: call[0],
 )
 def test_what_is_no_buffer_is_refused(buffers: Vm, wrong: Thing | None, call: tuple[str, int]) -> None:

@@ -89,7 +89,7 @@ def test_failed_initialisation_takes_the_registration_back(vm: Vm) -> None:
     log = Log()
     vm.add(log)
     bad = Assembler("bad").function("__init", "0v_v", '%i0 = const.i32 7\nfail %i0, "no licence"')
-    with pytest.raises(PermissionDeniedError, match="no licence.*registering module 'bad'"):
+    with pytest.raises(PermissionDeniedError, match=r"no licence.*registering module 'bad'"):
         vm.add(speaker("a", 100), bad)
     assert [module.name for module in vm.context.modules] == ["log"]
     assert log.lines == ["state 101", "state 103"]
@@ -141,7 +141,11 @@ def test_recursion_across_modules_overflows_cleanly(vm: Vm) -> None:
 def test_the_last_module_of_a_name_wins(vm: Vm) -> None:
     for value in (1, 2):
         vm.add(Assembler("p").function("f", "0v_i", f"%i0 = const.i32 {value}\nreturn [%i0]"))
-    user = Assembler("u").import_function("p.f", "0v_i").function("g", "0v_i", "[%i0] = call @p.f []\nreturn [%i0]")
+    user = (
+        Assembler("u")
+        .import_function("p.f", "0v_i")
+        .function("g", "0v_i", "[%i0] = call @p.f []\nreturn [%i0]")
+    )
     assert vm.add(user).call("g") == [2]
 
 
@@ -151,7 +155,9 @@ def test_optional_imports(vm: Vm, present: bool) -> None:
         vm.add(Natives("maybe", [("f", "0i_i", lambda value: value + 1)]))
     module = Assembler("m").dependency("maybe", 3, optional=True)
     module.import_function("maybe.f", "0i_i", optional=True).import_function("maybe.g", "0i_i", optional=True)
-    module.function("ask", "0v_ii", "%i0 = import.resolved @maybe.f\n%i1 = import.resolved @maybe.g\nreturn [%i0, %i1]")
+    module.function(
+        "ask", "0v_ii", "%i0 = import.resolved @maybe.f\n%i1 = import.resolved @maybe.g\nreturn [%i0, %i1]"
+    )
     module.function("call", "0i_i", "[%i0] = call @maybe.f [%i0]\nreturn [%i0]")
     vm.add(module)
     assert vm.call("ask") == [int(present), 0]
@@ -182,7 +188,9 @@ def test_what_is_missing_is_not_found(vm: Vm, module: Assembler, message: str) -
 
 def test_dependencies_that_are_met_or_optional(vm: Vm) -> None:
     vm.add(Natives("p", [], version=2))
-    vm.add(Assembler("m").dependency("p", 2).dependency("q", 9, optional=True).dependency("p", 5, optional=True))
+    vm.add(
+        Assembler("m").dependency("p", 2).dependency("q", 9, optional=True).dependency("p", 5, optional=True)
+    )
 
 
 def test_unknown_types_are_not_found(vm: Vm) -> None:
@@ -198,7 +206,9 @@ def test_imports_need_a_dot(vm: Vm) -> None:
 
 
 def test_signatures_must_be_equal(vm: Vm) -> None:
-    vm.add(Natives("n", [("f", "0i_i", lambda value: value)]), Assembler("p").function("f", "0i_v", "return []"))
+    vm.add(
+        Natives("n", [("f", "0i_i", lambda value: value)]), Assembler("p").function("f", "0i_v", "return []")
+    )
     with pytest.raises(InternalError, match=r"'n\.f' signature mismatch: expected '0I_i'.*'0i_i'"):
         vm.add(Assembler("m").import_function("n.f", "0I_i"))
     with pytest.raises(InternalError, match=r"'p\.f' signature mismatch"):
@@ -242,7 +252,11 @@ def test_contexts_share_modules_but_not_globals(tier: str) -> None:
     for context in contexts:
         context.register([module])
     first, second = (context.lookup("c.next") for context in contexts)
-    assert [contexts[0].invoke(first), contexts[0].invoke(first), contexts[1].invoke(second)] == [[101], [102], [101]]
+    assert [contexts[0].invoke(first), contexts[0].invoke(first), contexts[1].invoke(second)] == [
+        [101],
+        [102],
+        [101],
+    ]
     contexts[0].close()
     assert contexts[1].invoke(second) == [102]
     contexts[1].close()
@@ -269,7 +283,12 @@ def test_fork(vm: Vm) -> None:
 
 def test_lookup(vm: Vm) -> None:
     module = Assembler("m", version=3).attr("k", "v").dependency("n", 1)
-    module.function("f", "0ir_I", "%i2 = ext.i32.i64.s %i0\nreturn [%i2:3]", attrs={"iree.abi.declaration": "sync func @f()"})
+    module.function(
+        "f",
+        "0ir_I",
+        "%i2 = ext.i32.i64.s %i0\nreturn [%i2:3]",
+        attrs={"iree.abi.declaration": "sync func @f()"},
+    )
     module.function("hidden", "0v_v", "return []", exported=False)
     vm.add(Natives("n", [("f", "0i_i", lambda value: value)], version=1), module)
     function = vm.context.lookup("m.f")
@@ -314,7 +333,11 @@ def test_custom_types_and_native_imports(vm: Vm) -> None:
 
     provider = Assembler("p").function("double", "0i_i", "%i0 = add.i32 %i0, %i0\nreturn [%i0]")
     user = Assembler("u").import_function("maker.make", "0i_rr")
-    user.function("f", "0i_rr", "[%r0, %r1] = call @maker.make [%i0]\n%r2 = cast.any.ref %R0, !test.thing\nreturn [%R2, %R1]")
+    user.function(
+        "f",
+        "0i_rr",
+        "[%r0, %r1] = call @maker.make [%i0]\n%r2 = cast.any.ref %R0, !test.thing\nreturn [%R2, %R1]",
+    )
     vm.add(provider, Maker(), user)
     thing, buffer = vm.call("f", 4)
     assert isinstance(thing, Thing)

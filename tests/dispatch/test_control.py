@@ -224,7 +224,9 @@ def test_backtrace_names_functions_offsets_and_source(vm: Vm) -> None:
 
 
 def test_backtrace_through_native_functions(vm: Vm) -> None:
-    vm.add(Natives("host", [("call", "0i_v", lambda value: vm.context.invoke(vm.function("m:inner"), [value]))]))
+    vm.add(
+        Natives("host", [("call", "0i_v", lambda value: vm.context.invoke(vm.function("m:inner"), [value]))])
+    )
     module = Assembler("m").import_function("host.call", "0i_v")
     module.function("outer", "0i_v", "[] = call @host.call [%i0]\nreturn []")
     module.function("inner", "0i_v", 'fail %i0, "no"')

@@ -24,7 +24,8 @@ LETTERS = {"i32": "i", "i64": "I", "f32": "f", "f64": "F"}
 def _module() -> Assembler:
     module = Assembler("l")
     for name, element in [(kind, kind) for kind in ELEMENT_TYPES] + [
-        ("buffers", "!vm.buffer"), ("things", "!test.thing"), ("variant", "!vm.opaque"), ("lists", "!vm.list<i8>"),
+        ("buffers", "!vm.buffer"), ("things", "!test.thing"), ("variant", "!vm.opaque"),
+        ("lists", "!vm.list<i8>"),
     ]:  # fmt: skip
         module.function(f"alloc_{name}", "0i_r", f"%r0 = list.alloc {element}, %i0\nreturn [%R0]")
     module.function("reserve", "0ri_v", "list.reserve %r0, %i0\nreturn []")
@@ -169,10 +170,17 @@ def test_values_and_references_do_not_mix(lists: Vm) -> None:
 
 
 def test_what_is_no_list_is_refused(lists: Vm) -> None:
-    for call in (("size",), ("resize", 1), ("reserve", 1), ("get_i64", 0), ("set_f64", 0, 1.0), ("get_thing", 0)):
+    for call in (
+        ("size",),
+        ("resize", 1),
+        ("reserve", 1),
+        ("get_i64", 0),
+        ("set_f64", 0, 1.0),
+        ("get_thing", 0),
+    ):
         with pytest.raises(InvalidArgumentError, match="null"):
             lists.call(call[0], None, *call[1:])
-        with pytest.raises(InvalidArgumentError, match="expected vm.list but have vm.buffer"):
+        with pytest.raises(InvalidArgumentError, match=r"expected vm\.list but have vm\.buffer"):
             lists.call(call[0], VmBuffer(1), *call[1:])
 
 

@@ -37,13 +37,24 @@ def test_every_kind_of_argument_and_result(vm: Vm) -> None:
 
 
 def test_integers_are_signed(vm: Vm) -> None:
-    echo(vm, "0iI_iI", lambda a, b: (a & 0xFFFFFFFF, b & (2**64 - 1)), "[%i4, %i6:7] = call @n.f [%i0, %i2:3]\nreturn [%i4, %i6:7]")
+    echo(
+        vm,
+        "0iI_iI",
+        lambda a, b: (a & 0xFFFFFFFF, b & (2**64 - 1)),
+        "[%i4, %i6:7] = call @n.f [%i0, %i2:3]\nreturn [%i4, %i6:7]",
+    )
     assert vm.call("f", -1, -2) == [-1, -2]
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),
-    [("i", True, 1), ("i", np.int64(7), 7), ("I", np.uint8(7), 7), ("f", 3, 3.0), ("F", np.float32(0.5), 0.5)],
+    [
+        ("i", True, 1),
+        ("i", np.int64(7), 7),
+        ("I", np.uint8(7), 7),
+        ("f", 3, 3.0),
+        ("F", np.float32(0.5), 0.5),
+    ],
 )
 def test_results_that_are_like_numbers(vm: Vm, kind: str, value: object, expected: float) -> None:
     register = "%i0:1" if kind in "IF" else "%i0"
@@ -53,7 +64,16 @@ def test_results_that_are_like_numbers(vm: Vm, kind: str, value: object, expecte
 
 @pytest.mark.parametrize(
     ("cconv", "value"),
-    [("0v_i", 2**32), ("0v_i", 1.5), ("0v_I", "x"), ("0v_f", None), ("0v_i", None), ("0v_ii", 1), ("0v_ii", (1, 2, 3)), ("0v_v", 1)],
+    [
+        ("0v_i", 2**32),
+        ("0v_i", 1.5),
+        ("0v_I", "x"),
+        ("0v_f", None),
+        ("0v_i", None),
+        ("0v_ii", 1),
+        ("0v_ii", (1, 2, 3)),
+        ("0v_v", 1),
+    ],
 )
 def test_wrong_results_are_internal_errors(vm: Vm, cconv: str, value: object) -> None:
     registers = {"0v_I": "%i0:1", "0v_ii": "%i0, %i1", "0v_v": ""}.get(cconv, "%i0")
@@ -76,7 +96,9 @@ def test_spans(vm: Vm) -> None:
         call.variadic @n.f [0xFFFF, 0, 0xFFFF, 0, 2] [%r0, %i1, %r1, %r2]
         return []
     """
-    echo(vm, cconv, lambda *arguments: seen.append(arguments), text, "0irIrIri_v".replace("irIrIri", "iiIIrrr"))
+    echo(
+        vm, cconv, lambda *arguments: seen.append(arguments), text, "0irIrIri_v".replace("irIrIri", "iiIIrrr")
+    )
     vm.call("f", 1, 2, 30, 40, ONE, TWO, None)
     assert seen == [
         (ONE, [1, 2, 1], 2, [(TWO, 30), (None, 40)], []),
@@ -86,8 +108,16 @@ def test_spans(vm: Vm) -> None:
 
 def test_overloads_are_chosen_by_signature(vm: Vm) -> None:
     rows = [("f", "0i_i", lambda value: value + 1), ("f", "0I_I", lambda value: value + 2)]
-    short = Assembler("short").import_function("n.f", "0i_i").function("f", "0i_i", "[%i0] = call @n.f [%i0]\nreturn [%i0]")
-    long = Assembler("long").import_function("n.f", "0I_I").function("f", "0I_I", "[%i0:1] = call @n.f [%i0:1]\nreturn [%i0:1]")
+    short = (
+        Assembler("short")
+        .import_function("n.f", "0i_i")
+        .function("f", "0i_i", "[%i0] = call @n.f [%i0]\nreturn [%i0]")
+    )
+    long = (
+        Assembler("long")
+        .import_function("n.f", "0I_I")
+        .function("f", "0I_I", "[%i0:1] = call @n.f [%i0:1]\nreturn [%i0:1]")
+    )
     vm.add(Natives("n", rows), short, long)
     assert (vm.call("short:f", 1), vm.call("long:f", 1)) == ([2], [3])
 
@@ -130,8 +160,10 @@ def test_other_exceptions_keep_their_class(vm: Vm) -> None:
 
 
 def test_native_functions_called_by_the_host(vm: Vm) -> None:
-    vm.add(Natives("n", [("f", "0iCiIDr_iI", lambda a, rows, thing: (len(rows), sum(b for _, b in rows) + a))]))
-    assert vm.call("f", 1.0.__int__(), [(1, 10), (2, 20)], Thing()) == [2, 31]
+    vm.add(
+        Natives("n", [("f", "0iCiIDr_iI", lambda a, rows, thing: (len(rows), sum(b for _, b in rows) + a))])
+    )
+    assert vm.call("f", (1.0).__int__(), [(1, 10), (2, 20)], Thing()) == [2, 31]
     with pytest.raises(InvalidArgumentError, match="expected 3 arguments"):
         vm.call("f", 1)
     with pytest.raises(InvalidArgumentError, match="argument 1"):
@@ -144,7 +176,9 @@ def test_calls_within_calls(vm: Vm) -> None:
     """A native function may call the program that called it: each call has a stack of its own."""
 
     def function(depth: int, thing: object) -> int:
-        return depth if depth == 0 else int(vm.context.invoke(vm.function("m:f"), [depth - 1, thing])[0]) + depth
+        return (
+            depth if depth == 0 else int(vm.context.invoke(vm.function("m:f"), [depth - 1, thing])[0]) + depth
+        )
 
     echo(vm, "0ir_i", function, "%r5 = assign.ref %r0\n[%i1] = call @n.f [%i0, %R0]\nreturn [%i1]")
     assert vm.call("f", 10, ONE) == [55]

@@ -41,7 +41,8 @@ def test_select_consumes_both(vm: Vm, condition: int, chosen: VmBuffer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "expected"), [(0, (None, TWO, ONE)), (1, (ONE, None, TWO)), (2, (ONE, TWO, None)), (-1, (ONE, TWO, None))]
+    ("index", "expected"),
+    [(0, (None, TWO, ONE)), (1, (ONE, None, TWO)), (2, (ONE, TWO, None)), (-1, (ONE, TWO, None))],
 )
 def test_switch_consumes_the_chosen_one(
     vm: Vm, index: int, expected: tuple[VmBuffer | None, VmBuffer | None, VmBuffer | None]
@@ -66,9 +67,9 @@ def test_types_are_checked(vm: Vm, text: str) -> None:
         module.function(name, "0ri_r", text.format(kind))
     vm.add(module)
     assert vm.call("buffer", None, 0) == [None]
-    with pytest.raises(InvalidArgumentError, match="expected test.thing but have vm.buffer"):
+    with pytest.raises(InvalidArgumentError, match=r"expected test\.thing but have vm\.buffer"):
         vm.call("thing", ONE, 0)
-    with pytest.raises(InvalidArgumentError, match="vm.opaque"):
+    with pytest.raises(InvalidArgumentError, match=r"vm\.opaque"):
         vm.call("opaque", ONE, 0)
     assert vm.keep("buffer", ONE, 0) == [ONE]
 
@@ -109,7 +110,9 @@ def test_indirect_ref_globals_are_checked(vm: Vm, slot: int) -> None:
 
 
 def test_comparison_is_identity(vm: Vm) -> None:
-    text = "%i0 = cmp.eq.ref %r0, %r1\n%i1 = cmp.ne.ref %r0, %r1\n%i2 = cmp.nz.ref %r0\nreturn [%i0, %i1, %i2]"
+    text = (
+        "%i0 = cmp.eq.ref %r0, %r1\n%i1 = cmp.ne.ref %r0, %r1\n%i2 = cmp.nz.ref %r0\nreturn [%i0, %i1, %i2]"
+    )
     vm.add(Assembler("c").function("f", "0rr_iii", text))
     assert vm.call("f", ONE, ONE) == [1, 0, 1]
     assert vm.call("f", ONE, VmBuffer(1)) == [0, 1, 1]

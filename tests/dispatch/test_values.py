@@ -31,7 +31,12 @@ def test_const_i64(vm: Vm, value: int) -> None:
 
 def test_constants_overwrite_what_was_there(vm: Vm) -> None:
     text = "%i0 = const.i32.zero\n%i2 = const.i64.zero\n%i4 = const.f32.zero\n%i6 = const.f64.zero\n"
-    assert vm.run("0iIfF_iIfF", text + "return [%i0, %i2:3, %i4, %i6:7]", [5, 6, 7.5, 8.5]) == [0, 0, 0.0, 0.0]
+    assert vm.run("0iIfF_iIfF", text + "return [%i0, %i2:3, %i4, %i6:7]", [5, 6, 7.5, 8.5]) == [
+        0,
+        0,
+        0.0,
+        0.0,
+    ]
 
 
 def test_floats_move_as_bits(vm: Vm) -> None:
@@ -102,15 +107,23 @@ for _kind, _register in (("i32", "%i0"), ("f32", "%i0"), ("i64", "%i0"), ("f64",
     _letter = {"i32": "i", "f32": "f", "i64": "I", "f64": "F"}[_kind]
     _list = "%i0" if _kind.endswith("32") else "%i0:1"
     for _offset in (0, 8, 5, 24 - int(_kind[1:]) // 8):
-        GLOBALS.function(f"store_{_kind}_{_offset}", f"0{_letter}_v", f"global.store.{_kind} {_offset}, %i0\nreturn []")
         GLOBALS.function(
-            f"load_{_kind}_{_offset}", f"0v_{_letter}", f"%i0 = global.load.{_kind} {_offset}\nreturn [{_list}]"
+            f"store_{_kind}_{_offset}", f"0{_letter}_v", f"global.store.{_kind} {_offset}, %i0\nreturn []"
+        )
+        GLOBALS.function(
+            f"load_{_kind}_{_offset}",
+            f"0v_{_letter}",
+            f"%i0 = global.load.{_kind} {_offset}\nreturn [{_list}]",
         )
     GLOBALS.function(
-        f"store_indirect_{_kind}", f"0i{_letter}_v", f"global.store.indirect.{_kind} %i0, %i{1 if '32' in _kind else 2}\nreturn []"
+        f"store_indirect_{_kind}",
+        f"0i{_letter}_v",
+        f"global.store.indirect.{_kind} %i0, %i{1 if '32' in _kind else 2}\nreturn []",
     )
     GLOBALS.function(
-        f"load_indirect_{_kind}", f"0i_{_letter}", f"%i2 = global.load.indirect.{_kind} %i0\nreturn [{_list.replace('0', '2').replace(':1', ':3')}]"
+        f"load_indirect_{_kind}",
+        f"0i_{_letter}",
+        f"%i2 = global.load.indirect.{_kind} %i0\nreturn [{_list.replace('0', '2').replace(':1', ':3')}]",
     )
 VALUES = {"i32": -7, "f32": 1.5, "i64": -(2**40), "f64": math.pi}
 

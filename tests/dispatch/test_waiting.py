@@ -112,7 +112,9 @@ def test_a_waiting_call_lets_other_threads_in(vm: Vm) -> None:
     gate = Gate()
     vm.add(gate.module, program(True))
     results: list[object] = []
-    thread = threading.Thread(target=lambda: results.append(vm.context.invoke(vm.function("outer"), [5, ONE])))
+    thread = threading.Thread(
+        target=lambda: results.append(vm.context.invoke(vm.function("outer"), [5, ONE]))
+    )
     thread.start()
     assert gate.waiting.wait(SECONDS)
     assert vm.call("quick") == [3]
@@ -163,7 +165,10 @@ def test_failures_while_waiting(vm: Vm) -> None:
         return Pending(fail, lambda: None)
 
     module = Assembler("m").import_function("n.wait", "0v_v")
-    vm.add(Natives("n", [("wait", "0v_v", wait)]), module.function("f", "0r_v", "[] = call @n.wait []\nreturn []"))
+    vm.add(
+        Natives("n", [("wait", "0v_v", wait)]),
+        module.function("f", "0r_v", "[] = call @n.wait []\nreturn []"),
+    )
     with pytest.raises(AbortedError, match=r"gone; while invoking native function n\.wait") as failure:
         vm.call("f", ONE)
     assert failure.value.backtrace == ["m.f+00000001"]

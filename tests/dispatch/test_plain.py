@@ -1,0 +1,72 @@
+"""What only the plain tier has: its generated part, the trace, and the instructions one by one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jitree.dispatch import engine
+from jitree.dispatch.context import Context, ContextFlags
+from jitree.dispatch.plain import generate_shapes, shapes
+from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.errors import InvalidArgumentError
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.words import BASE_OPCODE
+from tests.assembler import Assembler
+from tests.dispatch.harness import Natives, load
+
+
+def test_generated_shapes_are_up_to_date() -> None:
+    assert shapes.__file__ is not None
+    assert Path(shapes.__file__).read_text(encoding="utf-8") == generate_shapes.generate()
+
+
+def test_every_opcode_has_a_handler() -> None:
+    assert len(HANDLERS) == len(BASE_OPCODE)
+    assert all(map(callable, HANDLERS))
+
+
+def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    module = Assembler("m").import_function("n.f", "0r_v")
+    module.function("f", "0iFr_i", """
+        %i1 = cast.f64.si32 %i2
+        %i1 = add.i32 %i0, %i1
+        [] = call @n.f [%r0]
+        cond_br %i1, ^loop {%i1->%i0}, ^end
+        ^loop:
+        br ^end
+        ^end:
+        [%i5] = call @inner [%i0]
+        return [%i5]
+    """)  # fmt: skip
+    module.function("inner", "0i_i", "return [%i0]", exported=False)
+    context = Context(RefTypes(), flags=ContextFlags.TRACE_EXECUTION)
+    context.register([Natives("n", [("f", "0r_v", lambda thing: None)]), load(module)])
+    assert context.tier == "plain"
+    assert context.invoke(context.lookup("m.f"), [5, 2.0, VmBuffer(1)]) == [7]
+    lines = capsys.readouterr().err.splitlines()
+    assert all(re.match(r"\[m\.[^]]*\+[0-9A-F]{8}\]    \S", line) for line in lines)
+    texts = [line.split("]    ")[1] for line in lines]
+    assert texts[0] == "<block>"
+    assert texts[1] == "%i1 = vm.cast.f64.si32 %i2:3(2)"
+    assert texts[2].startswith("%i1(2) = vm.add.i32 %i0(5), %i1(2)")
+    assert "vm.call @n.f(%r0(vm.buffer #0))" in texts[3]
+    assert texts[4].startswith("vm.cond_br %i1(7), ^bb1(%i1(7)->%i0), ^bb2")
+    assert [text.split()[0] for text in texts[5:]] == [
+        "<block>", "vm.br", "<block>", "%i5", "<block>", "vm.return", "vm.return",
+    ]  # fmt: skip
+
+
+def test_unknown_tiers_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="tier 'quick' is unknown; the tiers are plain, fast"):
+        Context(RefTypes(), tier="quick")
+
+
+def test_the_environment_names_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(engine.TIER_VARIABLE, "plain")
+    assert Context(RefTypes()).tier == "plain"
+    monkeypatch.delenv(engine.TIER_VARIABLE)
+    assert engine.default_tier() == "auto"

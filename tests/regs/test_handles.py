@@ -1,0 +1,190 @@
+"""Handles: counts, identity, freed entries."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+)
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.handles import HandleTable
+from jitree.regs.layout import (
+    ENTRY,
+    KIND_BUFFER,
+    KIND_FIRST_REGISTERED,
+    KIND_FREE,
+    KIND_LIST,
+    STATE,
+    TYPE_OPAQUE,
+)
+from jitree.regs.list import VmList
+from jitree.regs.ref_types import RefTypes
+
+
+class Thing:
+    pass
+
+
+class Special(Thing):
+    pass
+
+
+@pytest.fixture
+def table() -> HandleTable:
+    ref_types = RefTypes()
+    ref_types.register("test.thing", Thing)
+    return HandleTable(ref_types, capacity=1000)
+
+
+def test_null(table: HandleTable) -> None:
+    assert table.wrap(None) == 0
+    assert table.object(0) is None
+    assert table.take(0) is None
+    assert table.kind(0) == KIND_FREE
+    table.retain(0)
+    table.release(0)
+
+
+def test_one_handle_per_object(table: HandleTable) -> None:
+    first, second = Thing(), Thing()
+    handle = table.wrap(first)
+    assert table.wrap(first) == handle
+    assert table.wrap(second) != handle
+    assert (table.count(handle), table.live_count) == (2, 2)
+    assert table.object(handle) is first
+
+
+def test_the_last_release_frees_object_and_entry(table: HandleTable) -> None:
+    thing = Thing()
+    alive = weakref.ref(thing)
+    handle = table.retain(table.wrap(thing))
+    del thing
+    table.release(handle)
+    assert alive() is not None
+    assert table.take(handle) is alive()
+    assert alive() is None
+    assert table.live_count == 0
+    assert table.kind(handle) == KIND_FREE
+    with pytest.raises(InternalError):
+        table.release(handle)
+
+
+def test_entries_are_used_again(table: HandleTable) -> None:
+    for _ in range(3):
+        handles = [table.wrap(Thing()) for _ in range(table.capacity)]
+        with pytest.raises(ResourceExhaustedError, match="1000 objects"):
+            table.wrap(Thing())
+        table.release_all(handles)
+    assert table.live_count == 0
+
+
+def test_fields_of_a_buffer(table: HandleTable) -> None:
+    buffer = VmBuffer(100)
+    word = (table.wrap(buffer) - table.base) // 8
+    assert table.i64[word + ENTRY.word("address")] == buffer.address
+    assert table.i64[word + ENTRY.word("length")] == 100
+    assert table.i32[2 * word + ENTRY.word("kind")] == KIND_BUFFER
+    assert table.i32[2 * word + ENTRY.word("access")] == buffer.access == 3
+    constant = (table.wrap(VmBuffer.alias(b"xy")) - table.base) // 4
+    assert table.i32[constant + ENTRY.word("access")] == 1
+
+
+def test_machine_code_releases_through_the_list(table: HandleTable) -> None:
+    state = memoryview(bytearray(STATE.size)).cast("q")
+    things = [Thing() for _ in range(3)]
+    alive = [weakref.ref(thing) for thing in things]
+    handles = [table.wrap(thing) for thing in things]
+    things.clear()
+    for handle in handles[:2]:
+        word = (handle - table.base) // 8
+        table.i32[2 * word + ENTRY.word("count")] = 0
+        table.i64[word + ENTRY.word("link")] = state[STATE.word("released")]
+        state[STATE.word("released")] = handle
+    table.drain(state)
+    assert [reference() is None for reference in alive] == [True, True, False]
+    assert state[STATE.word("released")] == 0
+
+
+def test_a_failing_entry_hook_leaves_nothing(table: HandleTable) -> None:
+    class Broken(Thing):
+        def fill_entry(self, table: HandleTable, address: int) -> None:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        table.wrap(Broken())
+    assert table.live_count == 0
+
+
+def test_a_dropped_list_drops_its_elements(table: HandleTable) -> None:
+    items, inner = VmList(), VmList()
+    inner.append(Thing())
+    items.append(inner)
+    items.append(Thing())
+    handle = table.wrap(items)
+    del items, inner
+    assert table.live_count == 4
+    table.release(handle)
+    gc.collect()
+    table.drain_deferred()
+    assert table.live_count == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["wrap", "retain", "release"])), max_size=60))
+def test_counts_follow_a_model(steps: list[tuple[int, str]]) -> None:
+    ref_types = RefTypes()
+    ref_types.register("test.thing", Thing)
+    table = HandleTable(ref_types, capacity=16)
+    things = [Thing() for _ in range(6)]
+    counts = [0] * 6
+    handles = [0] * 6
+    for number, step in steps:
+        if step == "wrap":
+            handles[number] = table.wrap(things[number])
+            counts[number] += 1
+        elif counts[number]:
+            getattr(table, step)(handles[number])
+            counts[number] += 1 if step == "retain" else -1
+        assert table.live_count == sum(count > 0 for count in counts)
+        for thing, handle, count in zip(things, handles, counts, strict=True):
+            if count:
+                assert (table.count(handle), table.object(handle)) == (count, thing)
+
+
+def test_type_names() -> None:
+    types = RefTypes()
+    number = types.register("!test.thing", Thing)
+    assert number >= KIND_FIRST_REGISTERED
+    assert types.register("test.thing", Thing) == number
+    assert types.lookup("test.thing") == types.lookup("!test.thing") == types.id_of(Special()) == number
+    assert types.id_of(VmBuffer(0)) == types.lookup("vm.buffer") == KIND_BUFFER
+    assert types.name(number) == "test.thing"
+    with pytest.raises(AlreadyExistsError):
+        types.register("test.thing", Special)
+    with pytest.raises(AlreadyExistsError):
+        types.register("test.other", Thing)
+    with pytest.raises(NotFoundError, match=r"'test\.unknown'.*test\.thing"):
+        types.lookup("test.unknown")
+    with pytest.raises(InvalidArgumentError, match=r"builtins\.int"):
+        types.id_of(1)
+    special = types.register("test.special", Special)
+    assert types.id_of(Special()) == special, "the nearest class decides"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("!vm.list<i8>", KIND_LIST), ("!vm.list<!vm.list<?>>", KIND_LIST), ("!vm.buffer", KIND_BUFFER),
+     ("!vm.opaque", TYPE_OPAQUE), ("!vm.ref<?>", TYPE_OPAQUE), ("!vm.ref<!vm.buffer>", KIND_BUFFER),
+     ("i32", -3)],
+)  # fmt: skip
+def test_names_in_type_tables(name: str, expected: int) -> None:
+    assert RefTypes().resolve(name) == expected
