@@ -10,6 +10,7 @@ from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.instructions import read_instructions
 from jitree.vmfb.module import read_module
+from tests.vmfb.frame_bounds import check_program
 from tests.vmfb.words_reader import Decoded, read_function
 
 DATA = Path(__file__).parents[1] / "data"
@@ -22,6 +23,7 @@ _BRANCHES = ("br", "cond_br", "br_table", "call.yieldable", "call.variadic.yield
 def test_words_lead_back_to_their_instructions(path: Path) -> None:
     module = read_module(Archive.open(path))
     program = decode_module(module)
+    check_program(program)
     for function, decoded in zip(module.functions, program.functions, strict=True):
         records = {
             record.offset: record.instruction.mnemonic
