@@ -15,7 +15,7 @@ from jitree.errors import (
 )
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
-from tests.dispatch.harness import Thing, Vm
+from tests.dispatch.harness import Thing, Vm, load
 
 CONTENTS = bytes(range(0x80, 0x98))
 
@@ -51,9 +51,12 @@ def _module() -> Assembler:
     return module
 
 
+MODULE = load(_module())
+
+
 @pytest.fixture
 def buffers(vm: Vm) -> Vm:
-    return vm.add(_module())
+    return vm.add(MODULE)
 
 
 def filled(data: bytes = CONTENTS) -> VmBuffer:

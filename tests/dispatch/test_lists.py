@@ -15,7 +15,7 @@ from jitree.errors import (
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from tests.assembler import Assembler
-from tests.dispatch.harness import Thing, Vm
+from tests.dispatch.harness import Thing, Vm, load
 
 ELEMENT_TYPES = ["i8", "i16", "i32", "i64", "f32", "f64"]
 LETTERS = {"i32": "i", "i64": "I", "f32": "f", "f64": "F"}
@@ -43,9 +43,12 @@ def _module() -> Assembler:
     return module
 
 
+MODULE = load(_module())
+
+
 @pytest.fixture
 def lists(vm: Vm) -> Vm:
-    return vm.add(_module())
+    return vm.add(MODULE)
 
 
 def make(vm: Vm, kind: str, size: int = 3) -> VmList:
@@ -219,7 +222,7 @@ def test_a_list_made_by_the_host(lists: Vm) -> None:
 
 
 def test_a_list_wanders_between_contexts(lists: Vm) -> None:
-    other = Vm("plain").add(_module())
+    other = Vm("plain").add(MODULE)
     buffer = VmBuffer(1)
     items = make(lists, "variant")
     lists.keep("set_ref", items, 0, buffer)
@@ -236,7 +239,7 @@ def test_a_list_in_use_by_another_context_is_refused(lists: Vm) -> None:
     items = make(lists, "variant")
     lists.add(keep)
     lists.keep("keep", items)
-    other = Vm("plain").add(_module())
+    other = Vm("plain").add(MODULE)
     with pytest.raises(FailedPreconditionError, match="in use by another context"):
         other.call("size", items)
     other.context.close()

@@ -9,7 +9,7 @@ import pytest
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from tests.assembler import Assembler
-from tests.dispatch.harness import Vm
+from tests.dispatch.harness import Vm, load
 
 SIGNALLING_NAN = 0x7FA00001
 SIGNALLING_NAN64 = 0x7FF4000000000001
@@ -125,6 +125,7 @@ for _kind, _register in (("i32", "%i0"), ("f32", "%i0"), ("i64", "%i0"), ("f64",
         f"0i_{_letter}",
         f"%i2 = global.load.indirect.{_kind} %i0\nreturn [{_list.replace('0', '2').replace(':1', ':3')}]",
     )
+LOADED_GLOBALS = load(GLOBALS)
 VALUES = {"i32": -7, "f32": 1.5, "i64": -(2**40), "f64": math.pi}
 
 
@@ -132,7 +133,7 @@ VALUES = {"i32": -7, "f32": 1.5, "i64": -(2**40), "f64": math.pi}
 @pytest.mark.parametrize("where", [0, 8, 5, -1], ids=["start", "aligned", "odd", "last"])
 def test_value_globals(vm: Vm, kind: str, where: int) -> None:
     offset = 24 - int(kind[1:]) // 8 if where < 0 else where
-    vm.add(GLOBALS)
+    vm.add(LOADED_GLOBALS)
     assert vm.call(f"load_{kind}_{offset}") == [0]
     vm.call(f"store_{kind}_{offset}", VALUES[kind])
     assert vm.call(f"load_{kind}_{offset}") == [VALUES[kind]]
@@ -141,7 +142,7 @@ def test_value_globals(vm: Vm, kind: str, where: int) -> None:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_indirect_globals_are_checked(vm: Vm, kind: str) -> None:
-    vm.add(GLOBALS)
+    vm.add(LOADED_GLOBALS)
     width = int(kind[1:]) // 8
     vm.call(f"store_indirect_{kind}", 24 - width, VALUES[kind])
     assert vm.call(f"load_indirect_{kind}", 24 - width) == [VALUES[kind]]
@@ -153,7 +154,7 @@ def test_indirect_globals_are_checked(vm: Vm, kind: str) -> None:
 
 
 def test_globals_alias_bytes(vm: Vm) -> None:
-    vm.add(GLOBALS)
+    vm.add(LOADED_GLOBALS)
     vm.call("store_f32_8", 1.5)
     assert vm.call("load_i32_8") == [struct.unpack("<i", struct.pack("<f", 1.5))[0]]
 
