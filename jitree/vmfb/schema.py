@@ -1,13 +1,13 @@
 """What a module file contains, as plain immutable records.
 
 :func:`jitree.vmfb.module.read_module` builds them; everything behind (verifier, decoder, linker, dump) works
-on these and never on the FlatBuffer.
+on these and never on the FlatBuffer. They are NamedTuples, since a frozen dataclass takes five times as long
+to define and every process pays for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from jitree.vmfb.archive import Archive
@@ -30,16 +30,14 @@ MAXIMUM_VALUE_SLOTS: Final = 0x7FFF
 MAXIMUM_REFS: Final = 0x3FFF
 
 
-@dataclass(frozen=True, slots=True)
-class Attr:
+class Attr(NamedTuple):
     """One entry of a module's reflection."""
 
     key: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(NamedTuple):
     """A module that must (or may) be registered before this one."""
 
     name: str
@@ -47,8 +45,7 @@ class Dependency:
     required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(NamedTuple):
     """A function expected from another module; its index is the import ordinal."""
 
     full_name: str
@@ -59,16 +56,14 @@ class Import:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(NamedTuple):
     """A public name of an internal function."""
 
     name: str
     ordinal: int
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """An internal function. Counts are as recorded in the file (the verifier judges them)."""
 
     ordinal: int
@@ -86,8 +81,7 @@ class Function:
     """Reflection, such as ``iree.abi.declaration``."""
 
 
-@dataclass(frozen=True, slots=True)
-class RodataSegment:
+class RodataSegment(NamedTuple):
     """Constant data. ``data`` aliases the archive (read-only) and keeps it alive; any alignment."""
 
     data: memoryview
@@ -97,8 +91,7 @@ class RodataSegment:
     """Bytes from the start of the archive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(NamedTuple):
     """A parsed module file. Function bodies are raw bytes, not yet verified."""
 
     name: str
