@@ -19,19 +19,23 @@ from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.isa import BY_MNEMONIC
 from tests.assembler import Assembler
 
-SINGLES, PAIRS, REFS = range(0, 6), range(6, 14, 2), range(0, 5)
+SINGLES, PAIRS, REFS = range(0, 6), range(6, 14, 2), range(2, 6)
+BUFFER, LIST = "%r0", "%r1"
 FUEL, ONE, MORE = 14, 15, 16
 _STEPS = 60
 """Blocks that a program may execute."""
 
+_ALL = ("i8", "i16", "i32", "i64", "f32", "f64")
+_WIDE = ("i32", "i64", "f32", "f64")
+_BOTH = ("load", "store")
 _MEMORY = (
     *(f"buffer.load.{kind}" for kind in ("i8.u", "i8.s", "i16.u", "i16.s", "i32", "i64", "f32", "f64")),
-    *(f"buffer.{access}.{kind}" for access in ("store", "fill") for kind in ("i8", "i16", "i32", "i64", "f32", "f64")),
+    *(f"buffer.{access}.{kind}" for access in ("store", "fill") for kind in _ALL),
     "buffer.length", "buffer.copy", "buffer.compare", "buffer.hash", "buffer.clone",
     "list.size", "list.resize", "list.reserve",
-    *(f"list.{access}.{kind}" for access in ("get", "set") for kind in ("i32", "i64", "f32", "f64")),
+    *(f"list.{access}.{kind}" for access in ("get", "set") for kind in _WIDE),
     "list.set.ref", "cmp.eq.ref", "cmp.ne.ref", "cmp.nz.ref", "assign.ref",
-    *(f"global.{access}.indirect.{kind}" for access in ("load", "store") for kind in ("i32", "i64", "f32", "f64")),
+    *(f"global.{access}.indirect.{kind}" for access in _BOTH for kind in _WIDE),
 )  # fmt: skip
 _ARITHMETIC = sorted(name for name, row in SEMANTICS.items() if row.result_type.startswith("i"))
 """Without results of float type: which of two NaNs goes on is open, and would show in the bits."""
@@ -49,11 +53,16 @@ class Writer:
     def register(self, kind: str) -> str:
         if kind == "ref":
             return f"%r{self.draw(st.sampled_from(REFS))}"
+        if kind in ("buffer", "list"):  # mostly what it should be
+            usual = BUFFER if kind == "buffer" else LIST
+            return self.draw(st.sampled_from([usual] * 9 + ["%r2"]))
         return f"%i{self.draw(st.sampled_from(PAIRS if kind.endswith('64') else SINGLES))}"
 
     def ref(self) -> str:
-        bank = self.draw(st.sampled_from("rrrR"))
-        return f"%{bank}{self.draw(st.sampled_from(REFS))}"
+        """An operand that may be moved; never out of the two registers that keep a buffer and a list."""
+        moved = [f"%R{register}" for register in REFS]
+        copied = [f"%r{register}" for register in REFS]
+        return str(self.draw(st.sampled_from([*moved, *copied, BUFFER, BUFFER, LIST])))
 
     def instruction(self) -> str:
         kind = self.draw(st.sampled_from(("arithmetic",) * 4 + ("memory",) * 4 + _WITH_TEXT))
@@ -69,8 +78,11 @@ class Writer:
             kind = operand.kind.removeprefix("r.")
             if operand.output:
                 result = f"{self.register(kind)} = "
+            elif operand.movable:
+                operands.append(self.ref())
             else:
-                operands.append(self.ref() if operand.movable else self.register(kind))
+                family = mnemonic.split(".")[0] if kind == "ref" else kind
+                operands.append(self.register("ref" if family == "cmp" else family))
         return f"{result}{mnemonic} {', '.join(operands)}"
 
     def special(self, kind: str) -> str:
@@ -83,11 +95,12 @@ class Writer:
             "discard": f"discard.refs [%R{self.draw(st.sampled_from(REFS))}, {ref()}]",
             "typed": f"{ref()} = cast.any.ref {self.ref()}, {name}\n"
             f"{ref()} = select.ref {i32()}, {name}, {self.ref()}, {self.ref()}\n"
-            f"{ref()} = list.get.ref {ref()}, {i32()}, {name}",
+            f"{ref()} = list.get.ref {self.register('list')}, {i32()}, {name}",
             "switch": f"{i32()} = switch.i32 {i32()}, {i32()}, [{i32()}, {i32()}]\n"
             f"{i64()} = switch.i64 {i32()}, {i64()}, []\n"
             f"{ref()} = switch.ref {i32()}, {name}, {self.ref()}, [{self.ref()}, {ref()}]",
-            "call": f"[{i32()}, {ref()}, {self.pair()}] = call @callee [{i32()}, {self.ref()}, {self.pair()}]",
+            "call": f"[{i32()}, {ref()}, {self.pair()}] = "
+            f"call @callee [{i32()}, {self.ref()}, {self.pair()}]",
             "rodata": f"{ref()} = const.ref.rodata 0",
             "global.ref": f"global.store.ref 0, {name}, {self.ref()}\n{ref()} = global.load.ref 0, {name}",
         }
@@ -120,7 +133,7 @@ class Writer:
             lines += [f"cond_br %i{MORE}, {name}_body, ^end", f"{name}_body:"]
             lines += [self.instruction() for _ in range(self.draw(st.integers(0, 8)))]
             lines.append(self.terminator(names))
-        return "\n".join([*lines, "^end:", "return [%i0, %i6:7, %r0]"])
+        return "\n".join([*lines, "^end:", "return [%i0, %i6:7, %r2]"])
 
     def terminator(self, names: list[str]) -> str:
         def target() -> str:
@@ -187,7 +200,7 @@ def test_tiers_agree(data: st.DataObject, arguments: tuple[int, int, int], bytec
         text = "\n".join(line for line in text.splitlines() if not line.split("= ")[-1].startswith(_NEW))
     program = Assembler("m", globals_size=16, ref_global_count=1, bytecode=bytecode)
     program.rodata(b"constant bytes: a piece of data.")
-    program.function("f", "0iiIrr_iIr", text, value_count=20, ref_count=6)
+    program.function("f", "0iiIrr_iIr", text, value_count=20, ref_count=8)
     program.function("callee", "0irI_irI", _CALLEE)
     module = BytecodeModule.load(program.build())
     assert outcome(module, "fast", arguments) == outcome(module, "plain", arguments)

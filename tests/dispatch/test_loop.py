@@ -1,0 +1,195 @@
+"""The generated loop: every instruction has a handler or is listed, every fused form does what its parts do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jitree.dispatch.fast.engine import FastEngine
+from jitree.dispatch.fast.skeleton import ESCAPES, LOOP_FILE, generate
+from jitree.dispatch.plain.engine import PlainEngine
+from jitree.regs.handles import HandleTable
+from jitree.regs.layout import FUNCTION
+from jitree.regs.machine import Machine
+from jitree.regs.records import FunctionRecord
+from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, Form, Part
+from jitree.vmfb.fuse import fuse
+from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.words import BASE_OPCODE, FIRST_FUSED, LOOP_OPCODE, OPCODE, OPCODE_NAMES
+
+SLOTS = 12
+REFS = 4
+
+
+def test_generated_text_is_current() -> None:
+    assert LOOP_FILE.read_text(encoding="ascii") == generate(), "run python -m jitree.dispatch.fast.skeleton"
+
+
+def test_every_instruction_has_a_handler_or_is_listed() -> None:
+    text = LOOP_FILE.read_text(encoding="ascii")
+    handled = {name for name in OPCODE_NAMES if f'define internal tailcc i64 @"op.{name}"(' in text}
+    assert handled | ESCAPES == set(OPCODE_NAMES)
+    assert not handled & ESCAPES
+
+
+def test_table_has_a_row_for_every_opcode_word() -> None:
+    table = LOOP_FILE.read_text(encoding="ascii").split("@handlers = ")[1]
+    assert table.startswith(f"internal constant [{len(BASE_OPCODE)} x ptr]")
+
+
+class Random:
+    """Operands drawn by hypothesis."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def slot(self, wide: bool) -> int:
+        return 2 * self.number(SLOTS // 2) if wide else self.number(SLOTS)
+
+    def number(self, limit: int) -> int:
+        return self._data.draw(st.integers(0, limit - 1))
+
+
+def _moves(shape: str, random: Random) -> list[int]:
+    words = []
+    for letter in shape:
+        wide = letter == "d"
+        words += [int(wide), random.slot(wide), random.slot(wide)]
+    return words
+
+
+def _operands(mnemonic: str, random: Random) -> list[int]:
+    words = []
+    for operand in BY_MNEMONIC[mnemonic].operands:
+        kind = operand.kind.removeprefix("r.")
+        words.append(random.number(REFS) if kind == "ref" else random.slot(kind.endswith("64")))
+    return words
+
+
+class Writer:
+    """Lays out the words of one form between exits, which tell by their place which way was taken."""
+
+    def __init__(self, form: Form, random: Random) -> None:
+        self.words: list[int] = []
+        self.starts: list[int] = []
+        self.random = random
+        self._results: list[int] = []
+        self._pending: list[tuple[int, int]] = []
+        for part in form:
+            self._write(part)
+        self._instruction([OPCODE["host.exit"]])
+        for origin, position in self._pending:
+            self.words[position] = len(self.words) - origin
+            self._instruction([OPCODE["host.exit"]])
+
+    def _instruction(self, words: list[int]) -> int:
+        self.starts.append(len(self.words))
+        self.words += words
+        return self.starts[-1]
+
+    def _write(self, part: Part) -> None:
+        name, _, special = part.name.partition(":")
+        if name in ("br", "cond_br", "loop"):
+            start = {"br": self._br, "cond_br": self._cond_br, "loop": self._loop}[name](special, part.name)
+        else:
+            start = self._instruction([OPCODE[name], *_operands(name, self.random)])
+        for position, number in part.links:
+            self.words[start + position] = self._results[number]
+        self._results.append(self.words[-1])
+
+    def _br(self, shape: str, name: str) -> int:
+        moves = _moves(shape, self.random)
+        start = self._instruction([OPCODE["br"], 0, len(shape), *moves] if shape else [OPCODE["br.bare"], 0])
+        self._pending.append((start, start + 1))
+        return start
+
+    def _cond_br(self, side: str, name: str) -> int:
+        start = self._instruction([OPCODE["cond_br"], self.random.number(SLOTS), 4, 4])
+        for offset, label in ((2, "true"), (3, "false")):
+            if side != label:
+                self._pending.append((start, start + offset))
+        return start
+
+    def _loop(self, special: str, name: str) -> int:
+        loop = LOOP_BY_NAME[name]
+        shape = loop.shape.removeprefix("br:")
+        moves = [len(shape), *_moves(shape, self.random)] if shape else []
+        copied = _operands(loop.compare, self.random)
+        start = self._instruction([LOOP_OPCODE[loop], 0, *moves, *copied, 0, 0])
+        # The branch as such leads to the comparison it copies.
+        header = self._instruction([OPCODE[loop.compare], *copied])
+        self.words[start + 1] = header - start
+        branch = self._instruction([OPCODE["cond_br"], copied[-1], 0, 0])
+        for side in (0, 1):
+            landing = self._instruction([OPCODE["host.exit"]])
+            self.words[branch + 2 + side] = landing - branch
+            self.words[header - 2 + side] = landing - start
+        return start
+
+
+def _run(words: list[int], fast: bool, values: list[int], refs: list[int]) -> tuple[list[int], int]:
+    """(value slots, pc of the exit) after running words in the host's frame."""
+    memory = np.zeros(FUNCTION.size // 8, np.int64)
+    record = FunctionRecord(memory, np.array(words, np.int32), 0, (SLOTS, REFS), ())
+    record.module = _NoModule()  # type: ignore[assignment]
+    machine = _machine()
+    machine.functions[record.address] = record
+    machine.begin(record)
+    machine.pc = 0
+    for slot, value in enumerate(values):
+        machine.i32[slot] = value
+    for register, ref in enumerate(refs):
+        machine.refs[register] = ref
+    (FastEngine() if fast else PlainEngine()).run(machine)
+    result = machine.i32[:SLOTS].tolist(), machine.pc
+    machine.refs[:REFS] = memoryview(bytes(8 * REFS)).cast("q")
+    return result
+
+
+class _NoModule:
+    address = 0
+
+
+def _machine() -> Machine:
+    return Machine(HandleTable(RefTypes(), capacity=16), {})
+
+
+_VALUES = st.sampled_from([0, 1, 2, 3, -1, 5, 0x3F800000, 0x40000000, 0x7FC00000, -(2**31)])
+
+
+@pytest.mark.parametrize("number", range(len(FUSED_FORMS) + len(LOOP_OPCODE)))
+@settings(max_examples=12)
+@given(data=st.data())
+def test_forms_equal_their_instructions(number: int, data: st.DataObject) -> None:
+    forms = [(Part(loop.name),) for loop in LOOP_OPCODE] + list(FUSED_FORMS)
+    form = forms[number]
+    writer = Writer(form, Random(data))
+    fused = list(writer.words)
+    fuse(fused, writer.starts)
+    values = data.draw(st.lists(_VALUES, min_size=SLOTS, max_size=SLOTS))
+    refs = [0, 0, 0, 0]
+    expected = _run(
+        [BASE_OPCODE[word] if at in writer.starts else word for at, word in enumerate(writer.words)],
+        False,
+        values,
+        refs,
+    )
+    assert _run(fused, True, values, refs) == expected
+
+
+@pytest.mark.parametrize("number", range(len(FUSED_FORMS)))
+def test_forms_are_found(number: int) -> None:
+    """Words written for a form get its opcode, unless a longer or more special form applies by chance."""
+    form = FUSED_FORMS[number]
+    opcodes = set()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        random = Random.__new__(Random)
+        random.number = lambda limit, rng=rng: int(rng.integers(limit))  # type: ignore[method-assign]
+        writer = Writer(form, random)
+        fuse(writer.words, writer.starts)
+        opcodes.add(writer.words[0])
+    assert FIRST_FUSED + number in opcodes, str([str(part) for part in form])
