@@ -59,7 +59,8 @@ def run_loop(run: Run, machine: Machine) -> None:
     by its plain handler, on the same memory."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     pc = machine.pc
-    state[_MATH] = address_of(_library())
+    if not state[_MATH]:
+        state[_MATH] = address_of(_library())
     machine.publish(pc)
     try:
         while run(address):
