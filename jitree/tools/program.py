@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import (
+    IncompatibleError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _STANDARD_INPUT: Final = "-"
 _NATIVE_MODULE: Final = re.compile(r".*\.(so|dylib|dll|py)([@?].*)?")
+_DEVICE_TARGET: Final = re.compile(r'#hal\.device\.target<"([^"]+)"')
+_EXECUTABLE_TARGET: Final = re.compile(r'#hal\.executable\.target<"[^"]+", "([^"]+)"')
 _TASK_DRIVER: Final = "local-task"
 _TASK_FLAGS: Final = (
     "task_topology_group_count",
@@ -77,8 +80,24 @@ def _load(flags: Flags, stack: ExitStack) -> Program:
     devices = _open_devices(flags, stack)
     tracing = ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE
     session = stack.enter_context(Session(devices, tier=flags.text("tier") or None, flags=tracing))
-    modules = [session.append_module(module) for module in loaded]
+    try:
+        modules = [session.append_module(module) for module in loaded]
+    except IncompatibleError as error:
+        error.message = explain_incompatible(error.message, [device.id for device in devices])
+        raise
     return Program(session, modules[-1], tuple(devices))
+
+
+def explain_incompatible(message: str, devices: Sequence[str]) -> str:
+    """What a module that found no device was compiled for and what is here, before its own text."""
+    targets = ", ".join(dict.fromkeys(_DEVICE_TARGET.findall(message)))
+    formats = ", ".join(dict.fromkeys(_EXECUTABLE_TARGET.findall(message)))
+    if not targets:
+        return message
+    return (
+        f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
+        f"and the devices here are: {', '.join(devices)}; {message}"
+    )
 
 
 def _read_module(path: str, mode: str) -> BytecodeModule:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from jitree.tools import run
-from tests.tools.command import ECHO, PROGRAMS, ROOT, jitree, run_echo
+from jitree.tools.program import explain_incompatible
+from tests.tools.command import ECHO, ROOT, jitree, run_echo
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
 
@@ -212,8 +213,16 @@ def test_help_is_a_flag_file(tmp_path: Path) -> None:
     assert code == 0
 
 
-def test_every_program_of_the_test_data_loads() -> None:
-    assert sorted(PROGRAMS.glob("*.vmfb"))
+def test_a_module_for_another_device_says_what_it_needs_and_what_is_here() -> None:
+    message = (
+        'HAL device `__device_0` not found or unavailable: #hal.device.target<"cuda", '
+        '[#hal.executable.target<"cuda", "cuda-nvptx-fb", {}>]>'
+    )
+    assert explain_incompatible(message, ["local-sync"]) == (
+        "the module was compiled for device 'cuda' with executables 'cuda-nvptx-fb', "
+        f"and the devices here are: local-sync; {message}"
+    )
+    assert explain_incompatible("something else", ["local-sync"]) == "something else"
 
 
 def test_what_a_run_on_the_plain_tier_does_not_import() -> None:
