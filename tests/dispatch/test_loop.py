@@ -1,4 +1,4 @@
-"""The generated loop: every instruction has a handler or is listed, every fused form does what its parts do."""
+"""The generated loop: every instruction has a handler or is listed, every form does what its parts do."""
 
 from __future__ import annotations
 
@@ -193,3 +193,22 @@ def test_forms_are_found(number: int) -> None:
         fuse(writer.words, writer.starts)
         opcodes.add(writer.words[0])
     assert FIRST_FUSED + number in opcodes, str([str(part) for part in form])
+
+
+@pytest.mark.parametrize("convention", ["tailcc", "preserve_nonecc"])
+def test_builds_for_aarch64(convention: str) -> None:
+    """The text does not depend on the machine, and the linker knows every relocation that comes out."""
+    from llvmlite.binding import llvm_version_info
+
+    from jitree.dispatch.fast.native_semantics import PRESERVE_NONE_SINCE, loop_texts
+    from jitree.dispatch.image.compile import Target, compile_object
+    from jitree.dispatch.image.link import link
+
+    if convention != "tailcc" and llvm_version_info < PRESERVE_NONE_SINCE:
+        convention = "tailcc"
+    texts = loop_texts(convention)
+    flat = link(compile_object(texts, ("run",), Target("aarch64-linux-gnu", "generic", "")), ("run",))
+    table = np.frombuffer(flat.code, "<u8")[np.frombuffer(flat.rebase, "<u4") >> 3]
+    assert len(table) == len(BASE_OPCODE)
+    assert len(set(table.tolist())) > len(BASE_OPCODE) - len(ESCAPES), "a handler each"
+    assert (table < len(flat.code)).all() and (table % 4 == 0).all()

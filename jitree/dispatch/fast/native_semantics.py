@@ -20,24 +20,31 @@ from jitree.dispatch.fast.native_primitives import NATIVE
 from jitree.dispatch.fast.skeleton import LOOP_FILE
 from jitree.dispatch.semantics import SEMANTICS, Semantic
 
-_PRESERVE_NONE_SINCE: Final = (20, 0, 0)
+PRESERVE_NONE_SINCE: Final = (20, 0, 0)
 """LLVM that has this calling convention for tail calls on both machines. Handlers then have all registers to
 themselves and save none: calls are 10 % faster. ``tailcc`` exists everywhere."""
 
 NUMBA_TYPES: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
 
 
-def loop_texts() -> list[str]:
-    """The IR texts of the loop's image: the skeleton and one for each semantics function."""
+def loop_texts(convention: str | None = None) -> list[str]:
+    """The IR texts of the loop's image: the skeleton and one for each semantics function.
+
+    ``convention`` is the calling convention of the handlers, by default the best one for this machine.
+    """
     compiled = [
         semantics_text(mnemonic, semantic)
         for mnemonic, semantic in SEMANTICS.items()
         if semantic.math_function is None
     ]
     skeleton = LOOP_FILE.read_text(encoding="ascii")
-    if llvm_version_info >= _PRESERVE_NONE_SINCE and os.uname().machine in ("x86_64", "aarch64"):
-        skeleton = skeleton.replace(" tailcc ", " preserve_nonecc ")
-    return [skeleton, *compiled]
+    return [skeleton.replace(" tailcc ", f" {convention or _convention()} "), *compiled]
+
+
+def _convention() -> str:
+    if llvm_version_info >= PRESERVE_NONE_SINCE and os.uname().machine in ("x86_64", "aarch64"):
+        return "preserve_nonecc"
+    return "tailcc"
 
 
 def compile_semantic(semantic: Semantic) -> Any:
