@@ -12,6 +12,15 @@ from jitree.hal.enums import CachingMode
 
 
 @dataclass(frozen=True, slots=True)
+class DescriptorSetLayout:
+    """The bindings of one set of a pipeline layout, for ABI 0.2 to 0.4."""
+
+    flags: int
+    bindings: tuple[tuple[int, int, int], ...]
+    """(binding, descriptor type, flags)"""
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineLayout:
     """What one function of an executable of ABI 0.2 to 0.4 takes."""
 
@@ -36,6 +45,9 @@ class ExecutableParameters:
 @runtime_checkable
 class Executable(Protocol):
     """A loaded executable: functions by ordinal."""
+
+    layouts: tuple[PipelineLayout, ...] = ()
+    """What the program says that each function takes, in ABI 0.2 to 0.4; set by the cache that loads it."""
 
     @property
     def function_count(self) -> int: ...
@@ -107,11 +119,15 @@ class ExecutableCache:
             if not loader.query_support(parameters.format):
                 continue
             try:
-                return loader.try_load(parameters)
+                executable = loader.try_load(parameters)
             except StatusError as error:
                 if error.code not in _NEXT_LOADER:
                     raise
                 cause = cause or error
+                continue
+            if parameters.layouts:
+                executable.layouts = parameters.layouts
+            return executable
         if cause is not None:
             raise cause.with_context(f"loading an executable of format '{parameters.format}'")
         raise NotFoundError(

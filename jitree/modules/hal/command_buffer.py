@@ -19,6 +19,8 @@ from jitree.regs.objects import VmBuffer
 Binding = tuple[int, int, Buffer | None, int, int]
 """(reserved, slot, buffer, offset, length)"""
 
+WORKGROUP_COUNTS_LENGTH: Final = 12
+"""Bytes: three u32."""
 _DYNAMIC_PARAMETERS: Final = int(DispatchFlags.DYNAMIC_INDIRECT_PARAMETERS)
 _STATIC_PARAMETERS: Final = int(DispatchFlags.STATIC_INDIRECT_PARAMETERS)
 
@@ -92,7 +94,7 @@ def fill_buffer(
     slot: int,
     pattern: int,
     pattern_length: int,
-    flags: int,
+    flags: int = 0,
 ) -> None:
     commands.fill_buffer((slot, target, offset, length), pattern, pattern_length, flags)
 
@@ -106,7 +108,7 @@ def update_buffer(
     offset: int,
     length: int,
     slot: int,
-    flags: int,
+    flags: int = 0,
 ) -> None:
     commands.update_buffer(source.view, source_offset, (slot, target, offset, length), flags)
 
@@ -121,7 +123,7 @@ def copy_buffer(
     target: Buffer | None,
     target_offset: int,
     length: int,
-    flags: int,
+    flags: int = 0,
 ) -> None:
     commands.copy_buffer(
         (source_slot, source, source_offset, length), (target_slot, target, target_offset, length), flags
@@ -195,17 +197,19 @@ def dispatch_indirect(
     constants: Sequence[int],
     bindings: Sequence[Binding],
 ) -> None:
-    """The counts are read when the command executes unless the program says that they are there before."""
-    if not flags & _STATIC_PARAMETERS:
-        flags |= _DYNAMIC_PARAMETERS
     commands.dispatch_indirect(
         executable,
         function,
-        (workgroups_slot, workgroups, workgroups_offset, 12),
+        (workgroups_slot, workgroups, workgroups_offset, WORKGROUP_COUNTS_LENGTH),
         constants,
         _references(bindings),
-        flags,
+        indirect_flags(flags),
     )
+
+
+def indirect_flags(flags: int) -> int:
+    """The counts are read when the command executes unless the program says that they are there before."""
+    return flags if flags & _STATIC_PARAMETERS else flags | _DYNAMIC_PARAMETERS
 
 
 def _references(bindings: Sequence[Binding]) -> list[Reference]:

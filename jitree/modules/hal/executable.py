@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal.device import Device
 from jitree.hal.enums import CachingMode
-from jitree.hal.executable import Executable, ExecutableParameters
+from jitree.hal.executable import Executable, ExecutableParameters, PipelineLayout
 from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
@@ -30,6 +31,7 @@ def prepare(
     executable_format: VmBuffer,
     data: VmBuffer,
     constants: VmBuffer | None,
+    layouts: Sequence[PipelineLayout] = (),
 ) -> Executable:
     """Loads an executable with the context's cache of that device.
 
@@ -40,6 +42,7 @@ def prepare(
         data.view,
         constant_words(constants),
         CachingMode.NONE if data.writable else CachingMode.ALIAS_PROVIDED_DATA,
+        tuple(layouts),
     )
     return state.executable_cache(device).prepare_executable(parameters)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Final
 
 from jitree.dispatch.context import Context
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
 from jitree.hal.device import Device
-from jitree.modules.hal.references import checked, register_hal_types
+from jitree.modules.hal import abi_0_2, abi_0_4, abi_0_5, abi_0_6, table
+from jitree.modules.hal.references import Row, checked, register_hal_types
 from jitree.modules.hal.state import HalState, Placement, TraceSink
-from jitree.modules.hal.table import ROWS
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.regs.ref_types import RefTypes
 
-FAMILIES = (ROWS,)
-"""Import tables, newest first. A pair of name and calling convention means the same in all that have it."""
+GENERATIONS: Final = (table.ROWS, abi_0_6.ROWS, abi_0_5.ROWS, abi_0_4.ROWS, abi_0_2.ROWS)
+"""Import tables, newest first; each has what the one before it replaced. A pair of name and calling
+convention means the same in all releases that have it, so one set of rows serves them all."""
 
 
 class HalModule(NativeModule):
@@ -27,6 +29,7 @@ class HalModule(NativeModule):
 
     name = "hal"
     version = 7
+    tables: tuple[tuple[Row, ...], ...] = GENERATIONS
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class HalModule(NativeModule):
         self.placement = placement
 
     def exports(self) -> Iterable[NativeExport]:
-        return _exports()
+        return _exports(self.tables)
 
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
@@ -56,5 +59,5 @@ class HalModule(NativeModule):
 
 
 @cache
-def _exports() -> tuple[NativeExport, ...]:
-    return tuple(NativeExport(row.name, row.cconv, checked(row)) for rows in FAMILIES for row in rows)
+def _exports(tables: tuple[tuple[Row, ...], ...]) -> tuple[NativeExport, ...]:
+    return tuple(NativeExport(row.name, row.cconv, checked(row)) for rows in tables for row in rows)

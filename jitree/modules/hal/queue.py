@@ -24,7 +24,7 @@ def alloca(
     memory_types: int,
     usage: int,
     size: int,
-    flags: int,
+    flags: int = 0,
 ) -> Buffer:
     return device.queue_alloca(queue_affinity, wait, signal, pool, memory_types, usage, size, flags)
 
@@ -36,7 +36,7 @@ def dealloca(
     wait: Fence | None,
     signal: Fence | None,
     buffer: Buffer,
-    flags: int,
+    flags: int = 0,
 ) -> None:
     device.queue_dealloca(queue_affinity, wait, signal, buffer, flags)
 

@@ -17,7 +17,7 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.device import Device
-from jitree.hal.executable import Executable
+from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, Event, File
 from jitree.hal.semaphore import Semaphore
@@ -31,11 +31,13 @@ HAL_TYPES: Final[dict[str, type]] = {
     "hal.buffer_view": BufferView,
     "hal.channel": Channel,
     "hal.command_buffer": CommandBuffer,
+    "hal.descriptor_set_layout": DescriptorSetLayout,
     "hal.device": Device,
     "hal.event": Event,
     "hal.executable": Executable,
     "hal.fence": Fence,
     "hal.file": File,
+    "hal.pipeline_layout": PipelineLayout,
     "hal.semaphore": Semaphore,
 }
 """Class of the objects of each reference type; subclasses are of the same type."""
@@ -93,6 +95,12 @@ class Row:
     function: Callable[..., object]
     """(state, *arguments)"""
 
+
+QUEUE: Final = "device: hal.device, queue_affinity, wait_fence: hal.fence?, signal_fence: hal.fence?"
+"""How the parameters of every queue operation begin."""
+COMMANDS: Final = "command_buffer: hal.command_buffer"
+BINDINGS: Final = "[reserved, buffer_slot, buffer: hal.buffer?, offset, length]"
+"""Of a dispatch since 0.4."""
 
 _PARAMETER: Final = re.compile(r"\s*(\[)?\s*(\w+)\s*(?::\s*([\w.]+\??))?\s*(\])?\s*(?:,|$)")
 _Parameter = tuple[str, str | None]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from jitree.errors import NotFoundError
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import BufferView
+    from jitree.hal.command_buffer import CommandBuffer, Reference
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableCache
 
@@ -19,10 +21,25 @@ Placement = Callable[[Sequence[tuple["Device", int]], int, int], tuple["Device",
 """Chooses the (device, queue affinity) for memory that several share: (candidates, memory types, usage)."""
 
 
+MAXIMUM_CONSTANTS: Final = 64
+"""32-bit words that programs of ABI 0.2 to 0.4 can push into a command buffer."""
+
+
+class Pushed:
+    """What a program of ABI 0.2 to 0.4 has pushed into a command buffer; constants are 0 until then."""
+
+    __slots__ = ("bindings", "constants")
+
+    def __init__(self) -> None:
+        self.constants = [0] * MAXIMUM_CONSTANTS
+        self.bindings: dict[tuple[int, int], Reference] = {}
+        """By (set, binding)."""
+
+
 class HalState:
     """State of the module in one context."""
 
-    __slots__ = ("_caches", "devices", "placement", "trace_sink")
+    __slots__ = ("_caches", "devices", "placement", "pushed", "trace_sink")
 
     def __init__(
         self, devices: Sequence[Device], trace_sink: TraceSink | None, placement: Placement | None
@@ -30,6 +47,8 @@ class HalState:
         self.devices = tuple(devices)
         self.trace_sink = trace_sink
         self.placement = placement
+        self.pushed: WeakKeyDictionary[CommandBuffer, Pushed] = WeakKeyDictionary()
+        """By command buffer that is being recorded."""
         self._caches: dict[Device, ExecutableCache] = {}
 
     def executable_cache(self, device: Device) -> ExecutableCache:

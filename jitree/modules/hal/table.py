@@ -22,11 +22,7 @@ from jitree.modules.hal import (
     file,
     queue,
 )
-from jitree.modules.hal.references import Row
-
-_QUEUE = "device: hal.device, queue_affinity, wait_fence: hal.fence?, signal_fence: hal.fence?"
-_BINDINGS = "[reserved, buffer_slot, buffer: hal.buffer?, offset, length]"
-_COMMANDS = "command_buffer: hal.command_buffer"
+from jitree.modules.hal.references import BINDINGS, COMMANDS, QUEUE, Row
 
 ROWS: Final = (
     # Devices.
@@ -76,39 +72,39 @@ ROWS: Final = (
     # Command buffers.
     Row("command_buffer.create", "0riiIi_r",
         "device: hal.device, modes, command_categories, queue_affinity, binding_capacity", command_buffer.create),
-    Row("command_buffer.finalize", "0r_v", _COMMANDS, command_buffer.finalize),
-    Row("command_buffer.begin_debug_group", "0rr_v", f"{_COMMANDS}, label: vm.buffer",
+    Row("command_buffer.finalize", "0r_v", COMMANDS, command_buffer.finalize),
+    Row("command_buffer.begin_debug_group", "0rr_v", f"{COMMANDS}, label: vm.buffer",
         command_buffer.begin_debug_group),
-    Row("command_buffer.end_debug_group", "0r_v", _COMMANDS, command_buffer.end_debug_group),
-    Row("command_buffer.execution_barrier", "0riiI_v", f"{_COMMANDS}, source_stage_mask, target_stage_mask, flags",
+    Row("command_buffer.end_debug_group", "0r_v", COMMANDS, command_buffer.end_debug_group),
+    Row("command_buffer.execution_barrier", "0riiI_v", f"{COMMANDS}, source_stage_mask, target_stage_mask, flags",
         command_buffer.execution_barrier),
-    Row("command_buffer.advise_buffer", "0rrIIIi_v", f"{_COMMANDS}, buffer: hal.buffer?, flags, arg0, arg1, buffer_slot",
+    Row("command_buffer.advise_buffer", "0rrIIIi_v", f"{COMMANDS}, buffer: hal.buffer?, flags, arg0, arg1, buffer_slot",
         command_buffer.advise_buffer),
     Row("command_buffer.flush_buffer", "0rirII_v",
-        f"{_COMMANDS}, target_buffer_slot, target_buffer: hal.buffer?, target_offset, length",
+        f"{COMMANDS}, target_buffer_slot, target_buffer: hal.buffer?, target_offset, length",
         command_buffer.flush_buffer),
     Row("command_buffer.invalidate_buffer", "0rirII_v",
-        f"{_COMMANDS}, target_buffer_slot, target_buffer: hal.buffer?, target_offset, length",
+        f"{COMMANDS}, target_buffer_slot, target_buffer: hal.buffer?, target_offset, length",
         command_buffer.invalidate_buffer),
     Row("command_buffer.fill_buffer", "0rrIIiIiI_v",
-        f"{_COMMANDS}, target_buffer: hal.buffer?, target_offset, length, target_buffer_slot, pattern, pattern_length, "
+        f"{COMMANDS}, target_buffer: hal.buffer?, target_offset, length, target_buffer_slot, pattern, pattern_length, "
         "flags", command_buffer.fill_buffer),
     Row("command_buffer.update_buffer", "0rrIrIIiI_v",
-        f"{_COMMANDS}, source_buffer: vm.buffer, source_offset, target_buffer: hal.buffer?, target_offset, length, "
+        f"{COMMANDS}, source_buffer: vm.buffer, source_offset, target_buffer: hal.buffer?, target_offset, length, "
         "target_buffer_slot, flags", command_buffer.update_buffer),
     Row("command_buffer.copy_buffer", "0riirIrIII_v",
-        f"{_COMMANDS}, source_buffer_slot, target_buffer_slot, source_buffer: hal.buffer?, source_offset, "
+        f"{COMMANDS}, source_buffer_slot, target_buffer_slot, source_buffer: hal.buffer?, source_offset, "
         "target_buffer: hal.buffer?, target_offset, length, flags", command_buffer.copy_buffer),
     Row("command_buffer.collective", "0rriiiirrIIIII_v",
-        f"{_COMMANDS}, channel: hal.channel, op, param, send_buffer_slot, recv_buffer_slot, send_buffer: hal.buffer?, "
+        f"{COMMANDS}, channel: hal.channel, op, param, send_buffer_slot, recv_buffer_slot, send_buffer: hal.buffer?, "
         "recv_buffer: hal.buffer?, send_offset, send_length, recv_offset, recv_length, element_count",
         command_buffer.collective),
     Row("command_buffer.dispatch", "0rrIiiiICiDCiirIID_v",
-        f"{_COMMANDS}, executable: hal.executable, function_id, workgroup_x, workgroup_y, workgroup_z, flags, [value], "
-        f"{_BINDINGS}", command_buffer.dispatch),
+        f"{COMMANDS}, executable: hal.executable, function_id, workgroup_x, workgroup_y, workgroup_z, flags, [value], "
+        f"{BINDINGS}", command_buffer.dispatch),
     Row("command_buffer.dispatch.indirect", "0rrIirIICiDCiirIID_v",
-        f"{_COMMANDS}, executable: hal.executable, function_id, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
-        f"workgroups_offset, flags, [value], {_BINDINGS}", command_buffer.dispatch_indirect),
+        f"{COMMANDS}, executable: hal.executable, function_id, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
+        f"workgroups_offset, flags, [value], {BINDINGS}", command_buffer.dispatch_indirect),
     # Executables.
     Row("executable.create", "0rIrrr_r",
         "device: hal.device, queue_affinity, executable_format: vm.buffer, executable_data: vm.buffer, "
@@ -116,27 +112,27 @@ ROWS: Final = (
     Row("executable.lookup.function", "0rr_I", "executable: hal.executable, function_name: vm.buffer",
         executable.lookup_function),
     # Queues.
-    Row("device.queue.alloca", "0rIrrIiiII_r", f"{_QUEUE}, pool, memory_types, buffer_usage, allocation_size, flags",
+    Row("device.queue.alloca", "0rIrrIiiII_r", f"{QUEUE}, pool, memory_types, buffer_usage, allocation_size, flags",
         queue.alloca),
-    Row("device.queue.dealloca", "0rIrrrI_v", f"{_QUEUE}, buffer: hal.buffer, flags", queue.dealloca),
+    Row("device.queue.dealloca", "0rIrrrI_v", f"{QUEUE}, buffer: hal.buffer, flags", queue.dealloca),
     Row("device.queue.fill", "0rIrrrIIIiI_v",
-        f"{_QUEUE}, target_buffer: hal.buffer, target_offset, length, pattern, pattern_length, flags", queue.fill),
+        f"{QUEUE}, target_buffer: hal.buffer, target_offset, length, pattern, pattern_length, flags", queue.fill),
     Row("device.queue.update", "0rIrrrIrIII_v",
-        f"{_QUEUE}, source_buffer: vm.buffer, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
+        f"{QUEUE}, source_buffer: vm.buffer, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
         queue.update),
     Row("device.queue.copy", "0rIrrrIrIII_v",
-        f"{_QUEUE}, source_buffer: hal.buffer, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
+        f"{QUEUE}, source_buffer: hal.buffer, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
         queue.copy),
     Row("device.queue.read", "0rIrrrIrIII_v",
-        f"{_QUEUE}, source_file: hal.file, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
+        f"{QUEUE}, source_file: hal.file, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
         queue.read),
     Row("device.queue.write", "0rIrrrIrIII_v",
-        f"{_QUEUE}, source_buffer: hal.buffer, source_offset, target_file: hal.file, target_offset, length, flags",
+        f"{QUEUE}, source_buffer: hal.buffer, source_offset, target_file: hal.file, target_offset, length, flags",
         queue.write),
-    Row("device.queue.barrier", "0rIrrI_v", f"{_QUEUE}, flags", queue.barrier),
-    Row("device.queue.execute", "0rIrrrI_v", f"{_QUEUE}, {_COMMANDS}, flags", queue.execute),
+    Row("device.queue.barrier", "0rIrrI_v", f"{QUEUE}, flags", queue.barrier),
+    Row("device.queue.execute", "0rIrrrI_v", f"{QUEUE}, {COMMANDS}, flags", queue.execute),
     Row("device.queue.execute.indirect", "0rIrrrICrIID_v",
-        f"{_QUEUE}, {_COMMANDS}, flags, [buffer: hal.buffer?, offset, length]", queue.execute_indirect),
+        f"{QUEUE}, {COMMANDS}, flags, [buffer: hal.buffer?, offset, length]", queue.execute_indirect),
     Row("device.queue.flush", "0rI_v", "device: hal.device, queue_affinity", queue.flush),
     # Files and channels.
     Row("ex.file.from_memory", "0rIirIIi_r",

@@ -1,0 +1,124 @@
+"""Command buffers that run inside others (``hal`` 0.2), for every driver: recorded as calls and recorded
+again into the command buffer that executes them, with buffers from a binding table in place of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.enums import WHOLE_BUFFER
+from jitree.hal.executable import Executable
+from jitree.hal.objects import Channel
+
+Resolve = Callable[[Reference], Reference]
+"""Puts the buffer of the binding table in place of a slot."""
+Replay = Callable[[CommandBuffer, Resolve], None]
+
+
+class NestedCommandBuffer(CommandBuffer):
+    """Belongs to no device; :meth:`execute_in` is the only way to run it."""
+
+    def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
+        super().__init__(modes, categories, queue_affinity, binding_capacity)
+        self._replays: list[Replay] = []
+
+    def execute_in(self, target: CommandBuffer, table: BindingTable) -> None:
+        """Records the commands into ``target``.
+
+        FAILED_PRECONDITION while this is being recorded; for the table as ``CommandBuffer.check_table``,
+        OUT_OF_RANGE for a range outside its entry; for the commands as recording them directly.
+        """
+        if self.recording:
+            raise FailedPreconditionError("a nested command buffer must be finalized before it is executed")
+        entries = self.check_table(table)
+
+        def resolve(reference: Reference) -> Reference:
+            slot, buffer, offset, length = reference
+            entry = entries[slot] if buffer is None else None
+            return reference if entry is None else _inside(slot, entry, offset, length)
+
+        for replay in self._replays:
+            replay(target, resolve)
+
+    def check_submission(self, waits: bool) -> None:
+        raise InvalidArgumentError(
+            "a nested command buffer cannot be submitted to a queue; execute it from a primary one"
+        )
+
+    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
+        self._replays.append(lambda to, at: to.execution_barrier(source_stages, target_stages, flags))
+
+    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
+        self._replays.append(lambda to, at: to.fill_buffer(at(target), pattern, pattern_length))
+
+    def _record_update(self, contents: memoryview, target: Reference) -> None:
+        captured = memoryview(bytes(contents))
+        self._replays.append(lambda to, at: to.update_buffer(captured, 0, at(target)))
+
+    def _record_copy(self, source: Reference, target: Reference) -> None:
+        self._replays.append(lambda to, at: to.copy_buffer(at(source), at(target)))
+
+    def _record_dispatch(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        words = tuple(constants)
+        self._replays.append(
+            lambda to, at: to.dispatch(
+                executable, function, workgroups, words, [at(binding) for binding in bindings], flags
+            )
+        )
+
+    def _record_dispatch_indirect(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: Reference,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        words = tuple(constants)
+        self._replays.append(
+            lambda to, at: to.dispatch_indirect(
+                executable, function, at(workgroups), words, [at(binding) for binding in bindings], flags
+            )
+        )
+
+    def _record_collective(
+        self,
+        channel: Channel,
+        operation: int,
+        parameter: int,
+        send: Reference | None,
+        receive: Reference | None,
+        element_count: int,
+    ) -> None:
+        self._replays.append(
+            lambda to, at: to.collective(
+                channel,
+                operation,
+                parameter,
+                None if send is None else at(send),
+                None if receive is None else at(receive),
+                element_count,
+            )
+        )
+
+
+def _inside(slot: int, entry: tuple[Buffer, int, int], offset: int, length: int) -> Reference:
+    buffer, start, available = entry
+    if length == WHOLE_BUFFER:
+        length = available - offset
+    if not 0 <= offset <= offset + length <= available:
+        raise OutOfRangeError(
+            f"bytes {offset} to {offset + length} of slot {slot} are outside its {available} bytes"
+        )
+    return slot, buffer, start + offset, length

@@ -1,0 +1,198 @@
+"""ABI 0.4 and 0.3 (nightlies of August 2024): what 0.5 replaced.
+
+Arguments of a dispatch come from layouts: a descriptor set layout declares the bindings of one set, a pipeline
+layout the sets and the number of constants of one function. A program pushes constants and descriptors into
+the command buffer, where they stay until overwritten; a dispatch then takes what the layout of its function
+declares, bindings in ascending order of (set, binding) without gaps. Version 0.4 has the forms of 0.5 beside
+these under names that end in 2.
+"""
+
+# ruff: noqa: E501 - one import, one line where it fits
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.errors import FailedPreconditionError, OutOfRangeError
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import CommandBuffer, Reference
+from jitree.hal.device import Device
+from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
+from jitree.modules.hal import command_buffer, executable
+from jitree.modules.hal.abi_0_5 import executable_create as executable_create2
+from jitree.modules.hal.references import BINDINGS, COMMANDS, Row
+from jitree.modules.hal.state import MAXIMUM_CONSTANTS, HalState, Pushed
+from jitree.regs.objects import VmBuffer
+
+MAXIMUM_BINDINGS: Final = 32
+"""Of one set."""
+MAXIMUM_SETS: Final = 32
+
+Descriptor = tuple[int, int, Buffer | None, int, int]
+"""(binding, slot, buffer, offset, length)"""
+
+
+def descriptor_set_layout_create(
+    state: HalState, device: Device, flags: int, bindings: Sequence[tuple[int, int, int]]
+) -> DescriptorSetLayout:
+    """OUT_OF_RANGE for more than 32 bindings or one numbered 32 or more."""
+    if len(bindings) > MAXIMUM_BINDINGS:
+        raise OutOfRangeError(f"a set of {len(bindings)} bindings; at most {MAXIMUM_BINDINGS}")
+    for binding, _, _ in bindings:
+        _check_binding(binding)
+    return DescriptorSetLayout(flags, tuple(bindings))
+
+
+def pipeline_layout_create(
+    state: HalState, device: Device, constant_count: int, sets: Sequence[DescriptorSetLayout]
+) -> PipelineLayout:
+    """OUT_OF_RANGE for more than 32 sets or 64 words of constants."""
+    if len(sets) > MAXIMUM_SETS:
+        raise OutOfRangeError(f"a pipeline layout of {len(sets)} sets; at most {MAXIMUM_SETS}")
+    _check_constants(0, constant_count)
+    declared = {(index, row[0]) for index, layout in enumerate(sets) for row in layout.bindings}
+    return PipelineLayout(constant_count, tuple(sorted(declared)))
+
+
+def executable_create(
+    state: HalState,
+    device: Device,
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+    layouts: Sequence[PipelineLayout],
+) -> Executable:
+    """One layout per function, in their order."""
+    return executable.prepare(state, device, executable_format, data, constants, layouts)
+
+
+def push_constants(
+    state: HalState, commands: CommandBuffer, layout: PipelineLayout, offset: int, values: Sequence[int]
+) -> None:
+    """``offset`` in words. OUT_OF_RANGE outside the 64 words that there are."""
+    _check_constants(offset, len(values))
+    _pushed(state, commands).constants[offset : offset + len(values)] = values
+
+
+def push_descriptor_set(
+    state: HalState,
+    commands: CommandBuffer,
+    layout: PipelineLayout,
+    set_index: int,
+    descriptors: Sequence[Descriptor],
+) -> None:
+    """Replaces the named bindings of a set; the buffers are checked by the dispatch that uses them."""
+    if not 0 <= set_index < MAXIMUM_SETS:
+        raise OutOfRangeError(f"descriptor set {set_index}; sets are numbered 0 to {MAXIMUM_SETS - 1}")
+    bindings = _pushed(state, commands).bindings
+    for binding, slot, buffer, offset, length in descriptors:
+        _check_binding(binding)
+        bindings[set_index, binding] = (slot, buffer, offset, length)
+
+
+def dispatch(
+    state: HalState,
+    commands: CommandBuffer,
+    target: Executable,
+    entry_point: int,
+    x: int,
+    y: int,
+    z: int,
+    flags: int = 0,
+) -> None:
+    constants, bindings = _arguments(state, commands, target, entry_point)
+    workgroups = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
+    commands.dispatch(target, entry_point, workgroups, constants, bindings, flags)
+
+
+def dispatch_indirect(
+    state: HalState,
+    commands: CommandBuffer,
+    target: Executable,
+    entry_point: int,
+    workgroups_slot: int,
+    workgroups: Buffer | None,
+    workgroups_offset: int,
+    flags: int,
+) -> None:
+    constants, bindings = _arguments(state, commands, target, entry_point)
+    counts = (workgroups_slot, workgroups, workgroups_offset, command_buffer.WORKGROUP_COUNTS_LENGTH)
+    flags = command_buffer.indirect_flags(flags)
+    commands.dispatch_indirect(target, entry_point, counts, constants, bindings, flags)
+
+
+def _arguments(
+    state: HalState, commands: CommandBuffer, target: Executable, entry_point: int
+) -> tuple[list[int], list[Reference]]:
+    """Constants and bindings as the layout of the function declares them."""
+    layouts = target.layouts
+    if not 0 <= entry_point < len(layouts):
+        raise OutOfRangeError(
+            f"dispatch of function {entry_point} of an executable that was created with {len(layouts)} "
+            "pipeline layouts"
+        )
+    layout = layouts[entry_point]
+    pushed = _pushed(state, commands)
+    missing = [key for key in layout.bindings if key not in pushed.bindings]
+    if missing:
+        raise FailedPreconditionError(
+            f"dispatch of function {entry_point}: no buffer was pushed for "
+            + ", ".join(f"set {index} binding {binding}" for index, binding in missing)
+        )
+    return pushed.constants[: layout.constant_count], [pushed.bindings[key] for key in layout.bindings]
+
+
+def _pushed(state: HalState, commands: CommandBuffer) -> Pushed:
+    if not commands.recording:
+        raise FailedPreconditionError("arguments of a dispatch were pushed into a finalized command buffer")
+    pushed = state.pushed.get(commands)
+    if pushed is None:
+        pushed = state.pushed[commands] = Pushed()
+    return pushed
+
+
+def _check_binding(binding: int) -> None:
+    if not 0 <= binding < MAXIMUM_BINDINGS:
+        raise OutOfRangeError(f"binding {binding} of a set; they are numbered 0 to {MAXIMUM_BINDINGS - 1}")
+
+
+def _check_constants(offset: int, count: int) -> None:
+    if not 0 <= offset <= offset + count <= MAXIMUM_CONSTANTS:
+        raise OutOfRangeError(
+            f"constants {offset} to {offset + count} of a dispatch; there are {MAXIMUM_CONSTANTS} words"
+        )
+
+
+_LAYOUT: Final = "pipeline_layout: hal.pipeline_layout"
+
+ROWS: Final = (
+    # Layouts.
+    Row("descriptor_set_layout.create", "0riCiiiD_r", "device: hal.device, flags, [binding, type, flags]",
+        descriptor_set_layout_create),
+    Row("pipeline_layout.create", "0riCrD_r", "device: hal.device, push_constants, [layout: hal.descriptor_set_layout]",
+        pipeline_layout_create),
+    Row("executable.create", "0rrrrCrD_r",
+        "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?, "
+        "[layout: hal.pipeline_layout]", executable_create),
+    # Arguments and dispatches.
+    Row("command_buffer.push_constants", "0rriCiD_v", f"{COMMANDS}, {_LAYOUT}, offset, [value]", push_constants),
+    Row("command_buffer.push_descriptor_set", "0rriCiirIID_v",
+        f"{COMMANDS}, {_LAYOUT}, set, [binding, buffer_slot, buffer: hal.buffer?, offset, length]",
+        push_descriptor_set),
+    Row("command_buffer.dispatch", "0rriiiiI_v",
+        f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags", dispatch),
+    Row("command_buffer.dispatch.indirect", "0rriirII_v",
+        f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
+        "workgroups_offset, flags", dispatch_indirect),
+    # The forms of 0.5, tried out in 0.4.
+    Row("executable.create2", "0rrrr_r",
+        "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?",
+        executable_create2),
+    Row("command_buffer.dispatch2", "0rriiiiICiDCiirIID_v",
+        f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags, [value], "
+        f"{BINDINGS}", command_buffer.dispatch),
+    Row("command_buffer.dispatch2.indirect", "0rriirIICiDCiirIID_v",
+        f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
+        f"workgroups_offset, flags, [value], {BINDINGS}", command_buffer.dispatch_indirect),
+)  # fmt: skip
