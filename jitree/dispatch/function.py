@@ -19,7 +19,7 @@ from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, ascending_slots, register_counts
-from jitree.vmfb.words import OPCODE, TAG_REF_MOVE
+from jitree.vmfb.words import OPCODE, TAG_REF_COPY, TAG_REF_MOVE
 
 if TYPE_CHECKING:
     from jitree.dispatch.bytecode_module import BytecodeModule
@@ -79,13 +79,15 @@ class NativeFunction(Function):
 class BytecodeFunction(Function):
     """A function of a compiled module: packs arguments into the host's frame and unpacks results from it."""
 
-    __slots__ = ("_pack", "_unpack", "host", "record")
+    __slots__ = ("_argument_count", "_pack", "host", "record", "unpack")
 
     def __init__(self, module: BytecodeModule, name: str, record: FunctionRecord) -> None:
         row = module.module.functions[record.ordinal]
         super().__init__(module, name, record.ordinal, module.convention(record.ordinal), row.attrs)
         self.record = record
-        self._pack, self._unpack = _transfers(self.convention.text)
+        self._pack, self.unpack = _transfers(self.convention.text)
+        """``unpack(machine)``: the results in the host's frame."""
+        self._argument_count = len(self.convention.arguments)
         self.host = _host_record(record, self.convention)
         """The function that the host's frame runs."""
 
@@ -94,7 +96,8 @@ class BytecodeFunction(Function):
 
         INVALID_ARGUMENT if number or kind of the arguments is wrong; the frame may hold references then.
         """
-        conversion.require_count(self.convention, arguments)
+        if len(arguments) != self._argument_count:
+            conversion.require_count(self.convention, arguments)
         machine.begin(self.host)
         machine.pc = 0
         try:
@@ -103,9 +106,34 @@ class BytecodeFunction(Function):
             machine.release_frames()
             self._pack(machine, conversion.arguments(self.convention, arguments))
 
-    def results(self, machine: Machine) -> list[Any]:
-        """The results in the host's frame."""
-        return self._unpack(machine)
+
+class RepeatedCall:
+    """Calls of a function without results that share all arguments but some i32 ones.
+
+    The host's frame stays as it is from call to call: its references are copied to the function, not moved.
+    """
+
+    __slots__ = ("_pack", "_varied", "function", "host")
+
+    def __init__(self, function: BytecodeFunction, varied: Sequence[int]) -> None:
+        """``varied`` are the positions of the arguments that change, all of them i32."""
+        self.function = function
+        self.host = _host_record(function.record, function.convention, TAG_REF_COPY)
+        self._pack, _ = _transfers(function.convention.text)
+        sources, _ = _slots(function.convention)
+        self._varied = tuple(sources[position][1] for position in varied)
+
+    def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
+        """Makes the host's frame; the arguments that change may have any value."""
+        machine.begin(self.host)
+        self._pack(machine, arguments)
+
+    def vary(self, machine: Machine, values: Sequence[int]) -> None:
+        """Puts the next values of the arguments that change, in signed range, and goes back to the start."""
+        registers = machine.i32
+        for register, value in zip(self._varied, values, strict=True):
+            registers[register] = value
+        machine.pc = 0
 
 
 def _slots(convention: CallingConvention) -> tuple[tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]]:
@@ -114,11 +142,13 @@ def _slots(convention: CallingConvention) -> tuple[tuple[RegisterSlot, ...], tup
     return ascending_slots(convention.argument_tags or ()), ascending_slots(convention.result_tags)
 
 
-def _host_record(callee: FunctionRecord, convention: CallingConvention) -> FunctionRecord:
+def _host_record(
+    callee: FunctionRecord, convention: CallingConvention, reference_tag: int = TAG_REF_MOVE
+) -> FunctionRecord:
     sources, destinations = _slots(convention)
     words = [OPCODE["call.internal"], 0, callee.ordinal, len(sources), len(destinations)]
     for (tag, source), target in zip(sources, callee.argument_slots, strict=True):
-        words += (TAG_REF_MOVE if tag == TAGS["r"] else tag, source, target)
+        words += (reference_tag if tag == TAGS["r"] else tag, source, target)
     for slot in destinations:
         words += slot
     words[1] = len(words)

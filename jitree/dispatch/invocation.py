@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion
 from jitree.dispatch.engine import Engine
-from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction
+from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction, RepeatedCall
 from jitree.dispatch.pending import YIELD, Pending
 from jitree.errors import (
     CancelledError,
@@ -60,23 +60,48 @@ class Invoker:
 
     def invoke(self, function: Function, arguments: Sequence[object]) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke`."""
-        if isinstance(function, NativeFunction):
+        if not isinstance(function, BytecodeFunction):
+            assert isinstance(function, NativeFunction)
             return self._invoke_native(function, arguments)
-        assert isinstance(function, BytecodeFunction)
         with self.lock:
             self._enter()
-            machine = self._take_machine()
+            machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
             try:
                 function.begin(machine, arguments)
                 self.engine.run(machine)
                 while machine.pending is not None:
                     self._unlocked(machine.pending.wait)
                     self._resume(machine)
-                return function.results(machine)
+                return function.unpack(machine)
             except RecursionError as error:
                 raise self._overflow(machine, function) from error
             except BaseException as error:
                 self._explain(error, machine, function)
+                raise
+            finally:
+                self._nesting -= 1
+                self._give_back(machine)
+
+    def repeat(
+        self, call: RepeatedCall, arguments: Sequence[object], variations: Iterable[Sequence[int]]
+    ) -> None:
+        """Makes one call after the other until one fails; each takes its values when the one before is done."""
+        with self.lock:
+            self._enter()
+            self.functions[call.host.address] = call.host
+            machine = self._take_machine()
+            try:
+                call.begin(machine, arguments)
+                for values in variations:
+                    call.vary(machine, values)
+                    self.engine.run(machine)
+                    while machine.pending is not None:
+                        self._unlocked(machine.pending.wait)
+                        self._resume(machine)
+            except RecursionError as error:
+                raise self._overflow(machine, call.function) from error
+            except BaseException as error:
+                self._explain(error, machine, call.function)
                 raise
             finally:
                 self._nesting -= 1
@@ -171,7 +196,7 @@ class Invoker:
             while machine.pending is not None:
                 await _happened(machine.pending)
                 self._locked(lambda: self._resume(machine))
-            return function.results(machine)
+            return function.unpack(machine)
         except RecursionError as error:
             raise self._overflow(machine, function) from error
         except BaseException as error:

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
 from jitree.regs.memory import Bytes, address_of, zeroed
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
+_ACCESS: Final = ENTRY.word("access")
 DEFAULT_ALIGNMENT: Final = 64
 """What compiled kernels assume of the memory they are given."""
 
@@ -62,7 +63,7 @@ class VmBuffer:
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         table.set_extent(address, self.address, self.length)
-        table.set_word(address, "access", self.access)
+        table.i32[((address - table.base) >> 2) + _ACCESS] = self.access
 
     def __len__(self) -> int:
         return self.length

@@ -12,8 +12,9 @@ the garbage collector finds) waits in ``deferred``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.regs.layout import ENTRY, KIND_FREE, STATE
@@ -34,6 +35,17 @@ _POISON: Final = bytes(ENTRY.size)
 assert KIND_FREE == 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What the table needs to know of a class."""
+
+    kind: int
+    fill: Callable[[Any, HandleTable, int], None] | None
+    """``fill_entry(table, address)`` publishes the object's fields in its new entry."""
+    leave: Callable[[Any, HandleTable], None] | None
+    """``leave_entry(table)`` tells the object that its entry was freed."""
+
+
 class HandleTable:
     """The handles of one context.
 
@@ -42,8 +54,8 @@ class HandleTable:
     """
 
     __slots__ = (
-        "_addresses", "_bytes", "_free", "_memory", "_objects", "base", "capacity", "deferred", "i32", "i64",
-        "ref_types",
+        "_addresses", "_bytes", "_free", "_memory", "_objects", "_traits", "base", "capacity", "deferred", "i32",
+        "i64", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
@@ -57,6 +69,7 @@ class HandleTable:
         self._objects: list[object] = []
         self._addresses: dict[int, int] = {}
         self._free: list[int] = []
+        self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
 
     @property
@@ -75,6 +88,9 @@ class HandleTable:
     def wrap(self, obj: object) -> int:
         """A new reference to an object; 0 for None. The same object always has the same handle.
 
+        Its class may have ``fill_entry(table, address)``, which publishes fields in the new entry, and
+        ``leave_entry(table)``, called when the entry is freed.
+
         INVALID_ARGUMENT if its class is no ref type, RESOURCE_EXHAUSTED when the table is full.
         """
         if obj is None:
@@ -83,7 +99,7 @@ class HandleTable:
         if address is not None:
             self.i32[((address - self.base) >> 2) + _COUNT] += 1
             return address
-        kind = self.ref_types.id_of(obj)
+        traits = self._traits.get(type(obj)) or self._learn(obj)
         if self._free:
             number = self._free.pop()
             self._objects[number] = obj
@@ -94,18 +110,25 @@ class HandleTable:
             raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
         address = self.base + number * ENTRY.size
         word = number * (ENTRY.size // 4)
-        self.i32[word + _KIND] = kind
-        self.i32[word + _COUNT] = 1
-        self.i32[word + _NUMBER] = number
+        i32 = self.i32
+        i32[word + _KIND] = traits.kind
+        i32[word + _COUNT] = 1
+        i32[word + _NUMBER] = number
         self._addresses[id(obj)] = address
-        fill = getattr(obj, "fill_entry", None)
-        if fill is not None:
+        if traits.fill is not None:
             try:
-                fill(self, address)
+                traits.fill(obj, self, address)
             except BaseException:
                 self._free_entry(address)
                 raise
         return address
+
+    def _learn(self, obj: object) -> _Traits:
+        cls = type(obj)
+        kind = self.ref_types.id_of(obj)
+        traits = _Traits(kind, getattr(cls, "fill_entry", None), getattr(cls, "leave_entry", None))
+        self._traits[cls] = traits
+        return traits
 
     def retain(self, address: int) -> int:
         """Adds a reference and returns the handle."""
@@ -160,17 +183,16 @@ class HandleTable:
     def _free_entry(self, address: int) -> None:
         number = (address - self.base) >> 6
         obj = self._objects[number]
-        word = number * (ENTRY.size // 4)
-        if self.i32[word + _KIND] == KIND_FREE or self.i32[word + _COUNT] < 0:
+        if self._addresses.pop(id(obj), 0) != address:
             raise InternalError(f"reference of a freed object dropped (handle {number}): a counting error")
         # All zero is the poison: a stale handle has kind KIND_FREE and length 0, which every check refuses.
-        self._bytes[word * 4 : word * 4 + ENTRY.size] = _POISON
+        start = number * ENTRY.size
+        self._bytes[start : start + ENTRY.size] = _POISON
         self._objects[number] = None
-        del self._addresses[id(obj)]
         self._free.append(number)
-        forget = getattr(obj, "leave_entry", None)
-        if forget is not None:
-            forget(self)
+        leave = self._traits[type(obj)].leave
+        if leave is not None:
+            leave(obj, self)
 
     def set_extent(self, address: int, data: int, length: int) -> None:
         """Publishes the address and length of an object's data in its entry."""

@@ -75,7 +75,7 @@ class Machine:
     """
 
     __slots__ = (
-        "_memory", "_windows", "code", "code_address", "completion", "f32", "f64", "frame", "frames",
+        "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64", "frame", "frames",
         "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending", "refs",
         "resume_pc", "state", "state_address", "table",
     )  # fmt: skip
@@ -95,6 +95,8 @@ class Machine:
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
         self.frames[_REFS_END] = base + _REFS_AT
         self._windows: dict[tuple[int, int], Window] = {}
+        self._host: FunctionRecord | None = None
+        """What the host's frame was made for."""
         self.frame = 0
         """Word index of the current frame's record in ``frames``."""
         self.pc = 0
@@ -118,12 +120,12 @@ class Machine:
     # -- frames --------------------------------------------------------------------------------------
 
     def begin(self, function: FunctionRecord) -> None:
-        """Makes the host's frame, the outermost one, with zero registers."""
-        base = self._memory.address
-        self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
+        """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
+        if self._host is not function:
+            base = self._memory.address
+            self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
+            self._host = function
         self._select(0, function)
-        self.i32[: function.value_count] = function.zero_values
-        self.refs[: function.ref_count] = function.null_refs
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers behind the current one, which becomes current.
@@ -208,15 +210,15 @@ class Machine:
 
     def release_frames(self) -> None:
         """Drops every reference in the registers of every frame: the call is over."""
-        end = self.frames[self.frame + _REFS_END]
-        first, last = _REFS_AT >> 3, (end - self._memory.address) >> 3
-        refs = self._memory.i64[first:last]
-        handles = refs.tolist()
-        refs[:] = memoryview(bytes(8 * len(handles))).cast("q")
+        count = (self.frames[self.frame + _REFS_END] - self._memory.address - _REFS_AT) >> 3
         self.frame = 0
-        self.pending = None
-        self.completion = None
-        self.table.release_all(handles)
+        self.pending = self.completion = None
+        if count:
+            refs = self._memory.i64[_REFS_AT >> 3 : (_REFS_AT >> 3) + count]
+            handles = refs.tolist()
+            if any(handles):
+                refs[:] = memoryview(bytes(8 * count)).cast("q")
+                self.table.release_all(handles)
 
     def locations(self, pc: int) -> Iterator[tuple[FunctionRecord, int]]:
         """(function, word index in its code) of the instruction at ``pc`` and of each call that led to it,
