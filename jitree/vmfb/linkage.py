@@ -28,7 +28,15 @@ class Linkage:
         self.type_count = len(module.types)
         self.sites: list[PendingSite] = []
         self._strings: dict[bytes, int] = {}
+        self._registers: tuple[list[RegisterSlot], ...] = ([], [], [], [])
         self._tags: dict[tuple[int, tuple[int, ...] | None], tuple[int, ...]] = {}
+
+    def shared_registers(self, count: int) -> tuple[list[RegisterSlot], ...]:
+        """(tag, register) by tag and register, of the first ``count`` registers at least. Call sites keep
+        many of them: new ones each time would burden the garbage collector."""
+        for tag, registers in enumerate(self._registers):
+            registers += [(tag, register) for register in range(len(registers), count)]
+        return self._registers
 
     def string(self, data: bytes) -> int:
         """Index of a message in the string table."""

@@ -60,6 +60,7 @@ class FunctionWalk:
         """Byte offset of the current instruction."""
         self.leaving: tuple[list[int], list[Edge]] | None = None
         """Words and edges of the exit, once the block has it."""
+        self.shared = linkage.shared_registers(max(signature.value_limit, signature.ref_limit))
         self.limits = [0] * operand_classes.CLASS_COUNT
         """First operand value that is not plainly valid, by class; refs are looked at one by one."""
         self._set_limits()
@@ -249,15 +250,15 @@ class FunctionWalk:
         if len(entries) != len(tags):
             raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
         found: list[RegisterSlot] = []
-        value_count, ref_count = self.value_count, self.ref_count
+        shared, value_count, ref_count = self.shared, self.value_count, self.ref_count
         for entry, tag in zip(entries, tags, strict=True):
             if tag == TAG_REF_COPY:
                 if entry >= REF_BIT and entry & REF_MASK < ref_count:
                     moves = honours_move and entry & MOVE_BIT
-                    found.append((TAG_REF_MOVE if moves else TAG_REF_COPY, entry & REF_MASK))
+                    found.append(shared[TAG_REF_MOVE if moves else TAG_REF_COPY][entry & REF_MASK])
                     continue
             elif entry + tag < value_count and not entry & tag:  # the tag of a pair is 1, of a slot 0
-                found.append((tag, entry))
+                found.append(shared[tag][entry])
                 continue
             found.append(self.register(entry, tag, honours_move))
         return found

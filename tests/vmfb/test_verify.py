@@ -343,6 +343,12 @@ def test_registers_beyond_the_recorded_count_enlarge_the_frame() -> None:
     assert (function.value_count, function.ref_count) == (34, 33)
 
 
+def test_an_enlarged_frame_holds_for_what_follows() -> None:
+    text = "%i3 = not.i32 %i0\n%r3 = const.ref.zero\n[%r3] = call @x.plain [%i3, %i2]\nreturn"
+    program = decode(sample(text, value_count=3, ref_count=3))
+    assert program.sites[0].arguments == ((0, 3), (1, 2)) and program.sites[0].results == ((2, 3),)
+
+
 def test_a_conditional_break_as_compilers_write_it_is_refused() -> None:
     """They leave out the condition, so the bytes are misread."""
     assert status(sample(".bytes 79 60 08 00 00 00 00 00 79 5A 00 00 00", value_count=1, block_count=2)) in (
