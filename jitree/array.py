@@ -135,9 +135,11 @@ class Array(NDArrayOperatorsMixin):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        """A capsule over the array's memory. ``stream`` means nothing for host memory."""
         from jitree.dlpack import export
 
-        return export(self.to_host(), max_version=max_version, dl_device=dl_device, copy=copy)
+        options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return export(self.to_host(), **{name: value for name, value in options.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
         from jitree.dlpack import CPU_DEVICE

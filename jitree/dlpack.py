@@ -1,14 +1,13 @@
-"""DLPack capsules, including the element types that numpy itself does not exchange.
+"""DLPack exchange, including the element types that numpy itself does not exchange.
 
-https://dmlc.github.io/dlpack/latest/c_api.html: a capsule named ``dltensor`` holds a DLManagedTensor, one
-named ``dltensor_versioned`` the same with version and flags; whoever takes it over renames it to ``used_…``
-and calls the deleter when done.
+Numpy makes and takes the capsules, so that it owns whatever has to be freed; arrays of the other types
+travel as unsigned integers of the same width, and only the type in the capsule's tensor record is replaced.
+https://dmlc.github.io/dlpack/latest/c_api.html has the layout of the records.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any, Final
 
 import numpy as np
@@ -19,22 +18,17 @@ from jitree.errors import InvalidArgumentError
 CPU_DEVICE: Final = (1, 0)
 """(kDLCPU, 0)"""
 
-_VERSION: Final = (1, 1)
-_READ_ONLY: Final = 1
+_UNSIGNED: Final = 1
 _CODES: Final = {
-    # numpy or ml_dtypes name: (type code, bits)
-    "bfloat16": (4, 16),
-    "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8), "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8),
-    "float8_e8m0fnu": (14, 8),
-}  # fmt: skip
-"""Of dlpack.h 1.1; what numpy exchanges itself is left to it."""
+    "bfloat16": 4,
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+}
+"""Type codes of dlpack.h 1.1 by name in ml_dtypes."""
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-_BASIC_KINDS: Final = {0: "int", 1: "uint", 2: "float", 5: "complex"}
-_BOOL: Final = (6, 8)
-
-
-class _Device(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_int32), ("number", ctypes.c_int32))
 
 
 class _DataType(ctypes.Structure):
@@ -42,114 +36,54 @@ class _DataType(ctypes.Structure):
 
 
 class _Tensor(ctypes.Structure):
+    """DLTensor up to the data type, and the start of DLManagedTensor."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("device", _Device),
+        ("device_kind", ctypes.c_int32),
+        ("device_number", ctypes.c_int32),
         ("rank", ctypes.c_int32),
         ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
     )
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+class _VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned up to the data type."""
 
-
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
-
-
-class _ManagedVersioned(ctypes.Structure):
     _fields_ = (
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
         ("context", ctypes.c_void_p),
-        ("deleter", _Deleter),
+        ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
         ("tensor", _Tensor),
     )
 
 
-_LEGACY: Final = b"dltensor"
-_VERSIONED: Final = b"dltensor_versioned"
-_USED_LEGACY: Final = b"used_dltensor"
-_USED_VERSIONED: Final = b"used_dltensor_versioned"
-
-_api = ctypes.pythonapi
-_api.PyCapsule_New.restype = ctypes.py_object
-_api.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
-
-_exported: dict[int, tuple[object, ...]] = {}
-"""What exported tensors need, by the address of their record, until the consumer's deleter call."""
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def _forget(address: int) -> None:
-    _exported.pop(address, None)
+def _data_type(capsule: Any) -> Any:
+    """The type in a capsule's tensor, to be read or replaced; None if it is no capsule of DLPack."""
+    if _is_valid(capsule, b"dltensor"):
+        return _Tensor.from_address(_pointer(capsule, b"dltensor")).dtype
+    if _is_valid(capsule, b"dltensor_versioned"):
+        return _VersionedTensor.from_address(_pointer(capsule, b"dltensor_versioned")).tensor.dtype
+    return None
 
 
-_release = _Deleter(_forget)
-
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api)
-)
-
-
-def _forget_untaken(capsule: int) -> None:
-    """A capsule that nobody took over still owns its tensor."""
-    for name in (_LEGACY, _VERSIONED):
-        if _is_valid(capsule, name):
-            _forget(_pointer(capsule, name))
-
-
-_destroy_capsule = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget_untaken)
-
-
-def export(
-    array: npt.NDArray[Any],
-    *,
-    max_version: tuple[int, int] | None,
-    dl_device: tuple[int, int] | None,
-    copy: bool | None,
-) -> Any:
-    """A capsule over an array's memory, as ``__dlpack__`` returns it. BufferError for what cannot be had."""
-    if dl_device is not None and dl_device != CPU_DEVICE:
-        raise BufferError(f"the array is in host memory; DLPack device {dl_device} cannot see it")
-    if copy:
-        array = array.copy()
+def export(array: npt.NDArray[Any], **options: Any) -> Any:
+    """A capsule over an array's memory; ``options`` as of ``__dlpack__``. BufferError when numpy cannot."""
     code = _CODES.get(array.dtype.name)
     if code is None:
-        return array.__dlpack__()
-    versioned = max_version is not None and max_version[0] >= _VERSION[0]
-    if not versioned and not array.flags.writeable:
-        raise BufferError("a read-only array needs a consumer that knows DLPack 1.0")
-    record: Any = _ManagedVersioned() if versioned else _Managed()
-    if versioned:
-        record.major, record.minor = _VERSION
-        record.flags = 0 if array.flags.writeable else _READ_ONLY
-    return _capsule(array, code, record, _VERSIONED if versioned else _LEGACY)
-
-
-def _capsule(array: npt.NDArray[Any], code: tuple[int, int], record: Any, name: bytes) -> Any:
-    extents = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    steps = (ctypes.c_int64 * max(1, array.ndim))(*(step // array.itemsize for step in array.strides))
-    tensor = record.tensor
-    tensor.data = array.ctypes.data
-    tensor.device = _Device(*CPU_DEVICE)
-    tensor.rank = array.ndim
-    tensor.dtype = _DataType(*code, 1)
-    tensor.shape = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
-    tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
-    record.deleter = _release
-    address = ctypes.addressof(record)
-    _exported[address] = (record, extents, steps, array)
-    destructor = ctypes.cast(_destroy_capsule, ctypes.c_void_p)
-    return _api.PyCapsule_New(address, name, destructor)
+        return array.__dlpack__(**options)
+    capsule = array.view(f"u{array.dtype.itemsize}").__dlpack__(**options)
+    _data_type(capsule).code = code
+    return capsule
 
 
 def is_importable(value: object) -> bool:
@@ -158,62 +92,38 @@ def is_importable(value: object) -> bool:
     return device is not None and device()[0] == CPU_DEVICE[0]
 
 
+class _Exchange:
+    """A producer whose capsules numpy understands."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self.name: str | None = None
+        """Of the type that was replaced."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self._producer.__dlpack__(**options)
+        dtype = _data_type(capsule)
+        if dtype is not None and dtype.code in _NAMES and dtype.lanes == 1:
+            self.name = _NAMES[dtype.code]
+            dtype.code = _UNSIGNED
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self._producer.__dlpack_device__()
+        return device
+
+
 def import_array(value: Any) -> npt.NDArray[Any]:
-    """A numpy array over the memory of a DLPack producer. INVALID_ARGUMENT for element types nobody has."""
+    """A numpy array over the memory of a DLPack producer. INVALID_ARGUMENT for types that no array has."""
+    exchange = _Exchange(value)
     try:
-        return np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError):  # bfloat16 and float8, which numpy does not take
-        return _import_capsule(value.__dlpack__())
+        array = np.from_dlpack(exchange)
+    except (BufferError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"an array of type {type(value).__name__} cannot be taken: {error}"
+        ) from error
+    if exchange.name is None:
+        return array
+    import ml_dtypes
 
-
-class _Owner:
-    """Calls the producer's deleter when the last array over its memory is gone."""
-
-    def __init__(self, record: Any) -> None:
-        self._record = record
-
-    def __del__(self) -> None:
-        if self._record.deleter:
-            self._record.deleter(ctypes.addressof(self._record))
-
-
-def _import_capsule(capsule: Any) -> npt.NDArray[Any]:
-    versioned = bool(_api.PyCapsule_IsValid(capsule, _VERSIONED))
-    kind: Any = _ManagedVersioned if versioned else _Managed
-    address = _api.PyCapsule_GetPointer(capsule, _VERSIONED if versioned else _LEGACY)
-    record = kind.from_address(address)
-    dtype = _dtype(record.tensor.dtype)
-    _api.PyCapsule_SetName(capsule, _USED_VERSIONED if versioned else _USED_LEGACY)
-    owner = _Owner(record)
-    tensor = record.tensor
-    shape = tuple(tensor.shape[axis] for axis in range(tensor.rank))
-    if math.prod(shape) == 0:
-        return np.empty(shape, dtype)
-    if not tensor.strides:
-        strides = np.empty(shape, np.int8).strides
-    else:
-        strides = tuple(tensor.strides[axis] for axis in range(tensor.rank))
-    extent = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-    memory = (ctypes.c_uint8 * (extent * dtype.itemsize)).from_address(tensor.data + tensor.byte_offset)
-    memory._jitree_owner = owner
-    flat = np.frombuffer(memory, np.uint8).view(dtype)
-    steps = tuple(step * dtype.itemsize for step in strides)
-    return np.lib.stride_tricks.as_strided(flat, shape, steps)
-
-
-def _dtype(described: Any) -> np.dtype[Any]:
-    code, bits = described.code, described.bits
-    if described.lanes == 1:
-        name = _NAMES.get((code, bits))
-        if name is not None:
-            import ml_dtypes
-
-            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-            return dtype
-        if (code, bits) == _BOOL:
-            return np.dtype(np.bool_)
-        if code in _BASIC_KINDS:
-            return np.dtype(f"{_BASIC_KINDS[code]}{bits}")
-    raise InvalidArgumentError(
-        f"no array can hold a DLPack tensor of type code {code}, {bits} bits and {described.lanes} lanes"
-    )
+    return array.view(getattr(ml_dtypes, exchange.name))

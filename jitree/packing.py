@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from jitree.array import Array
 from jitree.declaration import Parameter, Signature, TensorType
+from jitree.elements import is_float
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
@@ -26,14 +27,13 @@ from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_e
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.transfers import native_row
-from jitree.types import ENCODING_DENSE, ElementType, format_shaped_type
+from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, format_shaped_type
 from jitree.vmfb.cconv import Item
 
 ViewOf = Callable[[Array], BufferView]
 ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
 
 _F32_MAX: Final = float(np.finfo(np.float32).max)
-_F32_EXACT: Final = 1 << 24
 _F64_EXACT: Final = 1 << 53
 _SCALAR_BITS: Final = {"i": 32, "I": 64}
 _NUMBERS: Final = (int, float, complex, np.generic)
@@ -76,6 +76,9 @@ def packers(signature: Signature, items: Sequence[Item], transfer: ArrayTransfer
 
 def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer) -> Packer:
     if item in ("i", "I"):
+        narrow = narrow_float(parameter.type)
+        if narrow is not None:
+            return FloatBitsPacker(parameter, narrow)
         return IntegerPacker(parameter, _SCALAR_BITS[str(item)])
     if item == "f":
         return SinglePacker(parameter)
@@ -180,27 +183,46 @@ class DoublePacker:
 
 
 class SinglePacker(DoublePacker):
-    """An f32. Floats are rounded, but not to infinity; integers must be exact."""
+    """An f32, or a narrower float. Floats are rounded, but not to infinity; integers must be exact."""
 
-    __slots__ = ()
+    __slots__ = ("_dtype",)
+
+    def __init__(self, parameter: Parameter, dtype: npt.DTypeLike = np.float32) -> None:
+        super().__init__(parameter)
+        self._dtype: np.dtype[Any] = np.dtype(dtype)
 
     def pack(self, value: Any) -> float:
         if type(value) is float and -_F32_MAX <= value <= _F32_MAX:
             return value
+        return self._rounded(value)
+
+    def _rounded(self, value: object) -> float:
         number = self._float(value)
-        if not math.isfinite(number) or abs(number) <= _F32_EXACT:
+        if not math.isfinite(number):
             return number
-        rounded = _to_f32(number)
+        with np.errstate(over="ignore"):
+            rounded = float(np.array(number).astype(self._dtype))
         if not math.isfinite(rounded):
             raise refused(self._name, self._type, value, "; it is too large")
         if rounded != number and isinstance(_number(value), int | np.integer):
             raise refused(self._name, self._type, value, "; it has no such value")
-        return number
+        return rounded
 
 
-def _to_f32(number: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float32(number))
+class FloatBitsPacker(SinglePacker):
+    """A float below 32 bits, whose bits programs keep in a 32-bit integer."""
+
+    __slots__ = ()
+
+    def pack(self, value: Any) -> int:
+        bits = np.array(self._rounded(value)).astype(self._dtype).tobytes()
+        return int.from_bytes(bits, "little")
+
+
+def narrow_float(declared: str) -> np.dtype[Any] | None:
+    """The dtype of a declared float below 32 bits."""
+    row = BY_NAME.get(declared)
+    return row.dtype if row is not None and is_float(row) and row.bits < 32 else None
 
 
 # -- tensors -----------------------------------------------------------------------------------------
@@ -420,6 +442,13 @@ def unpackers(signature: Signature, results: str) -> tuple[Unpacker, ...]:
 def _number_unpacker(declared: str) -> Unpacker:
     if declared == "i1":
         return lambda value, device, fence: bool(value)
+    narrow = narrow_float(declared)
+    if narrow is not None:
+        size = narrow.itemsize
+        mask = (1 << 8 * size) - 1
+        return lambda value, device, fence: float(
+            np.frombuffer((value & mask).to_bytes(size, "little"), narrow)[0]
+        )
     if declared.startswith("ui") and declared[2:].isdecimal():
         mask = (1 << int(declared[2:])) - 1
         return lambda value, device, fence: value & mask

@@ -1,0 +1,16 @@
+"""Paths of the compiled programs that session tests run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent.parent / "data" / "programs"
+
+ARITHMETIC = PROGRAMS / "arithmetic.vmfb"
+ASYNCHRONOUS = PROGRAMS / "asynchronous.vmfb"
+ECHO = PROGRAMS / "echo.vmfb"
+LIBRARY = PROGRAMS / "library.vmfb"
+PROGRAM = PROGRAMS / "program.vmfb"
+REFERENCES = PROGRAMS / "references.vmfb"
+STATE = PROGRAMS / "state.vmfb"
+TORCH_STYLE = PROGRAMS / "torch_style.vmfb"

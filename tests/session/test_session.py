@@ -1,0 +1,476 @@
+"""Sessions: loading, calling, state, several modules and devices, errors, lifetime."""
+
+from __future__ import annotations
+
+import gc
+import io
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree import ContextFlags, Instance, NativeExport, NativeModule, Session
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+)
+from jitree.hal.driver import DriverRegistry
+from tests.assembler import Assembler
+from tests.session.programs import ARITHMETIC, ECHO, LIBRARY, PROGRAM, STATE
+
+X = np.arange(4, dtype=np.float32)
+
+
+# -- loading and calling -----------------------------------------------------------------------------
+
+
+def test_every_kind_of_source(plain_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = ARITHMETIC.read_bytes()
+    with ARITHMETIC.open("rb") as file:
+        sources: list[Any] = [
+            str(ARITHMETIC), ARITHMETIC, content, bytearray(content), memoryview(content), file,
+            io.BytesIO(content), "-", BytecodeModule.load(ARITHMETIC),
+        ]  # fmt: skip
+        for source in sources:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+            with Session(plain_session.device, tier="plain") as session:
+                assert np.array_equal(session.load(source).add(X, X), X + X)
+
+
+def test_ways_to_call(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    prepared = session.prepare("arithmetic.add")
+    for call in (
+        module.add, module["add"], module["arithmetic.add"], session["arithmetic.add"],
+        session.lookup("arithmetic.add"), prepared, lambda a, b: session.call("arithmetic.add", a, b),
+    ):  # fmt: skip
+        assert np.array_equal(call(X, X), X + X)
+    assert module.add is module.add
+    prepared.push(X)
+    prepared.push(X)
+    prepared.invoke()
+    assert np.array_equal(prepared.pop(), X + X)
+    with pytest.raises(IndexError):
+        prepared.pop()
+    prepared.reset()
+    assert prepared.inputs == []
+    multiple = session.prepare("arithmetic.sums")
+    multiple.inputs = [np.arange(4), 2]
+    multiple.invoke()
+    assert [type(item) for item in multiple.outputs] == [jitree.Array, int, float]
+
+
+def test_call_direct_converts_nothing(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    view = session.to_device(X).view
+    (result,) = session.call_direct("arithmetic.add", view, view)
+    assert result.shape == (4,) and result is not view
+    assert session.call_direct(module.nothing) == []
+    assert session.call_direct(module.numbers.vm_function, 1, 2, 3.0, 4.0, 5, 6) == [1, 2, 3.0, 4.0, 5, 6]
+    with pytest.raises(InvalidArgumentError, match="expected 2 arguments but passed 1"):
+        session.call_direct("arithmetic.add", view)
+    with pytest.raises(StatusError, match=r"input1|ref is null"):
+        session.call_direct("arithmetic.add", view, None)
+
+
+def test_what_a_module_says_about_itself(plain_session: Session) -> None:
+    module = plain_session.load(ARITHMETIC)
+    assert module.name == "arithmetic" and "add" in module and "__init" not in module
+    assert list(module)[:2] == ["add", "add_named"] and len(module) == len(module.names) == 10
+    assert set(dir(module)) > {"add", "names"}
+    function = module.add_named
+    assert (function.name, function.full_name, function.cconv) == (
+        "add_named",
+        "arithmetic.add_named",
+        "0rr_r",
+    )
+    assert [str(item) for item in function.arguments] == ["left: tensor<2x3xi32>", "right: tensor<2x3xi32>"]
+    assert [str(item) for item in function.results] == ["sum: tensor<2x3xi32>"]
+    assert function.reflection["author"] == "somebody"
+    assert [(item.name, item.minimum_version) for item in module.dependencies] == [("hal", 7)]
+    assert module.signatures["nothing"].arguments == ()
+    assert repr(function) == f"<jitree.Function arithmetic.add_named: {function.declaration}>"
+    assert "sync func @nothing() -> ()" in repr(module)
+    assert plain_session.modules == {"arithmetic": module}
+    assert repr(plain_session) == "<jitree.Session on local-sync://; modules: arithmetic>"
+    assert {"tier", "device", "instance"} <= set(dir(plain_session)) and plain_session.tier == "plain"
+
+
+def test_unknown_functions(plain_session: Session) -> None:
+    module = plain_session.load(ARITHMETIC)
+    with pytest.raises(
+        AttributeError, match=r"no attribute or function 'subtract'; it exports add, add_named"
+    ):
+        _ = module.subtract
+    for find in (lambda: module["subtract"], lambda: plain_session.lookup("arithmetic.subtract")):
+        with pytest.raises(
+            NotFoundError, match=r"no function 'subtract' exported by module 'arithmetic'.*'?add"
+        ):
+            find()
+    with pytest.raises(NotFoundError, match="no module 'nowhere' is registered"):
+        plain_session.call("nowhere.add")
+    with pytest.raises(StatusError):
+        plain_session.call("add")
+    assert not hasattr(module, "_private")
+
+
+# -- state -------------------------------------------------------------------------------------------
+
+
+def test_state_belongs_to_the_session(session: Session) -> None:
+    module = session.load(STATE)
+    assert [module.increment() for _ in range(3)] == [11, 12, 13]
+    assert np.asarray(module.accumulate(X)).tolist() == [0, 1, 2, 3]
+    assert np.asarray(module.accumulate(X)).tolist() == [0, 2, 4, 6]
+    with Session(session.device, tier="plain") as other:
+        assert other.load(STATE).increment() == 11
+    assert module.increment() == 14
+
+
+def test_control_flow_that_reads_tensors(session: Session) -> None:
+    value, count = session.load(STATE).double_until(np.float32(3), 1000)
+    assert (float(value), count) == (1536.0, 9)
+
+
+def test_a_failed_assertion(session: Session) -> None:
+    module = session.load(STATE)
+    with pytest.raises(FailedPreconditionError) as raised:
+        module.positive(-1)
+    assert raised.value.message == "value must be positive"
+    assert raised.value.contexts[-2:] == ["invoking function 'positive'", f"`{module.positive.declaration}`"]
+    assert raised.value.backtrace[0].startswith("state.positive+")
+    assert module.positive(5) == 5
+
+
+def test_traced_tensors(capfd: pytest.CaptureFixture[str]) -> None:
+    taken: list[Any] = []
+    for options in ({}, {"trace_sink": None}, {"trace_sink": lambda key, views: taken.append((key, views))}):
+        with Session("local-sync", tier="plain", **options) as session:  # type: ignore[arg-type]
+            session.load(STATE).trace(np.ones((2, 2), np.float32))
+    assert capfd.readouterr().err == "=== doubled ===\n2x2xf32=[2 2][2 2]\n\n"
+    ((key, (view,)),) = taken
+    assert (key, view.shape) == ("doubled", (2, 2))
+
+
+def test_execution_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    with Session("local-sync", flags=ContextFlags.TRACE_EXECUTION) as session:
+        session.load(STATE).increment()
+    assert "[state.increment+" in capfd.readouterr().err
+
+
+# -- several modules and devices ---------------------------------------------------------------------
+
+
+def test_modules_that_import_each_other(session: Session) -> None:
+    library, program = session.load(LIBRARY, PROGRAM)
+    assert np.asarray(program.quadruple(X)).tolist() == [0, 4, 8, 12]
+    assert program.bump_twice(1) == 201 and library.bump(1) == 101
+
+
+def test_a_missing_dependency_leaves_the_session_usable(session: Session) -> None:
+    for sources in ((PROGRAM,), (ARITHMETIC, PROGRAM), (PROGRAM, LIBRARY)):
+        with pytest.raises(NotFoundError, match="library"):
+            session.load(*sources)
+        assert session.modules == {}
+    session.load(LIBRARY)
+    assert session.load(PROGRAM).bump_twice(0) == 200
+
+
+def test_two_modules_of_one_name(session: Session) -> None:
+    module = session.load(STATE)
+    for load in (lambda: session.load(STATE), lambda: session.load(LIBRARY, LIBRARY)):
+        with pytest.raises(AlreadyExistsError, match="registered already"):
+            load()
+    assert list(session.modules) == ["state"] and module.increment() == 11
+
+
+def test_an_initialiser_that_fails(plain_session: Session) -> None:
+    text = '%i0 = const.i32 9\nfail %i0, "not today"'
+    broken = Assembler("broken").function("__init", "0v_v", text)
+    with pytest.raises(FailedPreconditionError, match="not today"):
+        plain_session.load(STATE, broken.build())
+    assert plain_session.modules == {}
+    assert plain_session.load(STATE).increment() == 11
+
+
+class Doubler(NativeModule):
+    name = "native"
+
+    def exports(self) -> Iterable[NativeExport]:
+        return [NativeExport("double", "0i_i", lambda state, value: 2 * value)]
+
+
+def test_native_modules(session: Session) -> None:
+    native = session.append_module(Doubler())
+    assert native.double(21) == 42 and session["native.double"](4) == 8
+    program = Assembler("program").import_function("native.double", "0i_i")
+    program.function("f", "0i_i", "%i1 = call @native.double [%i0]\nreturn [%i1]")
+    assert session.load(program.build()).f(5) == 10
+    with pytest.raises(AlreadyExistsError):
+        session.append_module(Doubler())
+
+
+def test_builtin_modules_by_choice() -> None:
+    with (
+        Session("local-sync", builtin_modules=(), tier="plain") as session,
+        pytest.raises(NotFoundError, match="hal"),
+    ):
+        session.load(ARITHMETIC)
+    with Session("local-sync", builtin_modules=["hal"], tier="plain") as session:
+        session.load(ARITHMETIC)
+    with pytest.raises(NotFoundError, match="no builtin module 'vulkan'; there are: "):
+        Session("local-sync", builtin_modules=["vulkan"])
+
+
+def test_devices_by_choice() -> None:
+    with Session(tier="plain") as session:
+        assert session.device.id == "local-task" and len(session.devices) == 1
+    with Session(["local-sync", "local-task://?threads=2"], tier="plain") as session:
+        assert [device.id for device in session.devices] == ["local-sync", "local-task"]
+        assert np.array_equal(session.load(ARITHMETIC).add(X, X), X + X)
+        assert session.device_allocator is session.device.device_allocator
+        assert session.host_allocator is session.device.host_allocator
+    with pytest.raises(NotFoundError, match="no driver 'vulkan' registered; there are: "):
+        Session("vulkan")
+    for bad in ([], [3], "://0", "local-sync?nonsense=1"):
+        with pytest.raises(InvalidArgumentError):
+            Session(bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="tier 'quick' is unknown"):
+        Session("local-sync", tier="quick")
+
+
+def test_a_device_of_the_caller_stays_open() -> None:
+    device = Instance.default().create_device("local-task")
+    for _ in range(2):
+        with Session(device, tier="plain") as session:
+            assert np.array_equal(session.load(ARITHMETIC).add(X, X), X + X)
+    device.close()
+    with pytest.raises(FailedPreconditionError), Session(device, tier="plain") as session:
+        session.load(ARITHMETIC).add(X, X)
+
+
+def test_no_device_at_all() -> None:
+    with pytest.raises(UnavailableError, match=r"local-task: NOT_FOUND.*cuda: NOT_FOUND"):
+        Instance(DriverRegistry()).create_session()
+
+
+def test_instances() -> None:
+    instance = Instance()
+    assert Instance.default() is Instance.default() is not instance
+    with instance.create_session("local-sync", tier="plain") as session:
+        assert session.instance is instance and session.context.ref_types is instance.ref_types
+        array = session.load(ARITHMETIC).add(X, X)
+        with instance.create_session("local-task", tier="plain") as other:
+            assert np.array_equal(other.load(ARITHMETIC).add(array, X), X * 3)
+    assert ("local-sync", "local execution on the calling thread") in instance.drivers()
+    assert instance.driver("local-sync").query_available_devices()
+    assert instance.create_default_device("null").id == "null"
+    assert instance.host_allocator.allocate(0x46, 3, 16).byte_length == 16
+
+
+def test_parameters_are_a_later_feature() -> None:
+    with pytest.raises(UnimplementedError, match="parameter archives"):
+        Session("local-sync", parameters=["scope=file.irpa"])
+    with Session("local-sync", parameters=[], tier="plain"):
+        pass
+
+
+# -- bad files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("no/such/file.vmfb", NotFoundError, "no such file: 'no/such/file.vmfb'"),
+        (".", InvalidArgumentError, "is a directory"),
+        (__file__, InvalidArgumentError, "FlatBuffer"),
+        (b"", InvalidArgumentError, "less than 16 bytes"),
+        (ARITHMETIC.read_bytes()[:2000], InvalidArgumentError, "out of bounds"),
+    ],
+    ids=["missing", "directory", "text", "empty", "truncated"],
+)
+def test_bad_files(session: Session, source: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        session.load(source)
+    assert "loading bytecode module at" in str(raised.value)
+    assert np.array_equal(session.load(ARITHMETIC).add(X, X), X + X)
+
+
+def test_nothing_to_load(plain_session: Session) -> None:
+    with pytest.raises(InvalidArgumentError, match="no module was given"):
+        plain_session.load()
+
+
+def test_inspection() -> None:
+    summary = jitree.inspect(ARITHMETIC)
+    assert (summary.name, summary.bytecode_version) == ("arithmetic", (17, 0))
+    assert list(summary.functions)[:2] == ["add", "add_named"] and "__init" not in summary.functions
+    assert summary.reflection["add_named"]["author"] == "somebody"
+    assert summary.dependencies[0].name == "hal" and summary.imports
+    assert str(summary).splitlines()[1].startswith("  needs hal >= 7; imports ")
+    assert summary.file_size == ARITHMETIC.stat().st_size
+    with pytest.raises(NotFoundError):
+        jitree.inspect("no/such/file.vmfb")
+
+
+# -- life --------------------------------------------------------------------------------------------
+
+
+def test_closing(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    function = module.add
+    result = function(X, X)
+    session.close()
+    session.close()
+    assert session.closed and np.asarray(result).tolist() == [0, 2, 4, 6]
+    for use in (
+        lambda: function(X, X), lambda: session.load(STATE), lambda: session.lookup("arithmetic.add"),
+        lambda: session.to_device(X), lambda: session.call("arithmetic.add", X, X), session.trim,
+        lambda: module["twice"],
+    ):  # fmt: skip
+        with pytest.raises(FailedPreconditionError, match="closed"):
+            use()
+    assert "closed" in repr(session)
+
+
+def test_a_function_keeps_its_session() -> None:
+    function = jitree.load(ARITHMETIC, device="local-task", tier="plain").add
+    gc.collect()
+    assert np.array_equal(function(X, X), X + X)
+    session = weakref.ref(function.session)
+    del function
+    gc.collect()
+    assert session() is None
+
+
+def test_what_load_cannot_load_leaves_nothing() -> None:
+    before = threading.active_count()
+    with pytest.raises(NotFoundError):
+        jitree.load("no/such/file.vmfb", device="local-task", tier="plain")
+    gc.collect()
+    assert threading.active_count() <= before
+
+
+def test_sessions_come_and_go() -> None:
+    """Handles, threads and memory of closed sessions are gone."""
+    threads = threading.active_count()
+    for _ in range(3):
+        with Session("local-task", tier="plain") as session:
+            module = session.load(STATE)
+            for _ in range(10):
+                module.accumulate(X)
+            live = session.context.table.live_count
+            for _ in range(50):
+                module.accumulate(X)
+            assert session.context.table.live_count == live
+            device = weakref.ref(session.device)
+    assert session.context.table.live_count == 0
+    del session, module
+    gc.collect()
+    assert device() is None
+    assert threading.active_count() == threads
+
+
+def test_memory_of_results_is_reused(plain_session: Session) -> None:
+    module = plain_session.load(ARITHMETIC)
+    values = np.ones(65536, np.float32)
+    for _ in range(5):
+        module.large(values)
+    statistics = plain_session.device_allocator.statistics
+    for _ in range(50):
+        module.large(values)
+    later = plain_session.device_allocator.statistics
+    assert later.device.live == statistics.device.live
+    assert later.device.peak <= statistics.device.peak + values.nbytes
+    plain_session.trim()
+
+
+def test_many_threads_on_one_session(session: Session) -> None:
+    module, state = session.load(ARITHMETIC), session.load(STATE)
+
+    def work(number: int) -> list[int]:
+        counts = []
+        for step in range(20):
+            value = np.full(4, number * 100 + step, np.float32)
+            assert np.array_equal(module.add(value, X), value + X)
+            counts.append(state.increment())
+        return counts
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = [count for counts in pool.map(work, range(8)) for count in counts]
+    assert sorted(counts) == list(range(11, 171))
+
+
+def test_two_sessions_on_one_device_in_two_threads() -> None:
+    device = Instance.default().create_device("local-task")
+
+    def work(number: int) -> None:
+        with Session(device, tier="plain") as session:
+            module = session.load(STATE)
+            for step in range(30):
+                assert np.array_equal(module.accumulate(X), X * (step + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    device.close()
+
+
+# -- environment -------------------------------------------------------------------------------------
+
+
+def run_python(code: str, **environment: str) -> str:
+    root = Path(jitree.__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_environment_variables_and_keyword_arguments(tmp_path: Path) -> None:
+    code = "import jitree; s = jitree.Session('local-sync'{}); print(s.tier)"
+    home = {"HOME": str(tmp_path)}
+    assert run_python(code.format(""), JITREE_TIER="plain", **home) == "plain"
+    assert run_python(code.format(", tier='plain'"), JITREE_TIER="fast", **home) == "plain"
+    directory = (
+        "import jitree; from jitree.dispatch.image.cache import directory\n"
+        "jitree.Session('local-sync', tier='plain'{}); print(directory())"
+    )
+    chosen = tmp_path / "chosen"
+    assert run_python(directory.format(""), JITREE_CACHE_DIR=str(chosen), **home) == str(chosen)
+    override = directory.format(f", cache_dir={str(tmp_path)!r}")
+    assert run_python(override, JITREE_CACHE_DIR=str(chosen), **home) == str(tmp_path)
+
+
+def test_importing_is_lazy() -> None:
+    code = "import sys, jitree; print(sorted(name for name in sys.modules if name.startswith('jitree')))"
+    assert run_python(code) == "['jitree', 'jitree.errors']"
+    assert set(jitree.__all__) <= set(dir(jitree))
+    for name in jitree.__all__:
+        assert getattr(jitree, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = jitree.nonsense
+
+
+def test_a_whole_program_in_a_fresh_process() -> None:
+    code = (
+        "import jitree, numpy as np\n"
+        f"module = jitree.load({str(ECHO)!r}, device='local-sync', tier='plain')\n"
+        "print(np.asarray(module.e1_f32([1, 2])).tolist())"
+    )
+    assert run_python(code) == "[1.0, 2.0]"
