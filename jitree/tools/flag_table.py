@@ -32,7 +32,7 @@ MODULE_FLAGS: Final = (
         "A compiled module (.vmfb); `-` reads standard input.\n"
         "Repeat it for several, dependencies first; the last one is the program.",
     ),
-    Flag("module_mode", _S, "preload", "How module files are read.", ("preload", "mmap")),
+    Flag("module_mode", _S, "mmap", "How module files are read.", ("preload", "mmap")),
     Flag("function", _S, "", "The exported function to call; may be left out when there is only one."),
     Flag(
         "tier",
