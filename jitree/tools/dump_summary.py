@@ -4,21 +4,14 @@ its functions look from Python."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from jitree.modules.releases import origin, releases
 from jitree.tools.dump_parameters import needed_parameters
 from jitree.tools.dump_stub import stub_lines
 from jitree.vmfb.module import RELEASES
-from jitree.vmfb.schema import Dependency, Module
-
-_HAL_RELEASES: Final[tuple[tuple[int, int, str], ...]] = (
-    (0, 2, "20240129.785 to 20240724.964"),
-    (3, 5, "20240828.999 to 3.3.0"),
-    (6, 6, "3.4.0 to 3.11.0"),
-    (7, 7, "3.12 to 3.13.0"),
-)
-"""(first, last minimum version of the hal module, IREE releases whose compilers demand it)."""
+from jitree.vmfb.schema import Module
 
 _FORMATS: Final = (
     "embedded-elf", "system-elf", "system-dylib", "system-dll", "system-wasm", "embedded-macho", "static",
@@ -35,9 +28,10 @@ def summary_lines(module: Module) -> Iterator[str]:
     yield f"Module:     {module.name}, version {module.version}"
     yield f"File:       {module.archive.name}, {len(module.archive.data)} bytes"
     yield f"Bytecode:   {major}.{minor} (IREE {RELEASES[major]})"
+    yield from _origin_lines(module)
     for dependency in module.dependencies:
         need = "" if dependency.required else ", optional"
-        yield f"Needs:      {dependency.name} >= {dependency.minimum_version}{_hal_release(dependency)}{need}"
+        yield f"Needs:      {dependency.name} >= {dependency.minimum_version}{need}"
     yield f"Targets:    {', '.join(executable_formats(module)) or 'none: no executables'}"
     yield from _parameter_lines(module)
     yield f"State:      {module.globals_size} bytes and {module.ref_global_count} refs of globals"
@@ -48,13 +42,21 @@ def summary_lines(module: Module) -> Iterator[str]:
     yield from stub_lines(module)
 
 
-def _hal_release(dependency: Dependency) -> str:
-    if dependency.name != "hal":
-        return ""
-    for first, last, releases in _HAL_RELEASES:
-        if first <= dependency.minimum_version <= last:
-            return f" (IREE {releases})"
-    return " (IREE after 3.13.0)"
+def _origin_lines(module: Module) -> Iterator[str]:
+    """Who can have compiled it, by the imports; the versions that modules state do not tell."""
+    found = origin(module)
+    if found.families:
+        yield f"HAL ABI:    {_span(found.families)}"
+    if found.releases:
+        yield f"Compiler:   IREE {_span(found.releases)}"
+    else:
+        yield f"Compiler:   none of IREE {_span([release.name for release in releases()])}"
+    for name in found.unknown:
+        yield f"Unknown:    {name}"
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 def executable_formats(module: Module) -> list[str]:

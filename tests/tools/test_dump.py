@@ -145,6 +145,7 @@ DECLARATION = (
 def summary_module() -> Assembler:
     module = Assembler("classifier", 15).dependency("hal", 5).dependency("extra", 1, optional=True)
     module.import_function("io_parameters.load", "0rIrrrIiirrr_r")
+    module.import_function("hal.executable.create", "0rrrr_r")
     module.rodata(b"embedded-elf-x86_64")
     module.rodata(b"\7ELF" * 2000, external=True)
     module.rodata(b"model")
@@ -165,10 +166,17 @@ def summary_module() -> Assembler:
 def test_summary(output: Dump, tmp_path: Path) -> None:
     text = output("--output=summary", write(tmp_path / "m.vmfb", summary_module()))
     assert "Bytecode:   15.0 (IREE 20240129.785 to 3.9.0)" in text
-    assert "Needs:      hal >= 5 (IREE 20240828.999 to 3.3.0)" in text
+    assert "HAL ABI:    0.5a to 0.5b\nCompiler:   IREE 20240828.999 to 3.3.0\n" in text
+    assert "Needs:      hal >= 5\n" in text
     assert "Needs:      extra >= 1, optional" in text
     assert "Targets:    embedded-elf-x86_64\n" in text
     assert "Parameters: scope 'model': w (48 bytes), bias (76 bytes)" in text
+
+
+def test_a_signature_of_no_release_is_named(output: Dump, tmp_path: Path) -> None:
+    module = summary_module().import_function("hal.buffer.length", "0ri_I")
+    text = output("--output=summary", write(tmp_path / "m.vmfb", module))
+    assert "Compiler:   none of IREE 20240129.785 to 3.13.0\nUnknown:    hal.buffer.length (0ri_I)\n" in text
 
 
 def test_the_stub_is_python(output: Dump, tmp_path: Path) -> None:
