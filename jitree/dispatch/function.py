@@ -15,6 +15,7 @@ import numpy as np
 
 from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, NativeTarget
+from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
@@ -94,10 +95,13 @@ class BytecodeFunction(Function):
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
         """Makes the host's frame and puts the arguments into it.
 
-        INVALID_ARGUMENT if number or kind of the arguments is wrong; the frame may hold references then.
+        INVALID_ARGUMENT if number or kind of the arguments is wrong (the frame may hold references then), or
+        if the machine is of another context.
         """
         if len(arguments) != self._argument_count:
             conversion.require_count(self.convention, arguments)
+        if machine.functions.get(self.host.address) is not self.host:
+            raise InvalidArgumentError(f"function '{self.full_name}' belongs to another context")
         machine.begin(self.host)
         machine.pc = 0
         try:

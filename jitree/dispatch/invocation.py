@@ -85,7 +85,7 @@ class Invoker:
     def repeat(
         self, call: RepeatedCall, arguments: Sequence[object], variations: Iterable[Sequence[int]]
     ) -> None:
-        """Makes one call after the other until one fails; each takes its values when the one before is done."""
+        """Makes one call after the other until one fails; each takes its values when it is its turn."""
         with self.lock:
             self._enter()
             self.functions[call.host.address] = call.host

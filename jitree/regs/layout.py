@@ -59,8 +59,8 @@ STATE: Final = Record(
 LEFT_EXIT: Final = 0
 """`host.exit` was reached: the results are in the host frame."""
 LEFT_ESCAPE: Final = 1
-"""The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it has
-happened; the plain tier's handler executes it and execution resumes behind it."""
+"""The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it
+has happened; the plain tier's handler executes it and execution resumes behind it."""
 
 FRAME: Final = Record(
     "frame",

@@ -262,6 +262,15 @@ def test_contexts_share_modules_but_not_globals(tier: str) -> None:
     contexts[1].close()
 
 
+def test_functions_belong_to_their_context(vm: Vm) -> None:
+    module = load(counter())
+    other = Vm("plain").add(module)
+    vm.add(module)
+    with pytest.raises(InvalidArgumentError, match="another context"):
+        vm.context.invoke(other.function("next"))
+    other.context.close()
+
+
 def test_fork(vm: Vm) -> None:
     log = Log()
     vm.add(log, counter(), speaker("s", 100))
