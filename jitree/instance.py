@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from jitree.errors import StatusError, UnavailableError
+from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import Driver, DriverRegistry
 from jitree.hal.heap import HeapAllocator
@@ -15,6 +15,8 @@ from jitree.modules.hal.references import register_hal_types
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
+    from jitree.dispatch.native_module import NativeModule
+    from jitree.executables import Plugin
     from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
     from jitree.session import Session
@@ -51,6 +53,28 @@ class Instance:
             self._loaders = default_loaders()
         return self._loaders
 
+    def loaders_with(
+        self,
+        tier: str | None = None,
+        plugins: Sequence[Plugin] = (),
+        modules: Sequence[NativeModule] = (),
+    ) -> tuple[ExecutableLoader, ...]:
+        """The loaders for devices of one session; see :func:`jitree.executables.create_loaders`.
+
+        INVALID_ARGUMENT for plugins or modules when the instance was given loaders of its own.
+        """
+        if tier is None and not plugins and not modules:
+            return self.loaders
+        if self._loaders is None or self._loaders is default_loaders():
+            from jitree.executables import create_loaders
+
+            return create_loaders(tier, plugins, modules)
+        if plugins or modules:
+            raise InvalidArgumentError(
+                "executable plugins and modules have to be given to the loaders that the instance was given"
+            )
+        return self._loaders
+
     def drivers(self) -> list[tuple[str, str]]:
         """(name, description) of each driver."""
         return self.driver_registry.enumerate()
@@ -59,24 +83,32 @@ class Instance:
         """NOT_FOUND for an unknown name, UNAVAILABLE when the driver cannot start."""
         return self.driver_registry.driver(name)
 
-    def create_device(self, uri: str, parameters: Mapping[str, str] | None = None) -> Device:
+    def create_device(
+        self,
+        uri: str,
+        parameters: Mapping[str, str] | None = None,
+        loaders: Sequence[ExecutableLoader] | None = None,
+    ) -> Device:
         """A new device: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``.
 
-        ``parameters`` are defaults for those that the URI does not state. NOT_FOUND for an unknown driver or
-        device."""
-        return self.driver_registry.create_device(uri, self.loaders, parameters)
+        ``parameters`` are defaults for those that the URI does not state, ``loaders`` make its executables
+        (None = the instance's). NOT_FOUND for an unknown driver or device."""
+        chosen = self.loaders if loaders is None else tuple(loaders)
+        return self.driver_registry.create_device(uri, chosen, parameters)
 
-    def create_default_device(self, driver: str | None = None) -> Device:
+    def create_default_device(
+        self, driver: str | None = None, loaders: Sequence[ExecutableLoader] | None = None
+    ) -> Device:
         """The default device of a driver, or of the first driver that has one.
 
         UNAVAILABLE with all reasons when none has.
         """
         if driver is not None:
-            return self.create_device(driver)
+            return self.create_device(driver, loaders=loaders)
         reasons = []
         for name in DEFAULT_DEVICES:
             try:
-                return self.create_device(name)
+                return self.create_device(name, loaders=loaders)
             except StatusError as error:
                 reasons.append(f"{name}: {error}")
         raise UnavailableError(f"no device can be created; {'; '.join(reasons)}")
@@ -101,6 +133,6 @@ def _default() -> Instance:
 @cache
 def default_loaders() -> tuple[ExecutableLoader, ...]:
     """One of each loader for executables that run on this machine's processors."""
-    from jitree.loaders.embedded_elf import EmbeddedElfLoader
+    from jitree.executables import create_loaders
 
-    return (EmbeddedElfLoader(),)
+    return create_loaders()

@@ -21,6 +21,7 @@ from jitree.errors import (
     NotFoundError,
     UnimplementedError,
 )
+from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.instance import Instance
@@ -28,6 +29,7 @@ from jitree.module import Call, Function, Module, create_function
 from jitree.modules.hal import HalModule
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
+from jitree.modules.vmvx import VmvxModule
 from jitree.packing import as_array, describe
 from jitree.transfers import native_row, wrap_or_copy
 from jitree.vmfb.archive import Source
@@ -39,6 +41,7 @@ DeviceChoice = str | Device | Sequence[str | Device] | None
 
 BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {
     "hal": lambda session: HalModule(session.devices, trace_sink=session.trace_sink),
+    "vmvx": lambda session: VmvxModule(),
 }
 """Native modules that a session registers before any of the user's."""
 
@@ -61,6 +64,8 @@ class Session:
         parameters: Iterable[Any] = (),
         tier: str | None = None,
         flags: ContextFlags = ContextFlags.NONE,
+        executable_plugins: Iterable[Plugin] = (),
+        executable_modules: Iterable[NativeModule] = (),
         instance: Instance | None = None,
         builtin_modules: Iterable[str] | None = None,
         trace_sink: TraceSink | None = write_to_stderr,
@@ -72,6 +77,10 @@ class Session:
         for the first that can be created. Devices given as URIs are closed with the session.
         ``parameters``: archives, ``scope=path`` or ``path``.
         ``tier``: what runs bytecode: plain, fast or auto; None takes JITREE_TIER from the environment.
+        ``executable_plugins``: where executables find functions that they import: paths of plugin libraries
+        (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
+        address, or a pair of address and context). ``executable_modules``: native modules that VMVX
+        executables import beside ``vmvx``. Both are for devices that the session creates.
         ``builtin_modules``: names of native modules to register, None = all there are.
         ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
         ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
@@ -99,6 +108,9 @@ class Session:
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
         self.trace_sink: TraceSink | None = trace_sink
+        self._loaders = self._instance.loaders_with(
+            tier, tuple(executable_plugins), tuple(executable_modules)
+        )
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         self._closed = False
         try:
@@ -110,7 +122,7 @@ class Session:
 
     def _open_devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         if choice is None:
-            created = self._instance.create_default_device()
+            created = self._instance.create_default_device(loaders=self._loaders)
             self._owned.append(created)
             return (created,)
         if isinstance(choice, (str, Device)):
@@ -120,7 +132,7 @@ class Session:
             if isinstance(item, Device):
                 devices.append(item)
             elif isinstance(item, str):
-                created = self._instance.create_device(item)
+                created = self._instance.create_device(item, loaders=self._loaders)
                 self._owned.append(created)
                 devices.append(created)
             else:

@@ -79,6 +79,14 @@ class LocalExecutable(Executable, Protocol):
         """Bytes of memory a workgroup needs for itself."""
 
 
+@runtime_checkable
+class KeepsFailures(Protocol):
+    """An executable whose functions fail with errors of their own."""
+
+    def take_failure(self, result: int) -> BaseException | None:
+        """The error of the call that returned ``result``, given once; None if there is none."""
+
+
 class ExecutableLoader(abc.ABC):
     """Makes executables of the formats it knows; handed to devices by whoever creates them."""
 

@@ -13,7 +13,7 @@ from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import Environment, ImportProvider
 from jitree.loaders.executable import NativeExecutable
 from jitree.loaders.fatelf import select_slice
-from jitree.loaders.library import QUERY_SYMBOL, query_library
+from jitree.loaders.library import QUERY_SYMBOL, Memory, query_library
 
 _FORMAT_PREFIX: Final = "embedded-elf-"
 
@@ -47,11 +47,18 @@ class EmbeddedElfLoader(ExecutableLoader):
                     f"the embedded ELF library does not export {QUERY_SYMBOL}; it is not an IREE executable"
                 )
             image.check_code(query, "the query function")
-            environment = Environment(parameters.constants)
-            library = query_library(image, query, environment.address)
-            _check_constants(library.constant_count, len(parameters.constants))
-            environment.link(library.imports, self._providers)
-            return NativeExecutable(library, environment, image)
+            return link_library(image, query, parameters.constants, self._providers)
+
+
+def link_library(
+    image: Memory, query: int, constants: Sequence[int], providers: Sequence[ImportProvider]
+) -> NativeExecutable:
+    """The executable of a library that is in memory; ``query`` is the address of its query function."""
+    environment = Environment(constants)
+    library = query_library(image, query, environment.address)
+    _check_constants(library.constant_count, len(constants))
+    environment.link(library.imports, providers)
+    return NativeExecutable(library, environment, image)
 
 
 def _check_constants(declared: int, supplied: int) -> None:

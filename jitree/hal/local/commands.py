@@ -34,6 +34,16 @@ ENTRY_POINT: Final = Record(
 
 ENTRY_SEQUENTIAL: Final = 1
 """Workgroups of one dispatch must not run at the same time."""
+ENTRY_SPAN: Final = 2
+"""One call runs a span of the grid: for functions that pay for every call.
+
+``code`` finds the span behind the workgroup state: numbers of the first workgroup and of the one behind the
+last, x fastest. When it fails it leaves the id of the workgroup in the state; its executable is asked for the
+error (``hal.executable.KeepsFailures``).
+"""
+SPAN_FIRST: Final = 32
+SPAN_LAST: Final = 40
+"""Byte offsets of the i64 numbers from the start of the workgroup state."""
 
 COMMAND: Final = Record(
     "command",

@@ -6,6 +6,7 @@ import ctypes
 from typing import Any, Final
 
 from jitree.errors import InternalError
+from jitree.hal.executable import KeepsFailures
 from jitree.hal.local.commands import COMMAND, ENTRY_POINT, CommandList
 
 _OBJECT: Final = COMMAND.word("object")
@@ -14,10 +15,15 @@ _ENTRY: Final = COMMAND.offsets["entry"] // 8
 
 def function_failure(
     commands: CommandList, row: int, result: int, workgroup: tuple[int, int, int]
-) -> InternalError:
-    """INTERNAL naming executable, function, workgroup and what the function returned."""
+) -> BaseException:
+    """INTERNAL naming executable, function, workgroup and what the function returned; or the error that the
+    executable kept."""
     words = memoryview(commands.rows).cast("B").cast("i")
     executable: Any = commands.kept[words[row * COMMAND.size // 4 + _OBJECT]]
+    if isinstance(executable, KeepsFailures):
+        kept = executable.take_failure(result)
+        if kept is not None:
+            return kept
     entry = commands.rows[row * COMMAND.size // 8 + _ENTRY]
     ordinal = ctypes.c_int32.from_address(entry + ENTRY_POINT["ordinal"]).value
     name = executable.function_name(ordinal) or f"function {ordinal}"

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Callable
 from functools import cache
 from typing import Final
 
 from jitree.memory import Mapping, map_code
+
+DISPATCH_STATE: Final = struct.Struct("<IIHHIIHBBQQQ")
+"""Workgroup size, constant count, workgroup counts, concurrency, binding count; three table addresses."""
+WORKGROUP_STATE: Final = struct.Struct("<IIHHIQI")
+"""Workgroup id, reserved, processor, local memory and its size."""
 
 KernelCall = Callable[[int, int, int, int], int]
 """(function, environment, dispatch state, workgroup state) -> what the function returned; all addresses."""

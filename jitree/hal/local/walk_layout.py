@@ -118,7 +118,8 @@ def template_names() -> dict[str, int]:
         names[f"{prefix}.size"] = record.size
     for constants, keys in (
         (vars(commands), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
-                         "ENTRY_SEQUENTIAL MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
+                         "ENTRY_SEQUENTIAL ENTRY_SPAN SPAN_FIRST SPAN_LAST "
+                         "MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
         (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK MASK_SIZE"),
     ):  # fmt: skip
         names |= {key: constants[key] for key in keys.split()}

@@ -14,24 +14,23 @@ import numpy as np
 
 from jitree.hal.local.commands import (
     ENTRY_POINT,
+    ENTRY_SPAN,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
     KIND_UPDATE,
+    SPAN_FIRST,
     CommandList,
     check_workgroups,
 )
 from jitree.hal.local.failure import function_failure
-from jitree.hal.local.kernel_call import kernel_call
+from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE, kernel_call
 from jitree.regs.memory import address_of, zeroed
 
-_DISPATCH_STATE: Final = struct.Struct("<IIHHIIHBBQQQ")
-"""Workgroup size, constant count, workgroup counts, concurrency, binding count; three table addresses."""
-_WORKGROUP_STATE: Final = struct.Struct("<IIHHIQI")
-"""Workgroup id, reserved, processor, local memory and its size."""
 _ENTRY: Final = struct.Struct("<3q6i")
-assert _DISPATCH_STATE.size == 48 and _ENTRY.size == ENTRY_POINT.size
+_SPAN: Final = struct.Struct("<qq")
+assert DISPATCH_STATE.size == 48 and _ENTRY.size == ENTRY_POINT.size
 _STATE_SIZE: Final = 64
 _COUNTS: Final = struct.Struct("<III")
 
@@ -73,21 +72,30 @@ class PythonWalker:
     def _dispatch(self, number: int, row: tuple[int, ...], counts: tuple[int, int, int]) -> None:
         _, operand, operand_count, constant, constant_count = row[:5]
         entry = ctypes.string_at(row[8], _ENTRY.size)
-        code, environment, _, local_memory, *_ = _ENTRY.unpack(entry)
+        code, environment, _, local_memory, flags, *_ = _ENTRY.unpack(entry)
         x_count, y_count, z_count = counts
         dispatch_at, workgroup_at = self._memory_at, self._memory_at + _STATE_SIZE
         local_at = workgroup_at + _STATE_SIZE if local_memory else 0
         state = memoryview(self._memory.data)
         constants_at = self._commands.constants.buffer_info()[0] + 4 * constant
-        _DISPATCH_STATE.pack_into(
+        DISPATCH_STATE.pack_into(
             state, 0, 1, 1, 1, constant_count, x_count, y_count, z_count, 1, operand_count, constants_at,
             self._addresses_at + 8 * operand, self._lengths_at + 8 * operand,
         )  # fmt: skip
         call = kernel_call()
+        total = x_count * y_count * z_count
+        if flags & ENTRY_SPAN and total:
+            WORKGROUP_STATE.pack_into(state, _STATE_SIZE, 0, 0, 0, 0, 0, local_at, local_memory)
+            _SPAN.pack_into(state, _STATE_SIZE + SPAN_FIRST, 0, total)
+            result = call(code, environment, dispatch_at, workgroup_at)
+            if result:
+                x, y, z, *_ = WORKGROUP_STATE.unpack_from(state, _STATE_SIZE)
+                raise function_failure(self._commands, number, result, (x, y, z))
+            return
         for z in range(z_count):
             for y in range(y_count):
                 for x in range(x_count):
-                    _WORKGROUP_STATE.pack_into(state, _STATE_SIZE, x, y, z, 0, 0, local_at, local_memory)
+                    WORKGROUP_STATE.pack_into(state, _STATE_SIZE, x, y, z, 0, 0, local_at, local_memory)
                     result = call(code, environment, dispatch_at, workgroup_at)
                     if result:
                         raise function_failure(self._commands, number, result, (x, y, z))

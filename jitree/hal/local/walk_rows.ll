@@ -145,7 +145,7 @@ done:
 define internal void @run_workgroups(ptr %job, ptr %row, ptr %share, i64 %worker, i64 %first, i64 %last) {
 start:
   %dispatch = alloca [48 x i8], align 64
-  %group = alloca [32 x i8], align 64
+  %group = alloca [48 x i8], align 64
   %entry.at = getelementptr i8, ptr %row, i64 $command.entry
   %entry = load ptr, ptr %entry.at
   %code.at = getelementptr i8, ptr %entry, i64 $entry.code
@@ -229,6 +229,30 @@ start:
   store i64 0, ptr %state.local_size
   store i32 %local_size, ptr %state.local_size
 
+  %flags.at = getelementptr i8, ptr %entry, i64 $entry.flags
+  %flags = load i32, ptr %flags.at
+  %span_bit = and i32 %flags, $ENTRY_SPAN
+  %one_call = icmp ne i32 %span_bit, 0
+  br i1 %one_call, label %span, label %single
+span:
+  %span.first = getelementptr i8, ptr %group, i64 $SPAN_FIRST
+  store i64 %first, ptr %span.first
+  %span.last = getelementptr i8, ptr %group, i64 $SPAN_LAST
+  store i64 %last, ptr %span.last
+  store i32 0, ptr %group
+  store i32 0, ptr %group.y
+  store i16 0, ptr %group.z
+  %span.result = call i32 %code(ptr %environment, ptr %dispatch, ptr %group)
+  %span.bad = icmp ne i32 %span.result, 0
+  br i1 %span.bad, label %span.failed, label %done
+span.failed:
+  %failed.x = load i32, ptr %group
+  %failed.y = load i32, ptr %group.y
+  %failed.z16 = load i16, ptr %group.z
+  %failed.z = zext i16 %failed.z16 to i32
+  call void @fail(ptr %job, ptr %row, i64 $FAILED_FUNCTION, i32 %span.result, i32 %failed.x, i32 %failed.y, i32 %failed.z)
+  ret void
+single:
   %at_start = icmp eq i64 %first, 0
   br i1 %at_start, label %loop, label %seek
 seek:
@@ -243,10 +267,10 @@ seek:
   %z.seek = trunc i64 %z.seek64 to i32
   br label %loop
 loop:
-  %number = phi i64 [ %first, %start ], [ %first, %seek ], [ %number.next, %advance ]
-  %x = phi i32 [ 0, %start ], [ %x.seek, %seek ], [ %x.next, %advance ]
-  %y = phi i32 [ 0, %start ], [ %y.seek, %seek ], [ %y.next, %advance ]
-  %z = phi i32 [ 0, %start ], [ %z.seek, %seek ], [ %z.next, %advance ]
+  %number = phi i64 [ %first, %single ], [ %first, %seek ], [ %number.next, %advance ]
+  %x = phi i32 [ 0, %single ], [ %x.seek, %seek ], [ %x.next, %advance ]
+  %y = phi i32 [ 0, %single ], [ %y.seek, %seek ], [ %y.next, %advance ]
+  %z = phi i32 [ 0, %single ], [ %z.seek, %seek ], [ %z.next, %advance ]
   %z16 = trunc i32 %z to i16
   store i32 %x, ptr %group
   store i32 %y, ptr %group.y

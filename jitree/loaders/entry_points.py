@@ -1,0 +1,107 @@
+"""Functions of an executable as the local drivers call them: ENTRY_POINT records with names."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
+from jitree.hal.executable import LocalExecutable
+from jitree.hal.local.commands import ENTRY_POINT
+
+_ENTRY: Final = struct.Struct("<3q6i")
+assert _ENTRY.size == ENTRY_POINT.size
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """A function. Counts are None when the executable does not state them."""
+
+    name: str | None
+    code: int
+    """Address."""
+    environment: int
+    """Address that every call gets."""
+    local_memory: int
+    """Bytes that each workgroup in flight needs for itself."""
+    constant_count: int | None
+    binding_count: int | None
+    flags: int
+    """ENTRY_*"""
+
+
+class TabledExecutable(LocalExecutable):
+    """An executable whose functions are known when it is loaded.
+
+    Whoever keeps the address of an entry point, an environment or a function keeps the executable.
+    """
+
+    def __init__(self, name: str, entries: Sequence[EntryPoint]) -> None:
+        self._name = name
+        self._entry_points = tuple(entries)
+        self._ordinals = {e.name: i for i, e in enumerate(entries) if e.name is not None}
+        self._entries = array("q")
+        for ordinal, entry in enumerate(entries):
+            self._entries.frombytes(_ENTRY.pack(
+                entry.code, entry.environment, 0, entry.local_memory, entry.flags,
+                _UNKNOWN if entry.constant_count is None else entry.constant_count,
+                _UNKNOWN if entry.binding_count is None else entry.binding_count, ordinal, 0,
+            ))  # fmt: skip
+        self._first_entry: int = self._entries.buffer_info()[0]
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def function_count(self) -> int:
+        return len(self._entry_points)
+
+    def function_name(self, ordinal: int) -> str:
+        """The symbol name, ``""`` when the executable has no names."""
+        return self._entry_points[ordinal].name or ""
+
+    def function_label(self, ordinal: int) -> str:
+        """A name for messages: the function's, or ``executable[ordinal]``."""
+        return self._entry_points[ordinal].name or f"{self._name}[{ordinal}]"
+
+    def lookup(self, name: str) -> int:
+        """The ordinal of a function. NOT_FOUND when there is none, UNAVAILABLE when there are no names."""
+        ordinal = self._ordinals.get(name)
+        if ordinal is not None:
+            return ordinal
+        if self._entry_points and not self._ordinals:
+            raise UnavailableError(
+                f"executable '{self.name}' was compiled without function names, so '{name}' cannot be looked "
+                "up; compile with --iree-llvmcpu-debug-symbols=true"
+            )
+        raise NotFoundError(
+            f"executable '{self.name}' has no function '{name}'; it has {', '.join(self._ordinals) or 'none'}"
+        )
+
+    def constant_count(self, ordinal: int) -> int | None:
+        """32-bit words that the function takes; None when the executable does not say."""
+        return self._entry_points[ordinal].constant_count
+
+    def binding_count(self, ordinal: int) -> int | None:
+        """Bindings that the function takes; None when the executable does not say."""
+        return self._entry_points[ordinal].binding_count
+
+    def function_address(self, ordinal: int) -> int:
+        return self._entry_points[ordinal].code
+
+    def local_memory(self, ordinal: int) -> int:
+        """Bytes of memory that each workgroup in flight needs for itself."""
+        return self._entry_points[ordinal].local_memory
+
+    def entry_point(self, ordinal: int) -> int:
+        """Address of the function's ENTRY_POINT record. OUT_OF_RANGE for a function that does not exist."""
+        if not 0 <= ordinal < len(self._entry_points):
+            raise OutOfRangeError(
+                f"executable '{self.name}' has {self.function_count} functions, but number {ordinal} was used"
+            )
+        return self._first_entry + ordinal * ENTRY_POINT.size

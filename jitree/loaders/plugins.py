@@ -1,0 +1,176 @@
+"""Where executables find functions that they import: plugin libraries, and functions of this process.
+
+A plugin library exports a query function; what that gives is a table of functions that load it, unload it and
+resolve symbols (interface 0.1).
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import os
+import struct
+from array import array
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from jitree.errors import (
+    FailedPreconditionError,
+    IncompatibleError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusCode,
+    UnavailableError,
+    error_context,
+    status_error,
+)
+from jitree.loaders.elf_format import host_architecture
+from jitree.loaders.elf_image import load_image
+from jitree.loaders.environment import ImportProvider
+from jitree.loaders.fatelf import select_slice
+from jitree.loaders.library import Memory
+from jitree.loaders.plugin_allocator import allocator_address
+from jitree.loaders.shared_object import SharedObject
+
+QUERY_SYMBOL: Final = "iree_hal_executable_plugin_query"
+VERSION: Final = 1
+EMBEDDED_PREFIX: Final = "embedded:"
+EMBEDDED_SUFFIX: Final = ".sos"
+
+_HEADER: Final = struct.Struct("<IxxxxQQII64x")
+"""Version, name, description, features, sanitizer, reserved."""
+_TABLE: Final = struct.Struct("<4Q")
+"""Header, load, unload, resolve."""
+_CODE_MASK: Final = 31
+"""Of a status, which is as wide as a pointer; the rest may refer to a message in the plugin's memory."""
+
+_QUERY: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
+_LOAD: Final = ctypes.CFUNCTYPE(
+    ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p
+)
+_UNLOAD: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_RESOLVE: Final = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Library(Memory, Protocol):
+    def symbol(self, name: str) -> int | None: ...
+
+
+class PluginLibrary(ImportProvider):
+    """A loaded plugin; unloaded when neither a loader nor an executable refers to it any more."""
+
+    def __init__(self, library: _Library) -> None:
+        """NOT_FOUND without query function, FAILED_PRECONDITION for another interface, UNAVAILABLE for
+        sanitizer builds, or the status that the plugin's load function returns."""
+        self._unload: Callable[[int], None] | None = None
+        self._library = library
+        query = library.symbol(QUERY_SYMBOL)
+        if query is None:
+            raise NotFoundError(f"the library does not export {QUERY_SYMBOL}; it is no executable plugin")
+        library.check_code(query, "the query function")
+        table = _QUERY(query)(VERSION, None)
+        if not table:
+            raise FailedPreconditionError(f"the executable plugin has no interface of version {VERSION}")
+        header, load, unload, resolve = _TABLE.unpack(
+            library.read(table, _TABLE.size, "the plugin's function table")
+        )
+        self.name = self._read_header(header)
+        for function in (load, unload, resolve):
+            library.check_code(function, "a function of the plugin")
+        self._resolve = _RESOLVE(resolve)
+        self._self = ctypes.c_void_p()
+        environment = array("Q", (0, allocator_address()))
+        status = _LOAD(load)(environment.buffer_info()[0], 0, None, ctypes.addressof(self._self))
+        if status:
+            raise status_error(status & _CODE_MASK, f"executable plugin '{self.name}' refused to load")
+        self._unload = _UNLOAD(unload)
+
+    def __del__(self) -> None:
+        if self._unload is not None:
+            self._unload(self._self.value or 0)
+
+    def resolve(self, symbol: str) -> tuple[int, int] | None:
+        """(function address, context), None if the plugin does not have it; else what it fails with."""
+        name = ctypes.create_string_buffer(symbol.encode())
+        names = array("Q", (ctypes.addressof(name),))
+        functions, contexts = array("Q", (0,)), array("Q", (0,))
+        parameters = array(
+            "Q", (1, names.buffer_info()[0], functions.buffer_info()[0], contexts.buffer_info()[0])
+        )
+        resolution = ctypes.c_uint32()
+        status = self._resolve(self._self.value, parameters.buffer_info()[0], ctypes.addressof(resolution))
+        code = status & _CODE_MASK
+        if code not in (0, StatusCode.NOT_FOUND):
+            raise status_error(code, f"executable plugin '{self.name}' failed to resolve '{symbol}'")
+        return (functions[0], contexts[0]) if not code and functions[0] else None
+
+    def _read_header(self, address: int) -> str:
+        version, name, _, _, sanitizer = _HEADER.unpack(
+            self._library.read(address, _HEADER.size, "the plugin's header")
+        )
+        if version != VERSION:
+            raise FailedPreconditionError(
+                f"the executable plugin's interface is version {version}; {VERSION} is expected"
+            )
+        if sanitizer:
+            raise UnavailableError(
+                "the executable plugin was compiled for a sanitizer that this process does not run; compile "
+                "without sanitizer"
+            )
+        return self._library.read_string(name, "the plugin's name") if name else ""
+
+
+class FunctionTable(ImportProvider):
+    """C functions of this process by name; kept as long as executables use them.
+
+    Each is an address, a pair of address and context, a ctypes function or a Numba ``cfunc``, of type
+    ``i32 (parameters, context, reserved)``.
+    """
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        """INVALID_ARGUMENT for what is not a C function."""
+        self._kept = dict(functions)
+        self._addresses = {name: _address(name, function) for name, function in self._kept.items()}
+
+    def resolve(self, symbol: str) -> tuple[int, int] | None:
+        return self._addresses.get(symbol)
+
+
+def _address(name: str, function: Any) -> tuple[int, int]:
+    if isinstance(function, tuple) and len(function) == 2 and isinstance(function[1], int):
+        return _address(name, function[0])[0], function[1]
+    if isinstance(function, _ctypes.CFuncPtr):
+        function = ctypes.cast(function, ctypes.c_void_p).value
+    elif not isinstance(function, int):
+        function = getattr(function, "address", None)  # Numba's
+    if not isinstance(function, int) or function <= 0:
+        raise InvalidArgumentError(
+            f"executable plugin: '{name}' is no C function; pass an address, a ctypes function or a Numba "
+            "cfunc"
+        )
+    return function, 0
+
+
+def open_plugin(plugin: str | os.PathLike[str] | Mapping[str, Any]) -> ImportProvider:
+    """A plugin library by path, or C functions by name.
+
+    A path with prefix ``embedded:`` or suffix ``.sos`` is an embedded ELF library.
+    """
+    if isinstance(plugin, Mapping):
+        return FunctionTable(plugin)
+    text = os.fspath(plugin)
+    with error_context(f"loading executable plugin '{text}'"):
+        path = Path(text.removeprefix(EMBEDDED_PREFIX))
+        if text.startswith(EMBEDDED_PREFIX) or text.endswith(EMBEDDED_SUFFIX):
+            return PluginLibrary(_open_embedded(path))
+        return PluginLibrary(SharedObject.from_path(path))
+
+
+def _open_embedded(path: Path) -> _Library:
+    architecture = host_architecture()
+    if architecture is None:
+        raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
+    if not path.is_file():
+        raise NotFoundError(f"no library at '{path}'")
+    return load_image(select_slice(memoryview(path.read_bytes()), architecture), architecture)

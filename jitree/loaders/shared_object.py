@@ -1,0 +1,184 @@
+"""Shared objects opened by the system's dynamic linker: from bytes in memory, or by path."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jitree.errors import FailedPreconditionError, NotFoundError
+from jitree.loaders import elf_format as elf
+from jitree.loaders.elf_format import Architecture
+
+PRESERVE_VARIABLE: Final = "IREE_PRESERVE_DYLIB_TEMP_FILES"
+"""``1`` keeps the temporary files of libraries, another value is the folder to keep them in."""
+_MFD_CLOEXEC: Final = 1
+_MFD_EXEC: Final = 16
+"""Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
+_HEADER_SIZE: Final = 64
+_MACHINE_AT: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    start: int
+    end: int
+    executable: bool
+
+
+class SharedObject:
+    """An opened library, closed when nothing refers to the object any more.
+
+    Reads only what the library's own file was mapped to (``Memory`` of :mod:`jitree.loaders.library`).
+    """
+
+    def __init__(self, path: str, keep: object = None) -> None:
+        """Opens a library and what it needs. FAILED_PRECONDITION with the linker's message if that fails.
+
+        ``keep`` is closed after the library.
+        """
+        _make_math_library_global()
+        status = os.stat(path)
+        try:
+            # All symbols are bound now: with lazy binding a missing one would end the process when called.
+            library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
+        self._library = library
+        self._keep = keep
+        self._ranges = _mapped_ranges(status.st_dev, status.st_ino)
+        weakref.finalize(self, _close, library._handle, keep).atexit = False
+
+    @staticmethod
+    def from_bytes(data: bytes | memoryview) -> SharedObject:
+        """Opens a library that lies in memory, by way of a memory file or a temporary one."""
+        preserve = os.environ.get(PRESERVE_VARIABLE, "")
+        if preserve:
+            return SharedObject(_preserved_file(data, None if preserve == "1" else preserve))
+        descriptor = _memory_file(data)
+        if descriptor is not None:
+            # The linker knows libraries by name: the descriptor, and with it the name, stays taken while the
+            # library is open. A second library under the same name would silently be the first.
+            keep = _Descriptor(descriptor)
+            return SharedObject(f"/proc/self/fd/{descriptor}", keep)
+        with tempfile.NamedTemporaryFile(prefix="jitree_", suffix=".so") as file:
+            file.write(data)
+            file.flush()
+            return SharedObject(file.name)
+
+    @staticmethod
+    def from_path(path: Path) -> SharedObject:
+        """Opens a library file. NOT_FOUND if there is none."""
+        if not path.is_file():
+            raise NotFoundError(f"no library at '{path}'")
+        return SharedObject(str(path.resolve()))
+
+    def symbol(self, name: str) -> int | None:
+        """The address of an exported function, None if there is none."""
+        try:
+            function = self._library[name]
+        except AttributeError:
+            return None
+        return ctypes.cast(function, ctypes.c_void_p).value
+
+    def read(self, address: int, size: int, what: str) -> memoryview:
+        self._range(address, size, what)
+        return memoryview(ctypes.string_at(address, size))
+
+    def read_string(self, address: int, what: str) -> str:
+        """Text up to its NUL, which must lie in the same mapping."""
+        available = self._range(address, 1, what).end - address
+        text, nul, _ = ctypes.string_at(address, available).partition(b"\0")
+        if not nul:
+            raise FailedPreconditionError(f"the library cannot be loaded: {what} at {address:#x} has no end")
+        return text.decode("utf-8", "replace")
+
+    def check_code(self, address: int, what: str) -> None:
+        """FAILED_PRECONDITION unless ``address`` is in executable memory of the library."""
+        if not self._range(address, 1, what).executable:
+            raise FailedPreconditionError(
+                f"the library cannot be loaded: {what} at {address:#x} is not in an executable segment"
+            )
+
+    def _range(self, address: int, size: int, what: str) -> _Range:
+        for mapped in self._ranges:
+            if mapped.start <= address and address + size <= mapped.end:
+                return mapped
+        raise FailedPreconditionError(
+            f"the library cannot be loaded: {what} ({size} bytes at {address:#x}) is outside its segments"
+        )
+
+
+def check_machine(data: memoryview, architecture: Architecture) -> None:
+    """FAILED_PRECONDITION unless the bytes are an ELF file for this machine; the linker says less."""
+    if len(data) < _HEADER_SIZE or bytes(data[:4]) != b"\x7fELF":
+        raise FailedPreconditionError(
+            f"the system library cannot be loaded: {len(data)} bytes that are not an ELF file"
+        )
+    machine = int.from_bytes(data[_MACHINE_AT : _MACHINE_AT + 2], "little")
+    if (machine, data[4]) != (architecture.machine, architecture.word_size.elf_class):
+        raise FailedPreconditionError(
+            f"the system library was compiled for {elf.machine_name(machine, data[4])}, but this machine is "
+            f"{architecture.name}; compile the program for {architecture.name}"
+        )
+
+
+class _Descriptor:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _close(handle: int, keep: object) -> None:
+    import _ctypes
+
+    _ctypes.dlclose(handle)
+    if isinstance(keep, _Descriptor):
+        os.close(keep.number)
+
+
+@cache
+def _make_math_library_global() -> ctypes.CDLL | None:
+    """Compiled libraries use functions of the C math library without saying that they need it."""
+    try:
+        return ctypes.CDLL("libm.so.6", mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+    except OSError:  # where it is part of the C library, which is global anyway
+        return None
+
+
+def _memory_file(data: bytes | memoryview) -> int | None:
+    """The descriptor of a file in memory; None where that is not allowed."""
+    for flags in (_MFD_CLOEXEC | _MFD_EXEC, _MFD_CLOEXEC):
+        try:
+            descriptor = os.memfd_create("jitree-executable", flags)
+        except (AttributeError, OSError):
+            continue
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        return descriptor
+    return None
+
+
+def _preserved_file(data: bytes | memoryview, folder: str | None) -> str:
+    with tempfile.NamedTemporaryFile(
+        prefix="iree_dylib_", suffix="_mem_.so", dir=folder, delete=False
+    ) as file:
+        file.write(data)
+    return file.name
+
+
+def _mapped_ranges(device: int, inode: int) -> tuple[_Range, ...]:
+    """Where a file is mapped in this process; neighbouring ranges of one kind as one."""
+    wanted = f"{os.major(device):02x}:{os.minor(device):02x}", str(inode)
+    ranges: list[_Range] = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, _, file_device, file_inode, *_ = line.split(maxsplit=5)
+        if (file_device, file_inode) != wanted or "r" not in rights:
+            continue
+        start, end = (int(part, 16) for part in place.split("-"))
+        ranges.append(_Range(start, end, "x" in rights))
+    return tuple(ranges)

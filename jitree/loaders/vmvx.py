@@ -1,0 +1,104 @@
+"""The loader of VMVX executables: bytecode modules inside a module, whose functions are kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native_module import NativeModule
+from jitree.errors import InvalidArgumentError, error_context
+from jitree.hal.executable import ExecutableLoader, ExecutableParameters, PipelineLayout
+from jitree.loaders.entry_points import EntryPoint
+from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT
+from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
+from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
+from jitree.vmfb.schema import Export, Function, Module
+
+FORMAT: Final = "vmvx-bytecode-fb"
+ENTRY_CONVENTION: Final = "0rrriiiiiiiii_v"
+"""Local memory, constants, list of bindings; x, y, z of workgroup id, workgroup size and workgroup count."""
+_INTERNAL_PREFIX: Final = "__"
+_MAXIMUM_LOCAL_MEMORY: Final = 1 << 30
+"""Bytes; what a corrupt attribute may ask for at most."""
+
+
+class VmvxLoader(ExecutableLoader):
+    """Loads ``vmvx-bytecode-fb`` and runs it on this package's VM, one VM context per thread."""
+
+    def __init__(self, modules: Sequence[NativeModule] = (), tier: str | None = None) -> None:
+        """``modules`` are what executables may import, ``vmvx`` among them; ``tier`` is what runs their
+        bytecode, None takes JITREE_TIER from the environment."""
+        self._modules = tuple(modules)
+        self._tier = tier
+
+    def query_support(self, format: str) -> bool:
+        return format == FORMAT
+
+    def try_load(self, parameters: ExecutableParameters) -> VmvxExecutable:
+        """Reads, verifies and links the module and runs its initialiser.
+
+        INVALID_ARGUMENT for a function of another signature and for constants that the module does not
+        take or lacks; else what a module of a program fails with.
+        """
+        with error_context(f"loading an executable of format '{parameters.format}'"):
+            # A copy: the archive that the executable lies in may be closed or written to.
+            executable = BytecodeModule.load(bytes(parameters.data), "executable")
+            rows = _entry_points(executable.module, parameters.layouts)
+            _check_constants(executable.module, len(parameters.constants))
+            names = [row.name or "" for row in rows]
+            create = partial(Worker, executable, self._modules, names, parameters.constants, self._tier)
+            return VmvxExecutable(executable.name, rows, Workers(create))
+
+
+def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:
+    exports = [export for export in module.exports if not export.name.startswith(_INTERNAL_PREFIX)]
+    if layouts and len(layouts) != len(exports):
+        raise InvalidArgumentError(
+            f"the executable exports {len(exports)} functions, but {len(layouts)} pipeline layouts were given"
+        )
+    return [
+        _entry_point(export, module.functions[export.ordinal], layouts[index] if layouts else None)
+        for index, export in enumerate(exports)
+    ]
+
+
+def _entry_point(export: Export, function: Function, layout: PipelineLayout | None) -> EntryPoint:
+    if function.cconv != ENTRY_CONVENTION:
+        raise InvalidArgumentError(
+            f"function '{export.name}' of the executable has signature '{function.cconv}'; kernels have "
+            f"'{ENTRY_CONVENTION}'"
+        )
+    constants = _count(export.name, function, "constant_count", MAXIMUM_COUNT)
+    bindings = _count(export.name, function, "binding_count", MAXIMUM_COUNT)
+    if layout is not None:
+        constants = layout.constant_count if constants is None else constants
+        bindings = len(layout.bindings) if bindings is None else bindings
+    local_memory = _count(export.name, function, "local_memory", _MAXIMUM_LOCAL_MEMORY) or 0
+    pages = -(-local_memory // LOCAL_MEMORY_PAGE)
+    return EntryPoint(export.name, 0, 0, pages * LOCAL_MEMORY_PAGE, constants, bindings, 0)
+
+
+def _count(name: str, function: Function, key: str, most: int) -> int | None:
+    text = function.attrs.get(key)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
+        raise InvalidArgumentError(
+            f"function '{name}' of the executable states {key} = '{text}'; expected 0 to {most}"
+        )
+    return int(text)
+
+
+def _check_constants(module: Module, supplied: int) -> None:
+    takes = module.export(SET_CONSTANTS) is not None
+    if takes and not supplied:
+        raise InvalidArgumentError(
+            f"the executable takes specialization constants ({SET_CONSTANTS}), but none were supplied"
+        )
+    if supplied and not takes:
+        raise InvalidArgumentError(
+            f"{supplied} specialization constants were supplied, but the executable takes none (it has no "
+            f"{SET_CONSTANTS})"
+        )

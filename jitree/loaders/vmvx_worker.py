@@ -1,0 +1,126 @@
+"""One thread's part in VMVX dispatches: a VM context of its own, where kernels run workgroup by workgroup."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context
+from jitree.dispatch.function import BytecodeFunction, RepeatedCall
+from jitree.dispatch.native_module import NativeModule
+from jitree.errors import error_context
+from jitree.hal.local.commands import SPAN_FIRST
+from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
+from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
+from jitree.regs.objects import VmBuffer, VmList
+from jitree.regs.ref_types import RefTypes
+
+SET_CONSTANTS: Final = "__set_constants"
+_SPAN: Final = struct.Struct("<qq")
+_WORKGROUP_ID: Final = (3, 4, 5)
+"""Arguments of an entry: local memory, constants, bindings; then x, y, z of workgroup id, size and count."""
+_SIGN: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Workgroups to run and what they all get, as the walkers pass it in memory."""
+
+    size: tuple[int, int, int]
+    count: tuple[int, int, int]
+    constants: VmBuffer
+    bindings: tuple[VmBuffer, ...]
+    local_memory: VmBuffer
+    first: int
+    last: int
+    """Numbers in the grid, x fastest; the last is the one behind."""
+
+
+def read_span(dispatch: int, workgroup: int) -> Span:
+    """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``)."""
+    (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
+     constants, addresses, lengths) = DISPATCH_STATE.unpack(
+        ctypes.string_at(dispatch, DISPATCH_STATE.size)
+    )  # fmt: skip
+    *_, local_memory, local_size = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
+    first, last = _SPAN.unpack(ctypes.string_at(workgroup + SPAN_FIRST, _SPAN.size))
+    table = struct.Struct(f"<{binding_count}Q")
+    pairs = zip(
+        table.unpack(ctypes.string_at(addresses, table.size)),
+        table.unpack(ctypes.string_at(lengths, table.size)),
+        strict=True,
+    )
+    words = _buffer(constants, 4 * constant_count)
+    words.access = ACCESS_READ
+    return Span(
+        (size_x, size_y, size_z), (count_x, count_y, count_z), words,
+        tuple(_buffer(address, length) for address, length in pairs),
+        _buffer(local_memory, local_size), first, last,
+    )  # fmt: skip
+
+
+def _buffer(address: int, length: int) -> VmBuffer:
+    return VmBuffer.alias((ctypes.c_uint8 * length).from_address(address))
+
+
+class Worker:
+    """Used by one thread at a time."""
+
+    def __init__(
+        self,
+        executable: BytecodeModule,
+        modules: Sequence[NativeModule],
+        entries: Sequence[str],
+        constants: Sequence[int],
+        tier: str | None,
+    ) -> None:
+        """Links the executable's module to ``modules`` and runs its initialiser; statuses as of
+        :meth:`Context.register`."""
+        self._context = Context(RefTypes(), tier=tier)
+        try:
+            self._context.register([*modules, executable])
+            if constants:
+                words = VmBuffer.alias(struct.pack(f"<{len(constants)}I", *constants))
+                self._context.invoke(self._function(executable, SET_CONSTANTS), (words,))
+            self._calls = [RepeatedCall(self._function(executable, name), _WORKGROUP_ID) for name in entries]
+        except BaseException:
+            self._context.close()
+            raise
+        self.workgroup = (0, 0, 0)
+        """The one that runs, or ran last."""
+
+    def close(self) -> None:
+        self._context.close()
+
+    def run(self, ordinal: int, span: Span) -> None:
+        """Runs the workgroups in order until one fails; raises what the VM does."""
+        bindings = VmList(KIND_BUFFER, len(span.bindings))
+        for binding in span.bindings:
+            bindings.append(binding)
+        arguments = (
+            span.local_memory, span.constants, bindings, 0, 0, 0, *map(_signed, span.size),
+            *map(_signed, span.count),
+        )  # fmt: skip
+        with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
+            self._context.invoker.repeat(self._calls[ordinal], arguments, self._workgroups(span))
+
+    def _workgroups(self, span: Span) -> Iterator[tuple[int, int, int]]:
+        count_x, count_y, _ = span.count
+        for number in range(span.first, span.last):
+            line, x = divmod(number, count_x)
+            z, y = divmod(line, count_y)
+            self.workgroup = x, y, z
+            yield (x, y, z) if x < _SIGN and y < _SIGN else (_signed(x), _signed(y), z)
+
+    def _function(self, executable: BytecodeModule, name: str) -> BytecodeFunction:
+        function = self._context.lookup(f"{executable.name}.{name}")
+        assert isinstance(function, BytecodeFunction)
+        return function
+
+
+def _signed(word: int) -> int:
+    return (word ^ _SIGN) - _SIGN
