@@ -54,8 +54,8 @@ class HandleTable:
     """
 
     __slots__ = (
-        "_addresses", "_bytes", "_free", "_memory", "_objects", "_traits", "base", "capacity", "deferred", "i32",
-        "i64", "ref_types",
+        "_addresses", "_bytes", "_free", "_memory", "_objects", "_traits", "base", "capacity", "deferred",
+        "i32", "i64", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
