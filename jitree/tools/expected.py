@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ _SIGNLESS: Final = 0x10
 _Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerances:
+class Tolerances(NamedTuple):
     """``abs(a - e) <= absolute[type] + relative * abs(e)``; types not listed compare their bytes."""
 
     absolute: dict[str, float]

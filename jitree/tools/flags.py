@@ -9,9 +9,8 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from jitree.tools.element_parsing import parse_float, parse_integer
@@ -42,8 +41,7 @@ class Support(enum.Enum):
     """UNIMPLEMENTED when given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     name: str
     kind: Kind
     default: FlagValue
@@ -52,8 +50,7 @@ class Flag:
     support: Support = Support.FULL
 
 
-@dataclass(frozen=True, slots=True)
-class FlagSet:
+class FlagSet(NamedTuple):
     """The flags of one command; prefixes stand for whole families of flags."""
 
     command: str
@@ -97,13 +94,15 @@ def _default_line(flag: Flag) -> str:
     return f"--{flag.name}={flag.default}"
 
 
-@dataclass(slots=True)
 class Flags:
     """The values of a command's flags."""
 
-    values: dict[str, FlagValue]
-    given: set[str] = field(default_factory=set)
-    """Names that the command line or a flag file mentions."""
+    __slots__ = ("given", "values")
+
+    def __init__(self, values: dict[str, FlagValue]) -> None:
+        self.values = values
+        self.given: set[str] = set()
+        """Names that the command line or a flag file mentions."""
 
     def boolean(self, name: str) -> bool:
         return self.values[name] is True

@@ -1,13 +1,13 @@
 """Values as the command line reads, prints, stores and compares them: plain host data, no session.
 
 ``run`` makes device values of parsed inputs and host values of results; everything between text and
-these classes needs no module and no device.
+these classes needs no module and no device. (Records of the command line are NamedTuples where a start pays
+for making the class: a frozen dataclass takes five times as long.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +17,25 @@ from jitree.elements import Bytes
 from jitree.types import ElementType, format_shaped_type
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(NamedTuple):
     type_name: str
     """``i32``, ``i64``, ``f32`` or ``f64``."""
     value: int | float
 
 
-@dataclass(frozen=True, slots=True)
 class Null:
     """A null reference."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Ignored:
     """``(ignored)``: a null input, or an expected value that any result satisfies."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+
+class Tensor(NamedTuple):
     """A dense row-major tensor; ``data`` holds its bytes (elements below 8 bits packed, low bits first)."""
 
     element_type: ElementType
@@ -56,23 +56,20 @@ class Tensor:
         return format_shaped_type(self.shape, self.element_type)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Buffer:
+class Buffer(NamedTuple):
     """Bytes without shape: a ``hal.buffer`` or a ``vm.buffer``."""
 
     type_name: str
     data: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(NamedTuple):
     """A ``vm.list``."""
 
     items: tuple[HostValue, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(NamedTuple):
     """A reference of a type without contents that could be shown."""
 
     type_name: str
