@@ -37,7 +37,6 @@ _TASK_FLAGS: Final = (
 )
 _LATER: Final = {
     "parameters": "parameter archives",
-    "executable_plugin": "executable plugins",
     "device_profiling_mode": "device profiles",
     "device_profiling_output": "device profiles",
     "print_device_statistics": "device profiles",
@@ -122,9 +121,10 @@ def _open_devices(flags: Flags, stack: ExitStack) -> list[Device]:
 
     instance = Instance.default()
     parameters = task_parameters(flags)
+    loaders = instance.loaders_with(flags.text("tier") or None, flags.texts("executable_plugin"))
 
     def create(uri: str) -> Device:
-        return instance.create_device(uri, parameters if uri.startswith(_TASK_DRIVER) else None)
+        return instance.create_device(uri, parameters if uri.startswith(_TASK_DRIVER) else None, loaders)
 
     uris = flags.texts("device")
     if uris:
