@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.types import BY_NAME, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
@@ -28,8 +27,7 @@ _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(NamedTuple):
     """A tensor of the declaration."""
 
     element_type: ElementType | None
@@ -42,8 +40,7 @@ class TensorType:
         return f"tensor<{dimensions}{self.element_type.name if self.element_type else '?'}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """An argument or a result."""
 
     name: str
@@ -56,8 +53,7 @@ class Parameter:
         return f"{self.name}: {self.type}"
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a function takes from its caller and returns. Fences that the runtime passes are left out."""
 
     arguments: tuple[Parameter, ...]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from jitree.dispatch.context import Context
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
@@ -58,6 +58,31 @@ class HalModule(NativeModule):
                 device.trim()
 
 
+class CheckedExport(NativeExport):
+    """The function of a row behind the tests of its arguments, which are generated when it is first called
+    for: programs use a dozen of the hundred."""
+
+    __slots__ = ("_checked", "_row")
+    _checked: Callable[..., Any] | None
+    _row: Row
+
+    def __init__(self, row: Row) -> None:
+        set_attribute = object.__setattr__  # the base is frozen
+        set_attribute(self, "name", row.name)
+        set_attribute(self, "cconv", row.cconv)
+        set_attribute(self, "attrs", {})
+        set_attribute(self, "_row", row)
+        set_attribute(self, "_checked", None)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function = self._checked
+        if function is None:
+            function = checked(self._row)
+            object.__setattr__(self, "_checked", function)
+        return function
+
+
 @cache
 def _exports(tables: tuple[tuple[Row, ...], ...]) -> tuple[NativeExport, ...]:
-    return tuple(NativeExport(row.name, row.cconv, checked(row)) for rows in tables for row in rows)
+    return tuple(CheckedExport(row) for rows in tables for row in rows)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.hal.allocator import Allocator
@@ -83,8 +82,7 @@ _ACCEPTED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One import: a name with one calling convention, what its parameters are, and what it does."""
 
     name: str
@@ -162,7 +160,7 @@ def _span_tests(row: Row, name: str, span: list[_Parameter], scope: dict[str, An
 
 
 def _check_shape(row: Row, parameters: list[_Parameter | list[_Parameter]]) -> None:
-    """The declared parameters must be those of the calling convention: a slip in a table fails at load."""
+    """The declared parameters must be those of the calling convention: a slip in a table must not hide."""
     expected = [
         list(item.characters) if isinstance(item, Span) else item for item in parse(row.cconv).arguments
     ]
