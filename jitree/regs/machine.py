@@ -125,7 +125,11 @@ class Machine:
             base = self._memory.address
             self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
             self._host = function
-        self._select(0, function)
+            self._select(0, function)
+            # Frames of earlier calls, behind a smaller frame of the host, left dropped handles here.
+            self.refs[: function.ref_count] = function.null_refs
+        else:
+            self._select(0, function)
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers behind the current one, which becomes current.

@@ -144,3 +144,18 @@ def test_move_flags_by_bytecode_version(vm: Vm, bytecode: int) -> None:
 def test_messages_drop_what_they_are_given(vm: Vm) -> None:
     text = 'trace "t" [%R0, %i0]\nprint "p" [%r1, %R2]\nreturn [%r0, %r1, %r2]'
     assert vm.run("0irrr_rrr", text, [1, ONE, TWO, Thing()]) == [None, TWO, None]
+
+
+def test_calls_of_different_functions_find_no_handles_of_each_other(vm: Vm) -> None:
+    """The frame of ``f`` lies where the result of ``g`` will be."""
+    module = Assembler("m", ref_global_count=1).function(
+        "f", "0v_v", "%r0 = const.ref.rodata 0\nglobal.store.ref 0, !vm.buffer, %r0\nreturn"
+    )
+    module.rodata(b"constant")
+    module.function("g", "0v_r", "%r0 = const.ref.zero\nreturn [%r0]")
+    module.function("get", "0v_r", "%r0 = global.load.ref 0, !vm.buffer\nreturn [%r0]")
+    vm.add(module)
+    vm.keep("f")
+    for _ in range(3):
+        assert vm.call("g") == [None]
+        assert bytes(vm.call("get")[0]) == b"constant"
