@@ -125,7 +125,11 @@ class Array(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*map(_as_operand, inputs), **options)
 
     def __buffer__(self, flags: int) -> memoryview:
-        return self.to_host().data
+        """What ``memoryview(array)`` shows, from Python 3.12 on. BufferError for types that it does not know."""
+        try:
+            return self.to_host().data
+        except ValueError as error:
+            raise BufferError(f"memoryviews cannot hold {self.dtype} elements") from error
 
     def __dlpack__(
         self,

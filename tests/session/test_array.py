@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -47,9 +48,18 @@ def test_numpy_shares_the_memory(matrix: Array) -> None:
     assert matrix[0, 0] == 9
     assert np.asarray(matrix, np.float64).dtype == np.float64
     assert address(np.array(matrix)) != address(matrix)
-    assert np.asarray(matrix, copy=False) is host
+    assert address(np.asarray(matrix, copy=False)) == address(host)
     with pytest.raises(ValueError, match="without a copy"):
         np.asarray(matrix, np.float64, copy=False)
+
+
+def test_the_buffer_protocol(matrix: Array, session: Session) -> None:
+    view = matrix.__buffer__(0)
+    assert (view.shape, view.format, view[1, 2]) == ((2, 3), "f", 5.0)
+    with pytest.raises(BufferError, match="bfloat16"):
+        session.to_device(np.zeros(2, ml_dtypes.bfloat16)).__buffer__(0)
+    if sys.version_info >= (3, 12):  # before, Python asks only types written in C
+        assert memoryview(matrix).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_memory_outlives_everything_else() -> None:
