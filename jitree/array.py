@@ -125,7 +125,7 @@ class Array(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*map(_as_operand, inputs), **options)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """What ``memoryview(array)`` shows, from Python 3.12 on. BufferError for types that it does not know."""
+        """``memoryview(array)``, from Python 3.12 on. BufferError for types that it does not know."""
         try:
             return self.to_host().data
         except ValueError as error:

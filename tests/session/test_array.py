@@ -49,7 +49,7 @@ def test_numpy_shares_the_memory(matrix: Array) -> None:
     assert np.asarray(matrix, np.float64).dtype == np.float64
     assert address(np.array(matrix)) != address(matrix)
     assert address(np.asarray(matrix, copy=False)) == address(host)
-    with pytest.raises(ValueError, match="without a copy"):
+    with pytest.raises(ValueError, match="copy"):
         np.asarray(matrix, np.float64, copy=False)
 
 
