@@ -7,6 +7,7 @@ well execute the first instruction alone and go on with the next, and execution 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -67,16 +68,61 @@ LOOPS: Final = tuple(Loop(*pair) for pair in product(_COMMON_SHAPES, _HEADER_COM
 LOOP_BY_NAME: Final = {loop.name: loop for loop in LOOPS}
 
 
-def _forms() -> Iterator[Form]:
-    for side in ("", ":true", ":false"):
-        for compare in COMPARES:
-            yield Part(compare), Part(f"cond_br{side}", ((1, 0),))
-        if side:
-            yield (Part(f"cond_br{side}"),)
-    for shape in SHAPES[1:]:
-        yield (Part(shape),)
-    for kind, shape in product(("i32", "i64"), _COMMON_SHAPES):
-        yield Part(f"add.{kind}"), Part(Loop(shape, f"cmp.lt.{kind}.s").name)
+_BRANCHES: Final = (
+    *(f"{compare}; cond_br{side} 1=0" for side in ("", ":true", ":false") for compare in COMPARES),
+    "cond_br:{true,false}",
+    *SHAPES[1:],
+    *(f"add.{kind}; loop:{shape.removeprefix('br:')}:cmp.lt.{kind}.s"
+      for kind in ("i32", "i64") for shape in _COMMON_SHAPES),
+    "mul.i64; loop:d:cmp.lt.i64.s",
+    # A sum or product over a counted loop.
+    "{add,mul,fma}.{f32,i32}; add.i32; loop:w:cmp.lt.i32.s 4=0",
+    "{add,mul,fma}.{f32,i32}; add.i64; loop:w:cmp.lt.i64.s 4=0",
+    "{add,mul,fma}.{f64,i64}; add.i32; loop:d:cmp.lt.i32.s 4=0",
+    "{add,mul,fma}.{f64,i64}; add.i64; loop:d:cmp.lt.i64.s 4=0",
+)  # fmt: skip
+_INTEGERS: Final = "{add,sub,mul,and,xor}"
+_FLOATS: Final = "{add,sub,mul,fma}"
+_LOADS: Final = "buffer.load.{i8.u,i8.s,i32,i64,f32,f64}"
+_STORES: Final = "buffer.store.{i8,i32,i64,f32,f64}"
+_STRAIGHT: Final = (
+    *(f"{_INTEGERS}.{kind}; {_INTEGERS}.{kind} {operand}=0" for kind in ("i32", "i64") for operand in (1, 2)),
+    *(
+        f"{_FLOATS}.{kind}; {_FLOATS}.{kind}{link}"
+        for kind in ("f32", "f64")
+        for link in ("", " 1=0", " 2=0")
+    ),
+    "{add,sub,mul}.f32; cmp.{lt,lte}.f32.o {1,2}=0; cond_br{,:true,:false} 1=1",
+    # Index arithmetic and elements of buffers.
+    f"{{add,fma}}.i64; {_LOADS} 2=0",
+    f"add.i64; add.i64 1=0; {_LOADS} 2=1",
+    f"mul.i64; add.i64 {{1,2}}=0; {_LOADS} 2=1",
+    f"add.i64; {_STORES} 2=0",
+    f"{_STORES}; add.i64; loop::cmp.lt.i64.s",
+    "mul.i64; mul.i64",
+    "fma.i64; add.i64 1=0",
+    "buffer.load.{f32,f64}; buffer.load.{f32,f64}",
+    *(f"buffer.load.{kind}; {{add,sub,mul,fma}}.{kind} {{1,2}}=0" for kind in ("f32", "f64", "i32")),
+    *(f"buffer.load.{kind}; fma.{kind} 3=0; buffer.store.{kind} 3=1" for kind in ("f32", "f64", "i32")),
+    *(f"{{add,sub,mul,div,fma}}.{kind}; buffer.store.{kind} 3=0" for kind in ("f32", "f64")),
+    *(f"fma.{kind}; buffer.store.{kind} 3=0; add.i64; loop::cmp.lt.i64.s" for kind in ("f32", "f64")),
+)
+"""Frequent in loops of compiled kernels and of programs written by hand. ``{a,b}`` are alternatives."""
 
 
-FUSED_FORMS: Final = tuple(_forms())
+def _expanded(text: str) -> Iterator[Form]:
+    """The forms of a pattern: parts separated by ``;``, each a name and its links."""
+    pieces = [piece.split(",") for piece in re.split(r"[{}]", text)]
+    for chosen in product(
+        *(piece if number % 2 else [",".join(piece)] for number, piece in enumerate(pieces))
+    ):
+        yield tuple(_part(part) for part in "".join(chosen).split(";"))
+
+
+def _part(text: str) -> Part:
+    name, *links = text.split()
+    pairs = (link.split("=") for link in links)
+    return Part(name, tuple((int(position), int(number)) for position, number in pairs))
+
+
+FUSED_FORMS: Final = tuple(form for text in (*_BRANCHES, *_STRAIGHT) for form in _expanded(text))

@@ -65,6 +65,7 @@ def _element_place(handler: Handler, entry: str, kind: str, offset: str) -> str:
 
 def _emit_load(handler: Handler, kind: str, extension: str = "") -> None:
     """buffer, offset, result"""
+    handler.fetch(1, 4)
     entry = require_kind(handler, 1, KIND_BUFFER)
     place = _element_place(handler, entry, kind, handler.value("i64", 2))
     if extension:
@@ -86,6 +87,7 @@ def _narrowed(handler: Handler, kind: str, position: int) -> tuple[str, str]:
 
 def _emit_store(handler: Handler, kind: str) -> None:
     """buffer, offset, value"""
+    handler.fetch(1, 4)
     entry = require_kind(handler, 1, KIND_BUFFER)
     place = _element_place(handler, entry, kind, handler.value("i64", 2))
     _require_writable(handler, entry)

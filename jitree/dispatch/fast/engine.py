@@ -27,9 +27,9 @@ LOOP: Final = image.Recipe(
     generator="jitree.dispatch.fast.native_semantics:loop_texts",
     sources=(
         _FAST / "loop.ll",
-        _FAST / "native_primitives.py",
-        _FAST / "native_semantics.py",
+        *sorted(_FAST.glob("*.py")),
         *sorted(_DISPATCH.glob("semantics*.py")),
+        _DISPATCH.parent / "vmfb" / "forms.py",
     ),
     entries=("run",),
     seconds=4.0,

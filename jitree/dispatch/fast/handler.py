@@ -132,8 +132,10 @@ class Handler:
         """The value register named by an operand word."""
         forwarded = self._forwarded.get(position)
         if forwarded is not None:
-            assert forwarded[0] == kind, self.name
-            return forwarded[1]
+            written, value = forwarded
+            if written == kind:
+                return value
+            return self.let(f"bitcast {LLVM_TYPES[written]} {value} to {LLVM_TYPES[kind]}")
         return self.load(kind, self.value_place(self.ordinal(position)))
 
     def unsigned_value(self, position: int) -> str:

@@ -17,7 +17,7 @@ from jitree.dispatch import primitives
 from jitree.dispatch.fast.arithmetic import symbol
 from jitree.dispatch.fast.handler import LLVM_TYPES
 from jitree.dispatch.fast.native_primitives import NATIVE
-from jitree.dispatch.fast.skeleton import LOOP_FILE
+from jitree.dispatch.fast.skeleton import LOOP_FILE, generate_forms
 from jitree.dispatch.semantics import SEMANTICS, Semantic
 
 PRESERVE_NONE_SINCE: Final = (20, 0, 0)
@@ -37,7 +37,7 @@ def loop_texts(convention: str | None = None) -> list[str]:
         for mnemonic, semantic in SEMANTICS.items()
         if semantic.math_function is None
     ]
-    skeleton = LOOP_FILE.read_text(encoding="ascii")
+    skeleton = LOOP_FILE.read_text(encoding="ascii") + generate_forms()
     return [skeleton.replace(" tailcc ", f" {convention or _convention()} "), *compiled]
 
 
