@@ -1,0 +1,89 @@
+"""Times bytecode without tensors: jitree's tiers against iree.runtime, the same module in one process.
+
+    python perf/vm.py [--tier fast] [--seconds 0.5] [--only REGEX]
+
+Needs the `perf` extra. The figure of a program is the median time of iree.runtime over the median time of
+jitree, both measured alternately in one run (above 1: jitree is faster); the last line is the geometric mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import jitree
+
+MODULE = Path(__file__).parent / "programs" / "vm.vmfb"
+PROGRAMS = {
+    "call_chain": 300_000,
+    "sieve": 1_000_000,
+    "gcd_sum": 400,
+    "matmul": 96,
+    "list_sum": 300_000,
+    "machine": 1_000_000,
+    "newton": 100_000,
+}
+"""Export and argument: each runs for some 20 to 100 ms in iree.runtime."""
+
+Program = Callable[[int], object]
+
+
+def peer_functions() -> Callable[[str], Program]:
+    import iree.runtime
+
+    context = iree.runtime.SystemContext(config=iree.runtime.Config("local-sync"))
+    context.add_vm_module(iree.runtime.VmModule.mmap(context.instance, str(MODULE)))
+    return lambda name: context.modules["vm"][name]
+
+
+def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """Median seconds of each callable, called in turn until each has had its time."""
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds * len(calls)
+    while time.perf_counter() < end or len(times[0]) < 3:
+        for call, spent in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - start)
+    return [statistics.median(spent) for spent in times]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times bytecode: jitree's tiers against iree.runtime")
+    parser.add_argument("--tier", default="fast")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    peer = peer_functions()
+    ratios = []
+    with jitree.Session(device="local-sync", tier=options.tier) as session:
+        module = session.load(MODULE)
+        for name, argument in PROGRAMS.items():
+            if not re.search(options.only, name):
+                continue
+            theirs, ours = peer(name), module[name]
+            if theirs(argument) != ours(argument):
+                print(f"{name}: results differ: {theirs(argument)} and {ours(argument)}", file=sys.stderr)
+                return 1
+            calls = [partial(function, argument) for function in (theirs, ours)]
+            peer_time, own_time = alternate(calls, options.seconds)
+            ratios.append(peer_time / own_time)
+            print(
+                f"{name:12s} iree.runtime {peer_time * 1e3:8.2f} ms  jitree {own_time * 1e3:8.2f} ms"
+                f"  ratio {ratios[-1]:6.3f}",
+                flush=True,
+            )
+    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    print(f"geometric mean {mean:.3f} of {len(ratios)}, worst {min(ratios):.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
