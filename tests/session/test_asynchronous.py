@@ -63,8 +63,8 @@ def test_a_plain_call_waits_for_its_arguments(module: Module, session: Session) 
     for function in (module.add, lambda a, b: module.synchronous(a)):
         value, fence = pending(session, X if function is module.add else X[:4])
         timer = threading.Timer(0.03, fence.signal)
-        timer.start()
         start = time.monotonic()
+        timer.start()
         assert np.array_equal(function(value, value), np.asarray(value) * 2)
         assert time.monotonic() - start > 0.02
         timer.join()
