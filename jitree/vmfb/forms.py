@@ -1,23 +1,22 @@
 """Fused forms: frequent runs of instructions that the fast tier executes as one.
 
 Fusing rewrites nothing but the opcode word of the first instruction; all words keep their place. So a fused
-opcode means "this instruction, and then those behind it (or, behind a branch, at its target)". A tier may as
-well execute the first instruction alone and go on with the next, and execution can resume at any of them.
+opcode means "this instruction, and then those behind it". A tier may as well execute the first instruction
+alone and go on with the next, and execution can resume at any of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cache
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.vmfb.isa import BY_MNEMONIC
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One instruction of a form."""
 
     name: str
@@ -42,8 +41,7 @@ _COMMON_SHAPES: Final = (*(shape for shape in SHAPES if len(shape) <= 5), "br:ww
 _HEADER_COMPARES: Final = tuple(name for name in COMPARES if "i32" in name or "i64" in name)
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """A branch to a block that consists of a comparison and the ``cond_br`` on it: mostly a loop's back edge.
 
     Behind the words of the branch, where execution never comes, stand copies of the comparison's operands and
@@ -119,6 +117,7 @@ def _expanded(text: str) -> Iterator[Form]:
         yield tuple(_part(part) for part in "".join(chosen).split(";"))
 
 
+@cache
 def _part(text: str) -> Part:
     name, *links = text.split()
     pairs = (link.split("=") for link in links)
