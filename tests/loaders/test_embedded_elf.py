@@ -37,9 +37,7 @@ from tests.loaders.samples import (
 )
 
 pytestmark = pytest.mark.skipif(not ON_X86_64, reason=NEEDS_X86_64)
-LOADABLE = [
-    name for name, facts in manifest().items() if "exports" in facts and "imports" not in facts
-]
+LOADABLE = [name for name, facts in manifest().items() if "exports" in facts and "imports" not in facts]
 
 
 def aligned(values: np.ndarray) -> np.ndarray:
