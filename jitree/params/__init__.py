@@ -1,1 +1,18 @@
+"""Parameters: weights that programs load from archives or get from Python, by scope and key."""
 
+from jitree.params.entry import ParameterEntry, Splat, TensorType, splat_entry
+from jitree.params.files import Access, Mode
+from jitree.params.index import ParameterIndex
+from jitree.params.provider import ParameterProvider, open_providers
+
+__all__ = [
+    "Access",
+    "Mode",
+    "ParameterEntry",
+    "ParameterIndex",
+    "ParameterProvider",
+    "Splat",
+    "TensorType",
+    "open_providers",
+    "splat_entry",
+]

@@ -1,0 +1,92 @@
+"""Arrays of Python programs as parameters: numpy, torch and whatever else shows its elements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree import dlpack
+from jitree.elements import is_packed, pack_integers
+from jitree.errors import InvalidArgumentError, error_context
+from jitree.params.entry import ParameterEntry, Storage, TensorType
+from jitree.types import element_type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(Storage):
+    """Bytes of this process; ``view`` keeps them."""
+
+    view: memoryview
+
+    @property
+    def writable(self) -> bool:  # type: ignore[override]
+        return not self.view.readonly
+
+    def contents(self) -> memoryview:
+        return self.view
+
+
+def array_entry(key: str, value: Any) -> ParameterEntry:
+    """A parameter with the elements of an array: one of numpy, a tensor in host memory (DLPack,
+    ``__array__``), or an object with the buffer protocol.
+
+    Contiguous arrays are not copied: they must not change while programs read them, and they receive what
+    programs write into the parameter unless they are read-only. INVALID_ARGUMENT for what is no array.
+    """
+    with error_context(f"parameter '{key}'"):
+        array = _as_array(value)
+        if array.dtype.hasobject:
+            raise InvalidArgumentError(
+                f"arrays of dtype {array.dtype} have no bytes that a program could use"
+            )
+        return ParameterEntry(key, *_bytes_of(array))
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType | None]:
+    if array.dtype.byteorder not in ("=", "|", "<" if sys.byteorder == "little" else ">"):
+        array = array.astype(array.dtype.newbyteorder("="))
+    row = element_type_of(array.dtype)
+    tensor = None if row is None else TensorType(tuple(array.shape), row)
+    if row is not None and is_packed(row):
+        data = pack_integers(array.astype(np.int16).reshape(-1), row)
+    elif array.size:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    else:
+        data = np.empty(0, np.uint8)
+    return len(data), Memory(data.data), b"", tensor
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    detach = getattr(value, "detach", None)  # tensors that record gradients are not exchanged
+    value = detach() if callable(detach) else value
+    if dlpack.is_importable(value):
+        return dlpack.import_array(value)
+    if hasattr(value, "__array__"):
+        try:
+            return np.asarray(value)
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"the elements of a {type(value).__name__} cannot be had: {error}; copy it to the host first"
+            ) from error
+    try:
+        return np.frombuffer(value, np.uint8) if memoryview(value).nbytes else np.empty(0, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        raise InvalidArgumentError(f"expected an array but got a {type(value).__name__}") from None
+
+
+def state_of(value: Any) -> Mapping[str, Any] | None:
+    """A mapping of names to arrays: the value itself, or what its ``state_dict()`` gives. None for others."""
+    if isinstance(value, Mapping):
+        return value
+    state_dict = getattr(value, "state_dict", None)
+    if not callable(state_dict):
+        return None
+    state = state_dict()
+    return state if isinstance(state, Mapping) else None

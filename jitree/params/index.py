@@ -1,0 +1,92 @@
+"""Parameter indices: entries by key, gathered from archives and from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from jitree.errors import AlreadyExistsError, NotFoundError
+from jitree.params.entry import ParameterEntry
+from jitree.params.files import Access, Mode
+
+_NEAREST_SEARCHED = 20_000
+"""Keys that are compared with a missing one; more would make the failure slow."""
+_NEAREST_SHOWN = 3
+
+
+class ParameterIndex:
+    """Parameters in the order in which they were added; every key once.
+
+    Archives are mapped: adding one reads its tables, not its parameters.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, ParameterEntry] = {}
+        self._origins: dict[str, str] = {}
+        self.archives: list[str] = []
+        """Where the entries are from, in order."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[ParameterEntry]:
+        return iter(self._entries.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def keys(self) -> list[str]:
+        return list(self._entries)
+
+    def add(self, entry: ParameterEntry, origin: str = "Python") -> None:
+        """ALREADY_EXISTS for a key that is there, naming both origins."""
+        first = self._origins.get(entry.key)
+        if first is not None:
+            where = f"twice in {first}" if first == origin else f"in {first} and in {origin}"
+            raise AlreadyExistsError(f"parameter '{entry.key}' is {where}")
+        self._entries[entry.key] = entry
+        self._origins[entry.key] = origin
+        if not self.archives or self.archives[-1] != origin:
+            self.archives.append(origin)
+
+    def load(
+        self, path: str | os.PathLike[str], mode: Mode = Mode.FILE, access: Access = Access.READ
+    ) -> None:
+        """Adds all parameters of an archive; its format is that of the name's extension.
+
+        NOT_FOUND for a missing file, UNIMPLEMENTED for an unknown extension or version, INVALID_ARGUMENT and
+        OUT_OF_RANGE for a damaged file, ALREADY_EXISTS for a key that is there.
+        """
+        from jitree.params.formats import read_archive
+
+        name = os.fspath(path)
+        entries = read_archive(name, mode, access)
+        for entry in entries:
+            self.add(entry, f"'{name}'")
+        if not entries:
+            self.archives.append(f"'{name}'")
+
+    def find(self, key: str) -> ParameterEntry | None:
+        return self._entries.get(key)
+
+    def get(self, key: str, scope: str = "") -> ParameterEntry:
+        """The parameter of a key. NOT_FOUND naming scope and key, what was searched and the nearest keys."""
+        entry = self._entries.get(key)
+        if entry is None:
+            raise NotFoundError(
+                f"no parameter found with key '{key}' in scope {scope_text(scope)}; searched "
+                f"{', '.join(self.archives) or 'nothing'} ({len(self)} keys){nearest(key, self.keys())}"
+            )
+        return entry
+
+
+def scope_text(scope: str) -> str:
+    return f"'{scope}'" if scope else "<global>"
+
+
+def nearest(name: str, candidates: list[str]) -> str:
+    """``; nearest: 'a', 'b'``, or nothing when nothing is near."""
+    import difflib  # only failures pay for it
+
+    found = difflib.get_close_matches(name, candidates[:_NEAREST_SEARCHED], _NEAREST_SHOWN, 0.5)
+    return f"; nearest: {', '.join(repr(item) for item in found)}" if found else ""

@@ -1,0 +1,178 @@
+"""IREE parameter archives (``.irpa``), version 0: one or several linked tables of entries.
+
+Everything is little-endian and packed; offsets count from the header they belong to. Layout as documented in
+IREE's schemas/parameter_archive.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.params.entry import ParameterEntry, splat_entry
+from jitree.params.files import ParameterFile, check_range
+from jitree.params.metadata import tensor_type
+
+MAGIC: Final = int.from_bytes(b"IRPA", "little")
+PREFIX: Final = struct.Struct("<IHHQQQ")
+"""magic, major version, minor version, header size, offset of the next header or 0, flags"""
+HEADER: Final = struct.Struct("<IHHQQQQQQQQQQ")
+"""The prefix, entry count, and (offset, length) of the entry, metadata and storage segments."""
+ENTRY: Final = struct.Struct("<QIQQQQQQ")
+"""size, type, flags, (offset, length) of the name and of the metadata, minimum alignment"""
+SPLAT: Final = struct.Struct("<Q16sB")
+"""length, pattern, pattern length; behind the entry"""
+DATA: Final = struct.Struct("<QQ")
+"""offset and length in the storage segment; behind the entry"""
+
+SKIP_TYPE: Final = 0
+SPLAT_TYPE: Final = 1
+DATA_TYPE: Final = 2
+EXTERNAL_TYPE: Final = 3
+
+ENTRY_ALIGNMENT: Final = 16
+"""Of headers and of entries in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """One header's segments, as positions in the file that have been checked."""
+
+    entry_count: int
+    entries: tuple[int, int]
+    metadata: tuple[int, int]
+    storage: tuple[int, int]
+
+
+def read(file: ParameterFile) -> list[ParameterEntry]:
+    """All entries of all linked headers, in order.
+
+    UNIMPLEMENTED for versions and entry types that are not known, OUT_OF_RANGE and INVALID_ARGUMENT for a
+    file that was cut short or that is not consistent in itself.
+    """
+    entries: list[ParameterEntry] = []
+    base = 0
+    while True:
+        following = _check_prefix(file.view, base)
+        tables = _read_header(file.view, base)
+        entries += _read_entries(file, tables)
+        if not following:
+            return entries
+        base += following
+
+
+def _check_prefix(view: memoryview, base: int) -> int:
+    """Offset of the next header from this one, 0 for the last."""
+    if len(view) - base < PREFIX.size:
+        raise InvalidArgumentError(
+            f"not enough bytes for an archive header at {base}: the file has {len(view)}; "
+            "it is empty or was cut short"
+        )
+    magic, major, minor, size, following, _ = PREFIX.unpack_from(view, base)
+    if magic != MAGIC:
+        raise InvalidArgumentError(
+            f"no archive header at {base}: it must begin with 'IRPA' but begins with "
+            f"{bytes(view[base : base + 4])!r}"
+        )
+    if (major, minor) != (0, 0):
+        raise UnimplementedError(f"archive version {major}.{minor} is not known; known is 0.0")
+    if size != HEADER.size:
+        raise InvalidArgumentError(f"the header claims {size} bytes; version 0.0 has {HEADER.size}")
+    if following % ENTRY_ALIGNMENT:
+        raise InvalidArgumentError(f"the next header at {base + following} is not aligned to 16 bytes")
+    return int(following)
+
+
+def _read_header(view: memoryview, base: int) -> _Tables:
+    check_range("archive header", base, HEADER.size, len(view))
+    count, *segments = HEADER.unpack_from(view, base)[6:]
+    ranges = []
+    for index, name in enumerate(("entry table", "metadata segment", "storage segment")):
+        offset, length = segments[2 * index : 2 * index + 2]
+        if length:
+            check_range(name, base + offset, length, len(view))
+        ranges.append((base + offset, length))
+    if count * ENTRY.size > ranges[0][1]:
+        raise OutOfRangeError(f"the header claims {count} entries in a table of {ranges[0][1]} bytes")
+    return _Tables(count, *ranges)
+
+
+def _read_entries(file: ParameterFile, tables: _Tables) -> list[ParameterEntry]:
+    entries = []
+    position, remaining = tables.entries
+    for number in range(tables.entry_count):
+        if remaining < ENTRY.size:
+            raise OutOfRangeError(f"the entry table ends in entry {number} of {tables.entry_count}")
+        size, kind, _, *references, alignment = ENTRY.unpack_from(file.view, position)
+        if not ENTRY.size <= size <= remaining:
+            raise OutOfRangeError(
+                f"entry {number} claims {size} bytes with {remaining} left in the entry table"
+            )
+        name = _metadata(file.view, tables, f"name of entry {number}", *references[:2])
+        try:
+            key = str(name, "utf-8")
+        except UnicodeDecodeError:
+            raise InvalidArgumentError(f"the name of entry {number} is not UTF-8: {bytes(name)!r}") from None
+        metadata = bytes(_metadata(file.view, tables, f"metadata of parameter '{key}'", *references[2:]))
+        if kind == SPLAT_TYPE:
+            entries.append(_splat(file.view, position, size, key, metadata))
+        elif kind == DATA_TYPE:
+            entries.append(_data(file, tables, position, size, key, metadata, alignment))
+        elif kind != SKIP_TYPE:
+            what = "is in another file (external)" if kind == EXTERNAL_TYPE else f"has type {kind}"
+            raise UnimplementedError(f"parameter '{key}' {what}, which is not supported")
+        step = size + -size % ENTRY_ALIGNMENT
+        position += step
+        remaining -= step
+    return entries
+
+
+def _metadata(view: memoryview, tables: _Tables, what: str, offset: int, length: int) -> memoryview:
+    if not length:
+        return memoryview(b"")
+    start, available = tables.metadata
+    check_range(what, offset, length, available)
+    return view[start + offset : start + offset + length]
+
+
+def _splat(view: memoryview, position: int, size: int, key: str, metadata: bytes) -> ParameterEntry:
+    _check_size(key, size, SPLAT.size)
+    length, pattern, pattern_length = SPLAT.unpack_from(view, position + ENTRY.size)
+    if pattern_length > len(pattern):
+        raise InvalidArgumentError(
+            f"parameter '{key}' claims a pattern of {pattern_length} bytes; 16 at most"
+        )
+    return splat_entry(key, pattern[:pattern_length], length, metadata, tensor_type(metadata))
+
+
+def _data(
+    file: ParameterFile,
+    tables: _Tables,
+    position: int,
+    size: int,
+    key: str,
+    metadata: bytes,
+    alignment: int,
+) -> ParameterEntry:
+    _check_size(key, size, DATA.size)
+    offset, length = DATA.unpack_from(file.view, position + ENTRY.size)
+    start, available = tables.storage
+    check_range(f"parameter '{key}' in the storage segment", offset, length, available)
+    if alignment & (alignment - 1):
+        raise InvalidArgumentError(f"parameter '{key}' wants alignment {alignment}, which is no power of two")
+    if alignment and length and (start + offset) % alignment:
+        raise InvalidArgumentError(
+            f"parameter '{key}' is misaligned: it begins at {start + offset} of the file and the archive "
+            f"promises a multiple of {alignment}"
+        )
+    storage = file.storage(start + offset if length else 0, length)
+    return ParameterEntry(key, length, storage, metadata, tensor_type(metadata))
+
+
+def _check_size(key: str, size: int, needed: int) -> None:
+    if size < ENTRY.size + needed:
+        raise OutOfRangeError(
+            f"the entry of parameter '{key}' has {size} bytes; it needs {ENTRY.size + needed}"
+        )

@@ -1,0 +1,190 @@
+"""numpy files: one array (``.npy``, called as the file is), or named arrays in a zip file (``.npz``).
+
+Arrays that are stored as programs want them are used in place; compressed members, other orders of elements
+or bytes are converted when they are first used.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import sys
+import threading
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, error_context
+from jitree.params.entry import ParameterEntry, Storage, TensorType
+from jitree.params.files import ParameterFile, check_range
+from jitree.types import element_type_of
+
+_HEADER_BYTES: Final = 1 << 16
+"""Enough for any header that numpy itself reads."""
+_LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
+"""Of a zip member: signature, length of the name, length of the extra field"""
+_SUFFIX: Final = ".npy"
+
+
+class _Header(NamedTuple):
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype[Any]
+    data: int
+    """Where the elements begin."""
+
+    @property
+    def length(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def plain(self) -> bool:
+        """Row-major and in this machine's byte order."""
+        foreign = self.dtype.byteorder == (">" if sys.byteorder == "little" else "<")
+        column_major = self.fortran_order and sum(dimension > 1 for dimension in self.shape) > 1
+        return not foreign and not column_major
+
+    def tensor(self) -> TensorType:
+        row = element_type_of(self.dtype.newbyteorder("="))
+        return TensorType(self.shape, self.dtype.name if row is None else row)
+
+    def convert(self, data: memoryview) -> memoryview:
+        """The elements as programs want them."""
+        order = "F" if self.fortran_order else "C"
+        array = np.frombuffer(data, self.dtype).reshape(self.shape, order=order)  # type: ignore[call-overload]
+        native = np.ascontiguousarray(array.astype(self.dtype.newbyteorder("=")))
+        return native.reshape(-1).view(np.uint8).data.toreadonly()
+
+
+class _Converted(Storage):
+    """Bytes that have to be made; made once."""
+
+    __slots__ = ("_bytes", "_lock", "_make")
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        self._bytes: memoryview | None = None
+        self._lock = threading.Lock()
+
+    def contents(self) -> memoryview:
+        with self._lock:
+            if self._bytes is None:
+                self._bytes = self._make()
+            return self._bytes
+
+
+def read(file: ParameterFile) -> list[ParameterEntry]:
+    """The arrays in the order of the file.
+
+    INVALID_ARGUMENT and OUT_OF_RANGE for a damaged file, UNIMPLEMENTED for arrays of Python objects.
+    """
+    if file.suffix == _SUFFIX:
+        return [_stored(file, Path(file.name).stem, 0, len(file.view))]
+    try:
+        archive = zipfile.ZipFile(_ViewReader(file.view))
+        members = archive.infolist()
+        return [_member(file, archive, member) for member in members]
+    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error) as error:
+        raise InvalidArgumentError(f"no numpy archive: {error}") from None
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, UnimplementedError | InvalidArgumentError | OutOfRangeError):
+            raise
+        raise UnimplementedError(f"this numpy archive cannot be read: {error}") from None
+
+
+def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ParameterEntry:
+    key = member.filename.removesuffix(_SUFFIX)
+    if key == member.filename:
+        raise InvalidArgumentError(f"'{key}' in the archive is no numpy array (.npy)")
+    if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
+        return _stored(file, key, _member_start(file.view, member), member.file_size)
+    with error_context(f"parameter '{key}'"), archive.open(member) as stream:
+        header = _read_header(stream.read(_HEADER_BYTES))
+        if header.data + header.length > member.file_size:
+            raise OutOfRangeError(
+                f"claims {header.length} bytes of elements in a member of {member.file_size} bytes"
+            )
+
+    def decompress() -> memoryview:
+        try:
+            data = memoryview(archive.read(member))
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise InvalidArgumentError(f"parameter '{key}' of '{file.name}' is damaged: {error}") from None
+        check_range(f"parameter '{key}' of '{file.name}'", header.data, header.length, len(data))
+        return header.convert(data[header.data : header.data + header.length])
+
+    return ParameterEntry(key, header.length, _Converted(decompress), tensor=header.tensor())
+
+
+def _member_start(view: memoryview, member: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin in the file."""
+    check_range(f"'{member.filename}'", member.header_offset, 30, len(view))
+    signature, name, extra = _LOCAL_HEADER.unpack_from(view, member.header_offset)
+    if signature != b"PK\3\4":
+        raise InvalidArgumentError(f"'{member.filename}' is not where the archive says")
+    return int(member.header_offset) + 30 + int(name) + int(extra)
+
+
+def _stored(file: ParameterFile, key: str, start: int, size: int) -> ParameterEntry:
+    with error_context(f"parameter '{key}'"):
+        check_range("array", start, size, len(file.view))
+        header = _read_header(bytes(file.view[start : start + min(size, _HEADER_BYTES)]))
+        check_range("elements", header.data, header.length, size)
+        storage = file.storage(start + header.data, header.length)
+    if header.plain:
+        return ParameterEntry(key, header.length, storage, tensor=header.tensor())
+    converted = _Converted(lambda: header.convert(storage.contents()))
+    return ParameterEntry(key, header.length, converted, tensor=header.tensor())
+
+
+def _read_header(start: bytes) -> _Header:
+    stream = io.BytesIO(start)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
+        else:
+            raise UnimplementedError(f"version {version[0]}.{version[1]} of numpy's format is not supported")
+    except UnimplementedError:
+        raise
+    except Exception as error:  # numpy evaluates the header as a Python literal: any error may come of it
+        raise InvalidArgumentError(f"no numpy array: {error}") from None
+    if dtype.hasobject:
+        raise UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
+    if any(dimension < 0 for dimension in shape):
+        raise InvalidArgumentError(f"no numpy array: shape {shape}")
+    return _Header(tuple(shape), fortran_order, dtype, stream.tell())
+
+
+class _ViewReader(io.RawIOBase):
+    """A file over bytes that are mapped: zip files are read through the same pages."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._position, len(self._view))[whence]
+        if base + offset < 0:
+            raise zipfile.BadZipFile("a position before the start of the file")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        target = memoryview(buffer).cast("B")
+        taken = self._view[self._position : self._position + len(target)]
+        target[: len(taken)] = taken
+        self._position += len(taken)
+        return len(taken)
