@@ -1,0 +1,179 @@
+"""Functions of ``io_parameters``.
+
+All three are queue operations: they return at once, wait for a fence and reach another one when the bytes are
+where they belong. The tables are looked up by the call itself, so that what is missing fails it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Final
+
+from jitree.dispatch.context import Context
+from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from jitree.hal.buffer import Buffer
+from jitree.hal.device import Device
+from jitree.hal.enums import BufferUsage
+from jitree.hal.fence import Fence
+from jitree.modules.hal.module import CheckedExport
+from jitree.modules.hal.references import QUEUE, Row, register_hal_types
+from jitree.modules.io_parameters.batch import Batch
+from jitree.modules.io_parameters.providers import Provider
+from jitree.modules.io_parameters.requests import Request, resolve
+from jitree.regs.list import VmList
+from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import RefTypes
+
+_TRANSFER_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+
+
+class State:
+    """Of one context."""
+
+    __slots__ = ("buffer_type", "providers")
+
+    def __init__(self, providers: Sequence[Provider], buffer_type: int) -> None:
+        self.providers = providers
+        self.buffer_type = buffer_type
+        """Number of the reference type ``hal.buffer``: of what lists of loaded parameters hold."""
+
+
+def load(
+    state: State,
+    device: Device,
+    queue_affinity: int,
+    wait: Fence | None,
+    signal: Fence | None,
+    scope: VmBuffer | None,
+    target_affinity: int,
+    memory_types: int,
+    usage: int,
+    key_table: VmBuffer,
+    key_data: VmBuffer,
+    spans: VmBuffer,
+) -> VmList:
+    """A list of one buffer a span. Memory that the device can use where it is, such as a mapped file, is not
+    copied; such buffers are read-only."""
+    with Batch(device, queue_affinity, wait, signal) as batch:
+        requests = resolve(state.providers, scope, key_table, key_data, spans)
+        buffers = [_load(device, batch, request, memory_types, usage) for request in requests]
+        batch.submit()
+    loaded = VmList(state.buffer_type, len(buffers))
+    for buffer in buffers:
+        loaded.append(buffer)
+    return loaded
+
+
+def _load(device: Device, batch: Batch, request: Request, memory_types: int, usage: int) -> Buffer:
+    parameter, start, buffer_offset, length = request
+    if buffer_offset:
+        raise InvalidArgumentError(
+            f"parameter '{parameter.key}' is loaded into a buffer of its own, where it cannot begin at "
+            f"{buffer_offset}"
+        )
+    allocator = device.device_allocator
+    if parameter.pattern is None:
+        source = parameter.contents()[start : start + length].toreadonly()
+        imported = allocator.import_host(source, memory_types, usage)
+        if imported is not None:
+            return imported
+    buffer = allocator.allocate(memory_types, usage | _TRANSFER_TARGET if usage else 0, length)
+    _read(batch, Request(parameter, start, 0, length), buffer)
+    return buffer
+
+
+def gather(
+    state: State,
+    device: Device,
+    queue_affinity: int,
+    wait: Fence | None,
+    signal: Fence | None,
+    scope: VmBuffer | None,
+    target: Buffer,
+    key_table: VmBuffer,
+    key_data: VmBuffer,
+    spans: VmBuffer,
+) -> None:
+    """Copies ranges of parameters into one buffer."""
+    with Batch(device, queue_affinity, wait, signal) as batch:
+        for request in resolve(state.providers, scope, key_table, key_data, spans):
+            target.range(request.buffer_offset, request.length)
+            _read(batch, request, target)
+        batch.submit()
+
+
+def _read(batch: Batch, request: Request, target: Buffer) -> None:
+    parameter, start, offset, length = request
+    if parameter.pattern is not None:
+        batch.fill(parameter.pattern, start, target, offset, length)
+    else:
+        batch.read(parameter.contents()[start : start + length].toreadonly(), target, offset)
+
+
+def scatter(
+    state: State,
+    device: Device,
+    queue_affinity: int,
+    wait: Fence | None,
+    signal: Fence | None,
+    source: Buffer,
+    scope: VmBuffer | None,
+    key_table: VmBuffer,
+    key_data: VmBuffer,
+    spans: VmBuffer,
+) -> None:
+    """Copies ranges of a buffer into parameters.
+
+    FAILED_PRECONDITION for a splat, PERMISSION_DENIED for a parameter that was not opened for writing; then
+    none is written.
+    """
+    with Batch(device, queue_affinity, wait, signal) as batch:
+        for parameter, start, offset, length in resolve(state.providers, scope, key_table, key_data, spans):
+            if parameter.pattern is not None:
+                raise FailedPreconditionError(
+                    f"parameter '{parameter.key}' is a repeated pattern, which cannot be written to"
+                )
+            if not parameter.writable:
+                raise PermissionDeniedError(f"parameter '{parameter.key}' is read-only")
+            source.range(offset, length)
+            batch.write(source, offset, parameter.contents()[start : start + length])
+        batch.submit()
+
+
+_KEYS: Final = "key_table: vm.buffer, key_data: vm.buffer, spans: vm.buffer"
+ROWS: Final = (
+    Row(
+        "load",
+        "0rIrrrIiirrr_r",
+        f"{QUEUE}, scope: vm.buffer?, target_affinity, memory_types, buffer_usage, {_KEYS}",
+        load,
+    ),
+    Row("gather", "0rIrrrrrrr_v", f"{QUEUE}, scope: vm.buffer?, target: hal.buffer, {_KEYS}", gather),
+    Row("scatter", "0rIrrrrrrr_v", f"{QUEUE}, source: hal.buffer, scope: vm.buffer?, {_KEYS}", scatter),
+)
+
+
+class IoParametersModule(NativeModule):
+    """``io_parameters`` over providers, of which the first one of a scope answers for it."""
+
+    name = "io_parameters"
+    version = 0
+
+    def __init__(self, providers: Sequence[Provider] = ()) -> None:
+        self.providers = tuple(providers)
+
+    def exports(self) -> Iterable[NativeExport]:
+        return _exports()
+
+    def register_types(self, ref_types: RefTypes) -> None:
+        register_hal_types(ref_types)
+
+    def create_state(self, context: Context) -> State:
+        return State(self.providers, context.ref_types.lookup("hal.buffer"))
+
+
+@cache
+def _exports() -> tuple[NativeExport, ...]:
+    return tuple(CheckedExport(row, "io_parameters") for row in ROWS)

@@ -1,0 +1,79 @@
+"""What a call asks for: the tables of names and ranges, checked and looked up."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.modules.io_parameters.providers import Parameter, Provider, find_provider
+from jitree.regs.objects import VmBuffer
+
+_NAME: Final = struct.Struct("<II")
+"""offset and length of a key in the key data"""
+_SPAN: Final = struct.Struct("<QQQ")
+"""parameter offset, buffer offset, length"""
+
+
+class Request(NamedTuple):
+    """Bytes of a parameter and where in the program's buffer they belong."""
+
+    parameter: Parameter
+    parameter_offset: int
+    buffer_offset: int
+    length: int
+
+
+def resolve(
+    providers: Sequence[Provider],
+    scope: VmBuffer | None,
+    key_table: VmBuffer,
+    key_data: VmBuffer,
+    spans: VmBuffer,
+) -> list[Request]:
+    """One request for each span.
+
+    INVALID_ARGUMENT for tables of wrong size, OUT_OF_RANGE for keys outside the key data and for ranges that
+    a parameter does not have, NOT_FOUND for scopes and keys.
+    """
+    name = "" if scope is None else _text(scope.view)
+    provider = find_provider(providers, name)
+    requests = []
+    for key, (parameter_offset, buffer_offset, length) in _rows(key_table, key_data, spans):
+        parameter = provider.get(key)
+        if parameter_offset + length > parameter.length:
+            raise OutOfRangeError(
+                f"parameter '{name}::{key}': the program asks for bytes {parameter_offset} to "
+                f"{parameter_offset + length}, and the parameter has {parameter.length}"
+            )
+        requests.append(Request(parameter, parameter_offset, buffer_offset, length))
+    return requests
+
+
+def _rows(
+    key_table: VmBuffer, key_data: VmBuffer, spans: VmBuffer
+) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    if len(spans) % _SPAN.size:
+        raise InvalidArgumentError(
+            f"a table of spans has {len(spans)} bytes; it must be a multiple of {_SPAN.size}"
+        )
+    count = len(spans) // _SPAN.size
+    if len(key_table) < count * _NAME.size:
+        raise InvalidArgumentError(
+            f"a key table of {len(key_table)} bytes for {count} parameters; it needs {count * _NAME.size}"
+        )
+    for index in range(count):
+        offset, length = _NAME.unpack_from(key_table.view, index * _NAME.size)
+        if offset + length > len(key_data):
+            raise OutOfRangeError(
+                f"key {index} is bytes {offset} to {offset + length} of key data that has {len(key_data)}"
+            )
+        yield (
+            _text(key_data.view[offset : offset + length]),
+            _SPAN.unpack_from(spans.view, index * _SPAN.size),
+        )
+
+
+def _text(view: memoryview) -> str:
+    return str(view, "utf-8", "replace")
