@@ -14,6 +14,7 @@ from jitree.errors import InternalError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.fence import Fence
+from jitree.hal.readback import host_bytes
 from jitree.types import ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
-_STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _USAGE: Final = int(BufferUsage.DEFAULT)
-_STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _READ: Final = int(MemoryAccess.READ)
 _ANY_QUEUE: Final = -1
 
@@ -76,7 +75,7 @@ def to_numpy(view: BufferView, device: Device) -> npt.NDArray[Any]:
     row = element_type(view.element_type)
     count = math.prod(view.shape)
     needed = row.byte_length(count)
-    data = _host_bytes(view.buffer, device)
+    data = host_bytes(view.buffer, device)
     if len(data) < needed:
         raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
     if is_packed(row):
@@ -102,13 +101,3 @@ def _upload(data: Bytes, device: Device) -> Buffer:
     device.queue_read(_ANY_QUEUE, None, done, file, 0, buffer, 0, len(data))
     done.wait()
     return buffer
-
-
-def _host_bytes(buffer: Buffer, device: Device) -> Bytes:
-    if buffer.memory_type & _HOST_VISIBLE:
-        return buffer.host_array()
-    staging = device.device_allocator.allocate(_STAGING, _STAGING_USAGE, buffer.byte_length)
-    done = Fence.create(device)
-    device.queue_copy(_ANY_QUEUE, None, done, buffer, 0, staging, 0, buffer.byte_length)
-    done.wait()
-    return staging.host_array()

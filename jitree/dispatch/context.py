@@ -189,6 +189,11 @@ class Context:
         meanwhile."""
         return await self.invoker.invoke_async(function, arguments)
 
+    def fail_at_end(self, text: str) -> None:
+        """For native functions: the call in progress goes on, and its outermost call fails when it ends:
+        FAILED_PRECONDITION with all such texts."""
+        self.invoker.shortcomings.append(text)
+
     # -- life ----------------------------------------------------------------------------------------
 
     def notify(self, signal: Signal) -> None:

@@ -43,6 +43,8 @@ class Invoker:
         self.functions: dict[int, FunctionRecord] = {}
         """Function records by address: what frames refer to."""
         self.closed = False
+        self.shortcomings: list[str] = []
+        """What native functions found wrong in the call in progress, which goes on; raised at its end."""
         self._idle: list[Machine] = []
         self._nesting = 0
 
@@ -72,7 +74,9 @@ class Invoker:
                 while machine.pending is not None:
                     self._unlocked(machine.pending.wait)
                     self._resume(machine)
-                return function.unpack(machine)
+                results = function.unpack(machine)
+                self._require_faultless()
+                return results
             except RecursionError as error:
                 raise self._overflow(machine, function) from error
             except BaseException as error:
@@ -98,6 +102,7 @@ class Invoker:
                     while machine.pending is not None:
                         self._unlocked(machine.pending.wait)
                         self._resume(machine)
+                    self._require_faultless()
             except RecursionError as error:
                 raise self._overflow(machine, call.function) from error
             except BaseException as error:
@@ -147,12 +152,24 @@ class Invoker:
             wait(None)
             return
         self._nesting -= 1
+        shortcomings, self.shortcomings = self.shortcomings, []
         self.lock.release()
         try:
             wait(None)
         finally:
             self.lock.acquire()
             self._nesting += 1
+            self.shortcomings = shortcomings
+
+    def _require_faultless(self) -> None:
+        """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
+        if self.shortcomings and self._nesting == 1:
+            raise _failed(self._take_shortcomings())
+
+    def _take_shortcomings(self) -> list[str]:
+        texts = list(self.shortcomings)
+        self.shortcomings.clear()
+        return texts
 
     def _explain(self, error: BaseException, machine: Machine, function: Function) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
@@ -160,6 +177,8 @@ class Invoker:
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")
+        if self.shortcomings and self._nesting == 1:
+            _add_to(error, self._take_shortcomings())
 
     def _overflow(self, machine: Machine, function: Function) -> ResourceExhaustedError:
         error = ResourceExhaustedError("stack overflow in Python code that the program called")
@@ -174,7 +193,13 @@ class Invoker:
                 while isinstance(result, Pending):
                     self._unlocked(result.wait)
                     result = result.resume()
-                return conversion.results(function.convention, result)
+                results = conversion.results(function.convention, result)
+                self._require_faultless()
+                return results
+            except BaseException as error:
+                if self.shortcomings and self._nesting == 1:
+                    _add_to(error, self._take_shortcomings())
+                raise
             finally:
                 self._nesting -= 1
 
@@ -191,16 +216,23 @@ class Invoker:
         assert isinstance(function, BytecodeFunction)
         with self.lock:
             machine = self._take_machine()
+        shortcomings: list[str] = []
         try:
-            self._locked(lambda: self._start(machine, function, arguments))
+            self._locked(lambda: self._start(machine, function, arguments), shortcomings)
             while machine.pending is not None:
                 await _happened(machine.pending)
-                self._locked(lambda: self._resume(machine))
-            return function.unpack(machine)
+                self._locked(lambda: self._resume(machine), shortcomings)
+            results = function.unpack(machine)
+            if shortcomings:
+                texts, shortcomings = shortcomings, []
+                raise _failed(texts)
+            return results
         except RecursionError as error:
             raise self._overflow(machine, function) from error
         except BaseException as error:
             self._explain(error, machine, function)
+            if shortcomings:
+                _add_to(error, shortcomings)
             raise
         finally:
             with self.lock:
@@ -210,21 +242,42 @@ class Invoker:
         function.begin(machine, arguments)
         self.engine.run(machine)
 
-    def _locked(self, action: Callable[[], T]) -> T:
+    def _locked(self, action: Callable[[], T], shortcomings: list[str]) -> T:
+        """Takes a step of an asynchronous call, which ``shortcomings`` belong to."""
         with self.lock:
             self._enter()
+            others, self.shortcomings = self.shortcomings, shortcomings
             try:
                 return action()
             finally:
+                self.shortcomings = others
                 self._nesting -= 1
 
     async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with error_context(f"invoking function '{function.name}'"):
-            result = self._locked(lambda: self._call_native(function, arguments))
+            shortcomings: list[str] = []
+            result = self._locked(lambda: self._call_native(function, arguments), shortcomings)
             while isinstance(result, Pending):
                 await _happened(result)
-                result = self._locked(result.resume)
-            return conversion.results(function.convention, result)
+                result = self._locked(result.resume, shortcomings)
+            results = conversion.results(function.convention, result)
+            if shortcomings:
+                raise _failed(shortcomings)
+            return results
+
+
+def _failed(texts: Sequence[str]) -> FailedPreconditionError:
+    count = f"{len(texts)} expectations" if len(texts) > 1 else "an expectation"
+    return FailedPreconditionError("\n".join([f"{count} of the program failed:", *texts]))
+
+
+def _add_to(error: BaseException, texts: Sequence[str]) -> None:
+    """To an error that ends a call of which expectations had failed before."""
+    text = _failed(texts).message
+    if isinstance(error, StatusError):
+        error.with_context(f"before that {text}")
+    else:
+        error.add_note(text)
 
 
 async def _happened(pending: Awaited) -> None:

@@ -62,15 +62,17 @@ class CheckedExport(NativeExport):
     """The function of a row behind the tests of its arguments, which are generated when it is first called
     for: programs use a dozen of the hundred."""
 
-    __slots__ = ("_checked", "_row")
+    __slots__ = ("_checked", "_module", "_row")
     _checked: Callable[..., Any] | None
+    _module: str
     _row: Row
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, module: str = "hal") -> None:
         set_attribute = object.__setattr__  # the base is frozen
         set_attribute(self, "name", row.name)
         set_attribute(self, "cconv", row.cconv)
         set_attribute(self, "attrs", {})
+        set_attribute(self, "_module", module)
         set_attribute(self, "_row", row)
         set_attribute(self, "_checked", None)
 
@@ -78,7 +80,7 @@ class CheckedExport(NativeExport):
     def function(self) -> Callable[..., Any]:
         function = self._checked
         if function is None:
-            function = checked(self._row)
+            function = checked(self._row, self._module)
             object.__setattr__(self, "_checked", function)
         return function
 

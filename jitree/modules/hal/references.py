@@ -120,8 +120,9 @@ def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
     return items
 
 
-def checked(row: Row) -> Callable[..., Any]:
-    """The row's function behind tests of its reference arguments."""
+def checked(row: Row, module: str = "hal") -> Callable[..., Any]:
+    """The row's function behind tests of its reference arguments. ``module`` is whose import it is."""
+    full_name = f"{module}.{row.name}"
     parameters = parse_parameters(row.parameters)
     _check_shape(row, parameters)
     names = [f"a{index}" for index in range(len(parameters))]
@@ -129,33 +130,35 @@ def checked(row: Row) -> Callable[..., Any]:
     tests: list[str] = []
     for name, parameter in zip(names, parameters, strict=True):
         if isinstance(parameter, list):
-            tests += _span_tests(row, name, parameter, scope)
+            tests += _span_tests(full_name, name, parameter, scope)
         elif parameter[1] is not None:
-            tests += _tests(row, name, parameter, scope, "    ")
+            tests += _tests(full_name, name, parameter, scope, "    ")
     if not tests:
         return row.function
     arguments = ", ".join(["state", *names])
     lines = [f"def call({arguments}):", *tests, f"    return function({arguments})"]
-    exec(compile("\n".join(lines), f"<checks of hal.{row.name}>", "exec"), scope)
+    exec(compile("\n".join(lines), f"<checks of {full_name}>", "exec"), scope)
     return scope["call"]  # type: ignore[no-any-return]
 
 
-def _tests(row: Row, value: str, parameter: _Parameter, scope: dict[str, Any], indent: str) -> list[str]:
+def _tests(
+    full_name: str, value: str, parameter: _Parameter, scope: dict[str, Any], indent: str
+) -> list[str]:
     name, kind = parameter
     accepted = "of_" + (kind or "").replace(".", "_").replace("?", "_or_null")
     scope[accepted] = _ACCEPTED[kind or ""]
     return [
         f"{indent}if type({value}) not in {accepted}:",
-        f"{indent}    {accepted}.accept({value}, 'hal.{row.name}', '{name}')",
+        f"{indent}    {accepted}.accept({value}, '{full_name}', '{name}')",
     ]
 
 
-def _span_tests(row: Row, name: str, span: list[_Parameter], scope: dict[str, Any]) -> list[str]:
+def _span_tests(full_name: str, name: str, span: list[_Parameter], scope: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for index, parameter in enumerate(span):
         if parameter[1] is not None:
             value = "item" if len(span) == 1 else f"item[{index}]"
-            lines += _tests(row, value, parameter, scope, "        ")
+            lines += _tests(full_name, value, parameter, scope, "        ")
     return [f"    for item in {name}:", *lines] if lines else []
 
 
@@ -173,7 +176,7 @@ def _check_shape(row: Row, parameters: list[_Parameter | list[_Parameter]]) -> N
         for item in expected
     ]
     if declared != stated:
-        raise InternalError(f"parameters of hal.{row.name} do not match its convention {row.cconv}")
+        raise InternalError(f"parameters of import {row.name} do not match its convention {row.cconv}")
 
 
 def _is_reference(parameter: _Parameter) -> bool:

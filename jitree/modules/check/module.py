@@ -1,0 +1,100 @@
+"""``check``: a failed expectation is recorded, the program goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Final
+
+from jitree.dispatch.context import Context
+from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.hal.buffer import BufferView
+from jitree.hal.device import Device
+from jitree.modules.check.comparison import Tolerance, almost_equal, default_tolerance, equal, nonzero
+from jitree.modules.check.tensor import read
+from jitree.modules.hal.module import CheckedExport
+from jitree.modules.hal.references import Row, register_hal_types
+from jitree.regs.ref_types import RefTypes
+
+FailureSink = Callable[[str], None]
+"""Gets the text of each expectation that failed, when it fails."""
+
+
+class CheckModule(NativeModule):
+    """With a ``sink``, that is told of failed expectations; without one, the call in which they failed raises
+    them all when it ends."""
+
+    name = "check"
+    version = 0
+
+    def __init__(self, sink: FailureSink | None = None) -> None:
+        self.sink = sink
+
+    def exports(self) -> Iterable[NativeExport]:
+        return _exports()
+
+    def register_types(self, ref_types: RefTypes) -> None:
+        register_hal_types(ref_types)
+
+    def create_state(self, context: Context) -> FailureSink:
+        return context.fail_at_end if self.sink is None else self.sink
+
+
+def expect_true(report: FailureSink, value: int) -> None:
+    if value == 0:
+        report(f"Expected {value} to be nonzero.")
+
+
+def expect_false(report: FailureSink, value: int) -> None:
+    if value != 0:
+        report(f"Expected {value} to be zero.")
+
+
+def expect_all_true(report: FailureSink, device: Device, view: BufferView) -> None:
+    """INVALID_ARGUMENT for elements without a zero."""
+    _report(report, nonzero(read(view, device)))
+
+
+def expect_eq(report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView) -> None:
+    _report(report, equal(read(lhs, device), read(rhs, device)))
+
+
+def expect_almost_eq(
+    report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView, atol: float, rtol: float
+) -> None:
+    """INVALID_ARGUMENT for elements that are no floating-point numbers."""
+    _report(report, almost_equal(read(lhs, device), read(rhs, device), Tolerance(atol, rtol)))
+
+
+def expect_almost_eq_within(
+    report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView, tolerance: float
+) -> None:
+    expect_almost_eq(report, device, lhs, rhs, tolerance, 0.0)
+
+
+def expect_almost_eq_default(report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView) -> None:
+    expect_almost_eq(report, device, lhs, rhs, default_tolerance(lhs.element_type), 0.0)
+
+
+def _report(report: FailureSink, failure: str | None) -> None:
+    if failure is not None:
+        report(failure)
+
+
+_VIEWS: Final = "device: hal.device, lhs: hal.buffer_view, rhs: hal.buffer_view"
+
+ROWS: Final = (
+    Row("expect_true", "0i_v", "operand", expect_true),
+    Row("expect_false", "0i_v", "operand", expect_false),
+    Row("expect_all_true", "0rr_v", "device: hal.device, operand: hal.buffer_view", expect_all_true),
+    Row("expect_eq", "0rrr_v", _VIEWS, expect_eq),
+    # Since 3.3.0; the shorter ones up to 3.2.0 and for a few nightlies in between.
+    Row("expect_almost_eq", "0rrrff_v", f"{_VIEWS}, atol, rtol", expect_almost_eq),
+    Row("expect_almost_eq", "0rrrf_v", f"{_VIEWS}, tolerance", expect_almost_eq_within),
+    Row("expect_almost_eq", "0rrr_v", _VIEWS, expect_almost_eq_default),
+)
+
+
+@cache
+def _exports() -> tuple[NativeExport, ...]:
+    return tuple(CheckedExport(row, "check") for row in ROWS)
