@@ -14,6 +14,9 @@ MNEMONICS: Final = (
 _CONDITIONAL_SIZE: Final = 4
 """Words of a ``cond_br``."""
 
+_PREDICTED_CASES: Final = 4
+"""Of a ``br_table``."""
+
 
 def emit(handler: Handler, mnemonic: str) -> None:
     if mnemonic in ("br", "break"):
@@ -91,13 +94,26 @@ def emit_conditional_next(handler: Handler, name: str) -> None:
 
 
 def _emit_table(handler: Handler) -> None:
-    """index, default displacement, count, displacements"""
+    """index, default displacement, count, displacements
+
+    Each of the first cases has a way of its own, so that the next instruction's address follows from a
+    prediction and need not wait for the index."""
     index = handler.unsigned_value(1)
-    inside = handler.let(f"icmp ult i64 {index}, {handler.ordinal(3)}")
-    case = handler.let(f"getelementptr i32, ptr {handler.place(4)}, i64 {index}")
-    chosen = handler.let(f"select i1 {inside}, ptr {case}, ptr {handler.place(2)}")
-    distance = handler.let(f"sext i32 {handler.let(f'load i32, ptr {chosen}, align 4')} to i64")
-    handler.move_to(handler.let(f"getelementptr i32, ptr {handler.place(0)}, i64 {distance}"))
+    default, case, other = handler.fresh("default"), handler.fresh("case"), handler.fresh("other")
+    handler.branch(handler.let(f"icmp ult i64 {index}, {handler.ordinal(3)}"), case, default)
+    handler.label(case)
+    labels = [handler.fresh("case") for _ in range(_PREDICTED_CASES)]
+    rows = " ".join(f"i64 {number}, label %{label}" for number, label in enumerate(labels))
+    handler.do(f"switch i64 {index}, label %{other} [ {rows} ]")
+    for number, label in enumerate(labels):
+        handler.label(label)
+        handler.go(handler.target(4 + number))
+    handler.label(default)
+    handler.go(handler.target(2))
+    handler.label(other)
+    place = handler.element("i32", handler.place(4), index)
+    distance = handler.let(f"sext i32 {handler.load('i32', place)} to i64")
+    handler.go(handler.element("i32", handler.place(0), distance))
 
 
 def _emit_switch(handler: Handler, kind: str) -> None:

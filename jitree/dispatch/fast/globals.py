@@ -18,6 +18,7 @@ MNEMONICS: Final = tuple(
 
 def emit(handler: Handler, mnemonic: str) -> None:
     _, access, *_, kind = mnemonic.split(".")
+    handler.fetch(1, 4 if kind == "ref" else 3)
     indirect = "indirect" in mnemonic
     place = _ref_place(handler, indirect) if kind == "ref" else _value_place(handler, kind, indirect)
     if kind == "ref":

@@ -260,498 +260,472 @@ declare double @"semantics.round.f64.even"(double)
 
 define internal tailcc i64 @"op.global.load.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = load i32, ptr %t7, align 1
-  %t9 = getelementptr i32, ptr %pc, i64 2
-  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
-  %t11 = zext i32 %t10 to i64
-  %t12 = getelementptr i32, ptr %values, i64 %t11
-  store i32 %t8, ptr %t12, align 4
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = load i32, ptr %t8, align 1
+  %t10 = getelementptr i32, ptr %values, i64 %t3
+  store i32 %t9, ptr %t10, align 4
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.store.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = getelementptr i32, ptr %pc, i64 2
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = zext i32 %t9 to i64
-  %t11 = getelementptr i32, ptr %values, i64 %t10
-  %t12 = load i32, ptr %t11, align 4
-  store i32 %t12, ptr %t7, align 1
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = getelementptr i32, ptr %values, i64 %t3
+  %t10 = load i32, ptr %t9, align 4
+  store i32 %t10, ptr %t8, align 1
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.load.indirect.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 4
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = load i32, ptr %t17, align 1
-  %t19 = getelementptr i32, ptr %pc, i64 2
-  %t20 = load i32, ptr %t19, align 4, !invariant.load !0
-  %t21 = zext i32 %t20 to i64
-  %t22 = getelementptr i32, ptr %values, i64 %t21
-  store i32 %t18, ptr %t22, align 4
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 4
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = load i32, ptr %t18, align 1
+  %t20 = getelementptr i32, ptr %values, i64 %t3
+  store i32 %t19, ptr %t20, align 4
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.global.store.indirect.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 4
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = getelementptr i32, ptr %pc, i64 2
-  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
-  %t20 = zext i32 %t19 to i64
-  %t21 = getelementptr i32, ptr %values, i64 %t20
-  %t22 = load i32, ptr %t21, align 4
-  store i32 %t22, ptr %t17, align 1
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 4
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = getelementptr i32, ptr %values, i64 %t3
+  %t20 = load i32, ptr %t19, align 4
+  store i32 %t20, ptr %t18, align 1
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.global.load.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = load i64, ptr %t7, align 1
-  %t9 = getelementptr i32, ptr %pc, i64 2
-  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
-  %t11 = zext i32 %t10 to i64
-  %t12 = getelementptr i32, ptr %values, i64 %t11
-  store i64 %t8, ptr %t12, align 8
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = load i64, ptr %t8, align 1
+  %t10 = getelementptr i32, ptr %values, i64 %t3
+  store i64 %t9, ptr %t10, align 8
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.store.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = getelementptr i32, ptr %pc, i64 2
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = zext i32 %t9 to i64
-  %t11 = getelementptr i32, ptr %values, i64 %t10
-  %t12 = load i64, ptr %t11, align 8
-  store i64 %t12, ptr %t7, align 1
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = getelementptr i32, ptr %values, i64 %t3
+  %t10 = load i64, ptr %t9, align 8
+  store i64 %t10, ptr %t8, align 1
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.load.indirect.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 8
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = load i64, ptr %t17, align 1
-  %t19 = getelementptr i32, ptr %pc, i64 2
-  %t20 = load i32, ptr %t19, align 4, !invariant.load !0
-  %t21 = zext i32 %t20 to i64
-  %t22 = getelementptr i32, ptr %values, i64 %t21
-  store i64 %t18, ptr %t22, align 8
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 8
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = load i64, ptr %t18, align 1
+  %t20 = getelementptr i32, ptr %values, i64 %t3
+  store i64 %t19, ptr %t20, align 8
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.global.store.indirect.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 8
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = getelementptr i32, ptr %pc, i64 2
-  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
-  %t20 = zext i32 %t19 to i64
-  %t21 = getelementptr i32, ptr %values, i64 %t20
-  %t22 = load i64, ptr %t21, align 8
-  store i64 %t22, ptr %t17, align 1
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 8
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = getelementptr i32, ptr %values, i64 %t3
+  %t20 = load i64, ptr %t19, align 8
+  store i64 %t20, ptr %t18, align 1
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.global.load.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 40
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr ptr, ptr %t6, i64 %t4
-  %t8 = load ptr, ptr %t7, align 8
-  %t9 = getelementptr i8, ptr %state, i64 40
-  %t10 = load ptr, ptr %t9, align 8
-  %t11 = getelementptr i8, ptr %t10, i64 64
-  %t12 = load ptr, ptr %t11, align 8
-  %t13 = getelementptr i32, ptr %pc, i64 2
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %t12, i64 %t15
-  %t17 = load i32, ptr %t16, align 4
-  %t20 = icmp eq ptr %t8, null
-  br i1 %t20, label %known.19, label %typed.18
-typed.18:
-  %t21 = load i32, ptr %t8, align 4
-  %t22 = icmp eq i32 %t21, %t17
-  br i1 %t22, label %valid.23, label %escape.24, !prof !2
-valid.23:
-  br label %known.19
-known.19:
-  call void @retain(ptr %t8)
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
-  %t28 = zext i32 %t27 to i64
-  %t29 = getelementptr ptr, ptr %refs, i64 %t28
-  call void @put(ptr %t8, ptr %t29, ptr %state)
-  %t30 = getelementptr i32, ptr %pc, i64 4
-  %t31 = load i32, ptr %t30, align 4, !invariant.load !0
-  %t32 = zext i32 %t31 to i64
-  %t33 = getelementptr i32, ptr %pc, i64 4
-  %t34 = getelementptr ptr, ptr %table, i64 %t32
-  %t35 = load ptr, ptr %t34, align 8, !invariant.load !0
-  %t36 = musttail call tailcc i64 %t35(ptr %t33, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t36
-escape.24:
-  %left.25 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.25
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i32, ptr %pc, i64 3
+  %t5 = load i64, ptr %t4, align 4, !invariant.load !0
+  %t6 = and i64 %t5, 4294967295
+  %t7 = lshr i64 %t5, 32
+  %t8 = getelementptr i8, ptr %state, i64 40
+  %t9 = load ptr, ptr %t8, align 8
+  %t10 = getelementptr i8, ptr %t9, i64 40
+  %t11 = load ptr, ptr %t10, align 8
+  %t12 = getelementptr ptr, ptr %t11, i64 %t2
+  %t13 = load ptr, ptr %t12, align 8
+  %t14 = getelementptr i8, ptr %state, i64 40
+  %t15 = load ptr, ptr %t14, align 8
+  %t16 = getelementptr i8, ptr %t15, i64 64
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i32, ptr %t17, i64 %t3
+  %t19 = load i32, ptr %t18, align 4
+  %t22 = icmp eq ptr %t13, null
+  br i1 %t22, label %known.21, label %typed.20
+typed.20:
+  %t23 = load i32, ptr %t13, align 4
+  %t24 = icmp eq i32 %t23, %t19
+  br i1 %t24, label %valid.25, label %escape.26, !prof !2
+valid.25:
+  br label %known.21
+known.21:
+  call void @retain(ptr %t13)
+  %t28 = getelementptr ptr, ptr %refs, i64 %t6
+  call void @put(ptr %t13, ptr %t28, ptr %state)
+  %t29 = getelementptr i32, ptr %pc, i64 4
+  %t30 = getelementptr ptr, ptr %table, i64 %t7
+  %t31 = load ptr, ptr %t30, align 8, !invariant.load !0
+  %t32 = musttail call tailcc i64 %t31(ptr %t29, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t32
+escape.26:
+  %left.27 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.27
 }
 
 define internal tailcc i64 @"op.global.store.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 40
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr ptr, ptr %t6, i64 %t4
-  %t8 = getelementptr i32, ptr %pc, i64 3
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = zext i32 %t9 to i64
-  %t11 = getelementptr ptr, ptr %refs, i64 %t10
-  %t12 = load ptr, ptr %t11, align 8
-  %t13 = getelementptr i8, ptr %state, i64 40
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i32, ptr %pc, i64 3
+  %t5 = load i64, ptr %t4, align 4, !invariant.load !0
+  %t6 = and i64 %t5, 4294967295
+  %t7 = lshr i64 %t5, 32
+  %t8 = getelementptr i8, ptr %state, i64 40
+  %t9 = load ptr, ptr %t8, align 8
+  %t10 = getelementptr i8, ptr %t9, i64 40
+  %t11 = load ptr, ptr %t10, align 8
+  %t12 = getelementptr ptr, ptr %t11, i64 %t2
+  %t13 = getelementptr ptr, ptr %refs, i64 %t6
   %t14 = load ptr, ptr %t13, align 8
-  %t15 = getelementptr i8, ptr %t14, i64 64
+  %t15 = getelementptr i8, ptr %state, i64 40
   %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i32, ptr %pc, i64 2
-  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
-  %t19 = zext i32 %t18 to i64
-  %t20 = getelementptr i32, ptr %t16, i64 %t19
-  %t21 = load i32, ptr %t20, align 4
-  %t24 = icmp eq ptr %t12, null
-  br i1 %t24, label %known.23, label %typed.22
-typed.22:
-  %t25 = load i32, ptr %t12, align 4
-  %t26 = icmp eq i32 %t25, %t21
-  br i1 %t26, label %valid.27, label %escape.28, !prof !2
-valid.27:
-  br label %known.23
-known.23:
-  %t30 = getelementptr i32, ptr %pc, i64 3
-  %t31 = load i32, ptr %t30, align 4, !invariant.load !0
-  %t32 = zext i32 %t31 to i64
-  %t33 = getelementptr ptr, ptr %refs, i64 %t32
-  %t34 = load ptr, ptr %t33, align 8
-  %t35 = getelementptr i32, ptr %t30, i64 1
-  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
-  %t37 = zext i32 %t36 to i64
-  %t38 = icmp ne i64 %t37, 0
-  br i1 %t38, label %move.39, label %copy.40
-move.39:
-  store ptr null, ptr %t33, align 8
-  br label %taken.41
-copy.40:
-  call void @retain(ptr %t34)
-  br label %taken.41
-taken.41:
-  call void @put(ptr %t34, ptr %t7, ptr %state)
-  %t42 = getelementptr i32, ptr %pc, i64 5
-  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
-  %t44 = zext i32 %t43 to i64
-  %t45 = getelementptr i32, ptr %pc, i64 5
-  %t46 = getelementptr ptr, ptr %table, i64 %t44
-  %t47 = load ptr, ptr %t46, align 8, !invariant.load !0
-  %t48 = musttail call tailcc i64 %t47(ptr %t45, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t48
-escape.28:
-  %left.29 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.29
+  %t17 = getelementptr i8, ptr %t16, i64 64
+  %t18 = load ptr, ptr %t17, align 8
+  %t19 = getelementptr i32, ptr %t18, i64 %t3
+  %t20 = load i32, ptr %t19, align 4
+  %t23 = icmp eq ptr %t14, null
+  br i1 %t23, label %known.22, label %typed.21
+typed.21:
+  %t24 = load i32, ptr %t14, align 4
+  %t25 = icmp eq i32 %t24, %t20
+  br i1 %t25, label %valid.26, label %escape.27, !prof !2
+valid.26:
+  br label %known.22
+known.22:
+  %t29 = getelementptr i32, ptr %pc, i64 3
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr ptr, ptr %refs, i64 %t31
+  %t33 = load ptr, ptr %t32, align 8
+  %t34 = getelementptr i32, ptr %t29, i64 1
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = icmp ne i64 %t36, 0
+  br i1 %t37, label %move.38, label %copy.39
+move.38:
+  store ptr null, ptr %t32, align 8
+  br label %taken.40
+copy.39:
+  call void @retain(ptr %t33)
+  br label %taken.40
+taken.40:
+  call void @put(ptr %t33, ptr %t12, ptr %state)
+  %t41 = getelementptr i32, ptr %pc, i64 5
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = zext i32 %t42 to i64
+  %t44 = getelementptr i32, ptr %pc, i64 5
+  %t45 = getelementptr ptr, ptr %table, i64 %t43
+  %t46 = load ptr, ptr %t45, align 8, !invariant.load !0
+  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t47
+escape.27:
+  %left.28 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.28
 }
 
 define internal tailcc i64 @"op.global.load.indirect.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 48
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = icmp ult i64 %t7, %t9
-  br i1 %t10, label %valid.11, label %escape.12, !prof !2
-valid.11:
-  %t14 = getelementptr i8, ptr %t1, i64 40
-  %t15 = load ptr, ptr %t14, align 8
-  %t16 = getelementptr ptr, ptr %t15, i64 %t7
-  %t17 = load ptr, ptr %t16, align 8
-  %t18 = getelementptr i8, ptr %state, i64 40
-  %t19 = load ptr, ptr %t18, align 8
-  %t20 = getelementptr i8, ptr %t19, i64 64
-  %t21 = load ptr, ptr %t20, align 8
-  %t22 = getelementptr i32, ptr %pc, i64 2
-  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
-  %t24 = zext i32 %t23 to i64
-  %t25 = getelementptr i32, ptr %t21, i64 %t24
-  %t26 = load i32, ptr %t25, align 4
-  %t29 = icmp eq ptr %t17, null
-  br i1 %t29, label %known.28, label %typed.27
-typed.27:
-  %t30 = load i32, ptr %t17, align 4
-  %t31 = icmp eq i32 %t30, %t26
-  br i1 %t31, label %valid.32, label %escape.12, !prof !2
-valid.32:
-  br label %known.28
-known.28:
-  call void @retain(ptr %t17)
-  %t33 = getelementptr i32, ptr %pc, i64 3
-  %t34 = load i32, ptr %t33, align 4, !invariant.load !0
-  %t35 = zext i32 %t34 to i64
-  %t36 = getelementptr ptr, ptr %refs, i64 %t35
-  call void @put(ptr %t17, ptr %t36, ptr %state)
-  %t37 = getelementptr i32, ptr %pc, i64 4
-  %t38 = load i32, ptr %t37, align 4, !invariant.load !0
-  %t39 = zext i32 %t38 to i64
-  %t40 = getelementptr i32, ptr %pc, i64 4
-  %t41 = getelementptr ptr, ptr %table, i64 %t39
-  %t42 = load ptr, ptr %t41, align 8, !invariant.load !0
-  %t43 = musttail call tailcc i64 %t42(ptr %t40, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t43
-escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.13
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i32, ptr %pc, i64 3
+  %t5 = load i64, ptr %t4, align 4, !invariant.load !0
+  %t6 = and i64 %t5, 4294967295
+  %t7 = lshr i64 %t5, 32
+  %t8 = getelementptr i8, ptr %state, i64 40
+  %t9 = load ptr, ptr %t8, align 8
+  %t10 = getelementptr i32, ptr %values, i64 %t2
+  %t11 = load i32, ptr %t10, align 4
+  %t12 = zext i32 %t11 to i64
+  %t13 = getelementptr i8, ptr %t9, i64 48
+  %t14 = load i64, ptr %t13, align 8
+  %t15 = icmp ult i64 %t12, %t14
+  br i1 %t15, label %valid.16, label %escape.17, !prof !2
+valid.16:
+  %t19 = getelementptr i8, ptr %t9, i64 40
+  %t20 = load ptr, ptr %t19, align 8
+  %t21 = getelementptr ptr, ptr %t20, i64 %t12
+  %t22 = load ptr, ptr %t21, align 8
+  %t23 = getelementptr i8, ptr %state, i64 40
+  %t24 = load ptr, ptr %t23, align 8
+  %t25 = getelementptr i8, ptr %t24, i64 64
+  %t26 = load ptr, ptr %t25, align 8
+  %t27 = getelementptr i32, ptr %t26, i64 %t3
+  %t28 = load i32, ptr %t27, align 4
+  %t31 = icmp eq ptr %t22, null
+  br i1 %t31, label %known.30, label %typed.29
+typed.29:
+  %t32 = load i32, ptr %t22, align 4
+  %t33 = icmp eq i32 %t32, %t28
+  br i1 %t33, label %valid.34, label %escape.17, !prof !2
+valid.34:
+  br label %known.30
+known.30:
+  call void @retain(ptr %t22)
+  %t35 = getelementptr ptr, ptr %refs, i64 %t6
+  call void @put(ptr %t22, ptr %t35, ptr %state)
+  %t36 = getelementptr i32, ptr %pc, i64 4
+  %t37 = getelementptr ptr, ptr %table, i64 %t7
+  %t38 = load ptr, ptr %t37, align 8, !invariant.load !0
+  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t39
+escape.17:
+  %left.18 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.18
 }
 
 define internal tailcc i64 @"op.global.store.indirect.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 48
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = icmp ult i64 %t7, %t9
-  br i1 %t10, label %valid.11, label %escape.12, !prof !2
-valid.11:
-  %t14 = getelementptr i8, ptr %t1, i64 40
-  %t15 = load ptr, ptr %t14, align 8
-  %t16 = getelementptr ptr, ptr %t15, i64 %t7
-  %t17 = getelementptr i32, ptr %pc, i64 3
-  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
-  %t19 = zext i32 %t18 to i64
-  %t20 = getelementptr ptr, ptr %refs, i64 %t19
-  %t21 = load ptr, ptr %t20, align 8
-  %t22 = getelementptr i8, ptr %state, i64 40
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i32, ptr %pc, i64 3
+  %t5 = load i64, ptr %t4, align 4, !invariant.load !0
+  %t6 = and i64 %t5, 4294967295
+  %t7 = lshr i64 %t5, 32
+  %t8 = getelementptr i8, ptr %state, i64 40
+  %t9 = load ptr, ptr %t8, align 8
+  %t10 = getelementptr i32, ptr %values, i64 %t2
+  %t11 = load i32, ptr %t10, align 4
+  %t12 = zext i32 %t11 to i64
+  %t13 = getelementptr i8, ptr %t9, i64 48
+  %t14 = load i64, ptr %t13, align 8
+  %t15 = icmp ult i64 %t12, %t14
+  br i1 %t15, label %valid.16, label %escape.17, !prof !2
+valid.16:
+  %t19 = getelementptr i8, ptr %t9, i64 40
+  %t20 = load ptr, ptr %t19, align 8
+  %t21 = getelementptr ptr, ptr %t20, i64 %t12
+  %t22 = getelementptr ptr, ptr %refs, i64 %t6
   %t23 = load ptr, ptr %t22, align 8
-  %t24 = getelementptr i8, ptr %t23, i64 64
+  %t24 = getelementptr i8, ptr %state, i64 40
   %t25 = load ptr, ptr %t24, align 8
-  %t26 = getelementptr i32, ptr %pc, i64 2
-  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
-  %t28 = zext i32 %t27 to i64
-  %t29 = getelementptr i32, ptr %t25, i64 %t28
-  %t30 = load i32, ptr %t29, align 4
-  %t33 = icmp eq ptr %t21, null
-  br i1 %t33, label %known.32, label %typed.31
-typed.31:
-  %t34 = load i32, ptr %t21, align 4
-  %t35 = icmp eq i32 %t34, %t30
-  br i1 %t35, label %valid.36, label %escape.12, !prof !2
-valid.36:
-  br label %known.32
-known.32:
-  %t37 = getelementptr i32, ptr %pc, i64 3
-  %t38 = load i32, ptr %t37, align 4, !invariant.load !0
-  %t39 = zext i32 %t38 to i64
-  %t40 = getelementptr ptr, ptr %refs, i64 %t39
-  %t41 = load ptr, ptr %t40, align 8
-  %t42 = getelementptr i32, ptr %t37, i64 1
-  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
-  %t44 = zext i32 %t43 to i64
-  %t45 = icmp ne i64 %t44, 0
-  br i1 %t45, label %move.46, label %copy.47
-move.46:
-  store ptr null, ptr %t40, align 8
-  br label %taken.48
-copy.47:
-  call void @retain(ptr %t41)
-  br label %taken.48
-taken.48:
-  call void @put(ptr %t41, ptr %t16, ptr %state)
-  %t49 = getelementptr i32, ptr %pc, i64 5
-  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
-  %t51 = zext i32 %t50 to i64
-  %t52 = getelementptr i32, ptr %pc, i64 5
-  %t53 = getelementptr ptr, ptr %table, i64 %t51
-  %t54 = load ptr, ptr %t53, align 8, !invariant.load !0
-  %t55 = musttail call tailcc i64 %t54(ptr %t52, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t55
-escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.13
+  %t26 = getelementptr i8, ptr %t25, i64 64
+  %t27 = load ptr, ptr %t26, align 8
+  %t28 = getelementptr i32, ptr %t27, i64 %t3
+  %t29 = load i32, ptr %t28, align 4
+  %t32 = icmp eq ptr %t23, null
+  br i1 %t32, label %known.31, label %typed.30
+typed.30:
+  %t33 = load i32, ptr %t23, align 4
+  %t34 = icmp eq i32 %t33, %t29
+  br i1 %t34, label %valid.35, label %escape.17, !prof !2
+valid.35:
+  br label %known.31
+known.31:
+  %t36 = getelementptr i32, ptr %pc, i64 3
+  %t37 = load i32, ptr %t36, align 4, !invariant.load !0
+  %t38 = zext i32 %t37 to i64
+  %t39 = getelementptr ptr, ptr %refs, i64 %t38
+  %t40 = load ptr, ptr %t39, align 8
+  %t41 = getelementptr i32, ptr %t36, i64 1
+  %t42 = load i32, ptr %t41, align 4, !invariant.load !0
+  %t43 = zext i32 %t42 to i64
+  %t44 = icmp ne i64 %t43, 0
+  br i1 %t44, label %move.45, label %copy.46
+move.45:
+  store ptr null, ptr %t39, align 8
+  br label %taken.47
+copy.46:
+  call void @retain(ptr %t40)
+  br label %taken.47
+taken.47:
+  call void @put(ptr %t40, ptr %t21, ptr %state)
+  %t48 = getelementptr i32, ptr %pc, i64 5
+  %t49 = load i32, ptr %t48, align 4, !invariant.load !0
+  %t50 = zext i32 %t49 to i64
+  %t51 = getelementptr i32, ptr %pc, i64 5
+  %t52 = getelementptr ptr, ptr %table, i64 %t50
+  %t53 = load ptr, ptr %t52, align 8, !invariant.load !0
+  %t54 = musttail call tailcc i64 %t53(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t54
+escape.17:
+  %left.18 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.18
 }
 
 define internal tailcc i64 @"op.const.i32.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
@@ -4501,23 +4475,80 @@ entry:
   %t3 = getelementptr i32, ptr %values, i64 %t2
   %t4 = load i32, ptr %t3, align 4
   %t5 = zext i32 %t4 to i64
-  %t6 = getelementptr i32, ptr %pc, i64 3
-  %t7 = load i32, ptr %t6, align 4, !invariant.load !0
-  %t8 = zext i32 %t7 to i64
-  %t9 = icmp ult i64 %t5, %t8
-  %t10 = getelementptr i32, ptr %pc, i64 4
-  %t11 = getelementptr i32, ptr %t10, i64 %t5
-  %t12 = getelementptr i32, ptr %pc, i64 2
-  %t13 = select i1 %t9, ptr %t11, ptr %t12
-  %t14 = load i32, ptr %t13, align 4
-  %t15 = sext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 %t15
-  %t17 = load i32, ptr %t16, align 4, !invariant.load !0
-  %t18 = zext i32 %t17 to i64
-  %t19 = getelementptr ptr, ptr %table, i64 %t18
-  %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t21
+  %t9 = getelementptr i32, ptr %pc, i64 3
+  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
+  %t11 = zext i32 %t10 to i64
+  %t12 = icmp ult i64 %t5, %t11
+  br i1 %t12, label %case.7, label %default.6
+case.7:
+  switch i64 %t5, label %other.8 [ i64 0, label %case.13 i64 1, label %case.14 i64 2, label %case.15 i64 3, label %case.16 ]
+case.13:
+  %t17 = getelementptr i32, ptr %pc, i64 4
+  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
+  %t19 = sext i32 %t18 to i64
+  %t20 = getelementptr i32, ptr %pc, i64 %t19
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  %t23 = getelementptr ptr, ptr %table, i64 %t22
+  %t24 = load ptr, ptr %t23, align 8, !invariant.load !0
+  %t25 = musttail call tailcc i64 %t24(ptr %t20, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t25
+case.14:
+  %t26 = getelementptr i32, ptr %pc, i64 5
+  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
+  %t28 = sext i32 %t27 to i64
+  %t29 = getelementptr i32, ptr %pc, i64 %t28
+  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
+  %t31 = zext i32 %t30 to i64
+  %t32 = getelementptr ptr, ptr %table, i64 %t31
+  %t33 = load ptr, ptr %t32, align 8, !invariant.load !0
+  %t34 = musttail call tailcc i64 %t33(ptr %t29, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t34
+case.15:
+  %t35 = getelementptr i32, ptr %pc, i64 6
+  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
+  %t37 = sext i32 %t36 to i64
+  %t38 = getelementptr i32, ptr %pc, i64 %t37
+  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
+  %t40 = zext i32 %t39 to i64
+  %t41 = getelementptr ptr, ptr %table, i64 %t40
+  %t42 = load ptr, ptr %t41, align 8, !invariant.load !0
+  %t43 = musttail call tailcc i64 %t42(ptr %t38, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t43
+case.16:
+  %t44 = getelementptr i32, ptr %pc, i64 7
+  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
+  %t46 = sext i32 %t45 to i64
+  %t47 = getelementptr i32, ptr %pc, i64 %t46
+  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
+  %t49 = zext i32 %t48 to i64
+  %t50 = getelementptr ptr, ptr %table, i64 %t49
+  %t51 = load ptr, ptr %t50, align 8, !invariant.load !0
+  %t52 = musttail call tailcc i64 %t51(ptr %t47, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t52
+default.6:
+  %t53 = getelementptr i32, ptr %pc, i64 2
+  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
+  %t55 = sext i32 %t54 to i64
+  %t56 = getelementptr i32, ptr %pc, i64 %t55
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = zext i32 %t57 to i64
+  %t59 = getelementptr ptr, ptr %table, i64 %t58
+  %t60 = load ptr, ptr %t59, align 8, !invariant.load !0
+  %t61 = musttail call tailcc i64 %t60(ptr %t56, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t61
+other.8:
+  %t62 = getelementptr i32, ptr %pc, i64 4
+  %t63 = getelementptr i32, ptr %t62, i64 %t5
+  %t64 = load i32, ptr %t63, align 4
+  %t65 = sext i32 %t64 to i64
+  %t66 = getelementptr i32, ptr %pc, i64 %t65
+  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t68 = zext i32 %t67 to i64
+  %t69 = getelementptr ptr, ptr %table, i64 %t68
+  %t70 = load ptr, ptr %t69, align 8, !invariant.load !0
+  %t71 = musttail call tailcc i64 %t70(ptr %t66, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t71
 }
 
 define internal tailcc i64 @"op.discard.refs"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
@@ -4596,130 +4627,122 @@ taken.11:
 
 define internal tailcc i64 @"op.global.load.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = load i32, ptr %t7, align 1
-  %t9 = getelementptr i32, ptr %pc, i64 2
-  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
-  %t11 = zext i32 %t10 to i64
-  %t12 = getelementptr i32, ptr %values, i64 %t11
-  store i32 %t8, ptr %t12, align 4
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = load i32, ptr %t8, align 1
+  %t10 = getelementptr i32, ptr %values, i64 %t3
+  store i32 %t9, ptr %t10, align 4
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.store.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = getelementptr i32, ptr %pc, i64 2
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = zext i32 %t9 to i64
-  %t11 = getelementptr i32, ptr %values, i64 %t10
-  %t12 = load i32, ptr %t11, align 4
-  store i32 %t12, ptr %t7, align 1
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = getelementptr i32, ptr %values, i64 %t3
+  %t10 = load i32, ptr %t9, align 4
+  store i32 %t10, ptr %t8, align 1
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.load.indirect.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 4
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = load i32, ptr %t17, align 1
-  %t19 = getelementptr i32, ptr %pc, i64 2
-  %t20 = load i32, ptr %t19, align 4, !invariant.load !0
-  %t21 = zext i32 %t20 to i64
-  %t22 = getelementptr i32, ptr %values, i64 %t21
-  store i32 %t18, ptr %t22, align 4
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 4
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = load i32, ptr %t18, align 1
+  %t20 = getelementptr i32, ptr %values, i64 %t3
+  store i32 %t19, ptr %t20, align 4
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.global.store.indirect.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 4
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = getelementptr i32, ptr %pc, i64 2
-  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
-  %t20 = zext i32 %t19 to i64
-  %t21 = getelementptr i32, ptr %values, i64 %t20
-  %t22 = load i32, ptr %t21, align 4
-  store i32 %t22, ptr %t17, align 1
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 4
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = getelementptr i32, ptr %values, i64 %t3
+  %t20 = load i32, ptr %t19, align 4
+  store i32 %t20, ptr %t18, align 1
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.const.f32.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
@@ -6264,130 +6287,122 @@ entry:
 
 define internal tailcc i64 @"op.global.load.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = load i64, ptr %t7, align 1
-  %t9 = getelementptr i32, ptr %pc, i64 2
-  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
-  %t11 = zext i32 %t10 to i64
-  %t12 = getelementptr i32, ptr %values, i64 %t11
-  store i64 %t8, ptr %t12, align 8
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = load i64, ptr %t8, align 1
+  %t10 = getelementptr i32, ptr %values, i64 %t3
+  store i64 %t9, ptr %t10, align 8
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.store.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i8, ptr %t1, i64 24
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr i8, ptr %t6, i64 %t4
-  %t8 = getelementptr i32, ptr %pc, i64 2
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = zext i32 %t9 to i64
-  %t11 = getelementptr i32, ptr %values, i64 %t10
-  %t12 = load i64, ptr %t11, align 8
-  store i64 %t12, ptr %t7, align 1
-  %t13 = getelementptr i32, ptr %pc, i64 3
-  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
-  %t15 = zext i32 %t14 to i64
-  %t16 = getelementptr i32, ptr %pc, i64 3
-  %t17 = getelementptr ptr, ptr %table, i64 %t15
-  %t18 = load ptr, ptr %t17, align 8, !invariant.load !0
-  %t19 = musttail call tailcc i64 %t18(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t19
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i8, ptr %t5, i64 24
+  %t7 = load ptr, ptr %t6, align 8
+  %t8 = getelementptr i8, ptr %t7, i64 %t2
+  %t9 = getelementptr i32, ptr %values, i64 %t3
+  %t10 = load i64, ptr %t9, align 8
+  store i64 %t10, ptr %t8, align 1
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
+  %t13 = zext i32 %t12 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = getelementptr ptr, ptr %table, i64 %t13
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.global.load.indirect.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 8
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = load i64, ptr %t17, align 1
-  %t19 = getelementptr i32, ptr %pc, i64 2
-  %t20 = load i32, ptr %t19, align 4, !invariant.load !0
-  %t21 = zext i32 %t20 to i64
-  %t22 = getelementptr i32, ptr %values, i64 %t21
-  store i64 %t18, ptr %t22, align 8
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 8
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = load i64, ptr %t18, align 1
+  %t20 = getelementptr i32, ptr %values, i64 %t3
+  store i64 %t19, ptr %t20, align 8
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.global.store.indirect.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
 entry:
-  %t0 = getelementptr i8, ptr %state, i64 40
-  %t1 = load ptr, ptr %t0, align 8
-  %t2 = getelementptr i32, ptr %pc, i64 1
-  %t3 = load i32, ptr %t2, align 4, !invariant.load !0
-  %t4 = zext i32 %t3 to i64
-  %t5 = getelementptr i32, ptr %values, i64 %t4
-  %t6 = load i32, ptr %t5, align 4
-  %t7 = zext i32 %t6 to i64
-  %t8 = getelementptr i8, ptr %t1, i64 32
-  %t9 = load i64, ptr %t8, align 8
-  %t10 = add i64 %t7, 8
-  %t11 = icmp ule i64 %t10, %t9
-  br i1 %t11, label %valid.12, label %escape.13, !prof !2
-valid.12:
-  %t15 = getelementptr i8, ptr %t1, i64 24
-  %t16 = load ptr, ptr %t15, align 8
-  %t17 = getelementptr i8, ptr %t16, i64 %t7
-  %t18 = getelementptr i32, ptr %pc, i64 2
-  %t19 = load i32, ptr %t18, align 4, !invariant.load !0
-  %t20 = zext i32 %t19 to i64
-  %t21 = getelementptr i32, ptr %values, i64 %t20
-  %t22 = load i64, ptr %t21, align 8
-  store i64 %t22, ptr %t17, align 1
-  %t23 = getelementptr i32, ptr %pc, i64 3
-  %t24 = load i32, ptr %t23, align 4, !invariant.load !0
-  %t25 = zext i32 %t24 to i64
-  %t26 = getelementptr i32, ptr %pc, i64 3
-  %t27 = getelementptr ptr, ptr %table, i64 %t25
-  %t28 = load ptr, ptr %t27, align 8, !invariant.load !0
-  %t29 = musttail call tailcc i64 %t28(ptr %t26, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t29
-escape.13:
-  %left.14 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.14
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i8, ptr %state, i64 40
+  %t5 = load ptr, ptr %t4, align 8
+  %t6 = getelementptr i32, ptr %values, i64 %t2
+  %t7 = load i32, ptr %t6, align 4
+  %t8 = zext i32 %t7 to i64
+  %t9 = getelementptr i8, ptr %t5, i64 32
+  %t10 = load i64, ptr %t9, align 8
+  %t11 = add i64 %t8, 8
+  %t12 = icmp ule i64 %t11, %t10
+  br i1 %t12, label %valid.13, label %escape.14, !prof !2
+valid.13:
+  %t16 = getelementptr i8, ptr %t5, i64 24
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 %t8
+  %t19 = getelementptr i32, ptr %values, i64 %t3
+  %t20 = load i64, ptr %t19, align 8
+  store i64 %t20, ptr %t18, align 1
+  %t21 = getelementptr i32, ptr %pc, i64 3
+  %t22 = load i32, ptr %t21, align 4, !invariant.load !0
+  %t23 = zext i32 %t22 to i64
+  %t24 = getelementptr i32, ptr %pc, i64 3
+  %t25 = getelementptr ptr, ptr %table, i64 %t23
+  %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %t27
+escape.14:
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  ret i64 %left.15
 }
 
 define internal tailcc i64 @"op.const.f64.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
