@@ -103,7 +103,7 @@ def _symbols(
         names.append(name)
     if undefined:
         raise UnavailableError(
-            "the embedded ELF library cannot be loaded: it needs symbols of other libraries "
+            "the ELF library cannot be loaded: it needs symbols of other libraries "
             f"({', '.join(sorted(undefined))}), but embedded libraries must be self-contained; "
             "compile with --iree-llvmcpu-link-embedded=true"
         )

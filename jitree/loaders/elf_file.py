@@ -1,4 +1,4 @@
-"""The headers of an embedded ELF library, checked: what may be mapped where, and where its tables lie."""
+"""The headers of an ELF library, checked: what may be mapped where, and where its tables lie."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ def _check_load(load: Segment, available: int) -> None:
 
 def bad_elf(reason: str) -> StatusError:
     """FAILED_PRECONDITION: not a library that can be loaded."""
-    return FailedPreconditionError(f"the embedded ELF library cannot be loaded: {reason}")
+    return FailedPreconditionError(f"the ELF library cannot be loaded: {reason}")
 
 
 def unsupported_elf(reason: str) -> StatusError:
     """UNIMPLEMENTED: a well-formed library that asks for something that the loader does not do."""
-    return UnimplementedError(f"the embedded ELF library cannot be loaded: {reason}")
+    return UnimplementedError(f"the ELF library cannot be loaded: {reason}")

@@ -73,8 +73,7 @@ class ElfImage:
         for load in sorted(self._file.loads, key=_address):
             if load.flags & elf.PF_W and load.flags & elf.PF_X:
                 raise PermissionDeniedError(
-                    "the embedded ELF library cannot be loaded: it has a segment that is both writable and "
-                    "executable"
+                    "the ELF library cannot be loaded: it has a segment that is both writable and executable"
                 )
             rights = READ | sum(right for flag, right in _RIGHTS if load.flags & flag)
             start = page_down(load.address - low)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 import tempfile
@@ -11,17 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from jitree.errors import FailedPreconditionError, NotFoundError
-from jitree.loaders import elf_format as elf
-from jitree.loaders.elf_format import Architecture
+from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError
+from jitree.loaders.elf_file import read_elf
+from jitree.loaders.elf_format import host_architecture
 
 PRESERVE_VARIABLE: Final = "IREE_PRESERVE_DYLIB_TEMP_FILES"
 """``1`` keeps the temporary files of libraries, another value is the folder to keep them in."""
+Buffer = bytes | memoryview
+
 _MFD_CLOEXEC: Final = 1
 _MFD_EXEC: Final = 16
 """Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
-_HEADER_SIZE: Final = 64
-_MACHINE_AT: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,38 @@ class _Range:
     executable: bool
 
 
+class _Descriptor:
+    """An open file, closed with the object at the latest."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def close(self) -> None:
+        number, self._number = self._number, -1
+        if number >= 0:
+            os.close(number)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class SharedObject:
     """An opened library, closed when nothing refers to the object any more.
 
     Reads only what the library's own file was mapped to (``Memory`` of :mod:`jitree.loaders.library`).
     """
 
-    def __init__(self, path: str, keep: object = None) -> None:
-        """Opens a library and what it needs. FAILED_PRECONDITION with the linker's message if that fails.
+    def __init__(self, path: str, data: Buffer, keep: _Descriptor | None = None) -> None:
+        """Opens a library, of which the file contains ``data``, and what it needs.
 
-        ``keep`` is closed after the library.
+        FAILED_PRECONDITION for what is no complete library for this machine, and with the linker's message
+        if that refuses it. ``keep`` is closed after the library.
         """
+        architecture = host_architecture()
+        if architecture is None:
+            raise IncompatibleError("libraries cannot be loaded on this machine's architecture")
+        # Linkers read what the headers say without looking where a file ends, and end the process.
+        read_elf(memoryview(data), architecture)
         _make_math_library_global()
         status = os.stat(path)
         try:
@@ -50,33 +72,31 @@ class SharedObject:
         except OSError as error:
             raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
         self._library = library
-        self._keep = keep
         self._ranges = _mapped_ranges(status.st_dev, status.st_ino)
         weakref.finalize(self, _close, library._handle, keep).atexit = False
 
     @staticmethod
-    def from_bytes(data: bytes | memoryview) -> SharedObject:
+    def from_bytes(data: Buffer) -> SharedObject:
         """Opens a library that lies in memory, by way of a memory file or a temporary one."""
         preserve = os.environ.get(PRESERVE_VARIABLE, "")
         if preserve:
-            return SharedObject(_preserved_file(data, None if preserve == "1" else preserve))
+            return SharedObject(_preserved_file(data, None if preserve == "1" else preserve), data)
         descriptor = _memory_file(data)
         if descriptor is not None:
             # The linker knows libraries by name: the descriptor, and with it the name, stays taken while the
             # library is open. A second library under the same name would silently be the first.
-            keep = _Descriptor(descriptor)
-            return SharedObject(f"/proc/self/fd/{descriptor}", keep)
+            return SharedObject(f"/proc/self/fd/{descriptor}", data, _Descriptor(descriptor))
         with tempfile.NamedTemporaryFile(prefix="jitree_", suffix=".so") as file:
             file.write(data)
             file.flush()
-            return SharedObject(file.name)
+            return SharedObject(file.name, data)
 
     @staticmethod
     def from_path(path: Path) -> SharedObject:
         """Opens a library file. NOT_FOUND if there is none."""
         if not path.is_file():
             raise NotFoundError(f"no library at '{path}'")
-        return SharedObject(str(path.resolve()))
+        return SharedObject(str(path.resolve()), path.read_bytes())
 
     def symbol(self, name: str) -> int | None:
         """The address of an exported function, None if there is none."""
@@ -114,31 +134,10 @@ class SharedObject:
         )
 
 
-def check_machine(data: memoryview, architecture: Architecture) -> None:
-    """FAILED_PRECONDITION unless the bytes are an ELF file for this machine; the linker says less."""
-    if len(data) < _HEADER_SIZE or bytes(data[:4]) != b"\x7fELF":
-        raise FailedPreconditionError(
-            f"the system library cannot be loaded: {len(data)} bytes that are not an ELF file"
-        )
-    machine = int.from_bytes(data[_MACHINE_AT : _MACHINE_AT + 2], "little")
-    if (machine, data[4]) != (architecture.machine, architecture.word_size.elf_class):
-        raise FailedPreconditionError(
-            f"the system library was compiled for {elf.machine_name(machine, data[4])}, but this machine is "
-            f"{architecture.name}; compile the program for {architecture.name}"
-        )
-
-
-class _Descriptor:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _close(handle: int, keep: object) -> None:
-    import _ctypes
-
+def _close(handle: int, keep: _Descriptor | None) -> None:
     _ctypes.dlclose(handle)
-    if isinstance(keep, _Descriptor):
-        os.close(keep.number)
+    if keep is not None:
+        keep.close()
 
 
 @cache
@@ -150,7 +149,7 @@ def _make_math_library_global() -> ctypes.CDLL | None:
         return None
 
 
-def _memory_file(data: bytes | memoryview) -> int | None:
+def _memory_file(data: Buffer) -> int | None:
     """The descriptor of a file in memory; None where that is not allowed."""
     for flags in (_MFD_CLOEXEC | _MFD_EXEC, _MFD_CLOEXEC):
         try:
@@ -163,7 +162,7 @@ def _memory_file(data: bytes | memoryview) -> int | None:
     return None
 
 
-def _preserved_file(data: bytes | memoryview, folder: str | None) -> str:
+def _preserved_file(data: Buffer, folder: str | None) -> str:
     with tempfile.NamedTemporaryFile(
         prefix="iree_dylib_", suffix="_mem_.so", dir=folder, delete=False
     ) as file:

@@ -6,14 +6,14 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError, error_context
+from jitree.errors import FailedPreconditionError, NotFoundError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.embedded_elf import link_library
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.executable import NativeExecutable
 from jitree.loaders.library import QUERY_SYMBOL
-from jitree.loaders.shared_object import SharedObject, check_machine
+from jitree.loaders.shared_object import SharedObject
 
 _FORMAT_PREFIX: Final = "system-elf-"
 _FOOTER: Final = struct.Struct("<8sIIQQQQ")
@@ -38,12 +38,8 @@ class SystemLibraryLoader(ExecutableLoader):
         FAILED_PRECONDITION if it is no library for this machine or needs symbols that no global library
         has, NOT_FOUND without the query function; the rest as of embedded libraries.
         """
-        architecture = host_architecture()
-        if architecture is None:
-            raise IncompatibleError("system libraries cannot be loaded on this machine's architecture")
         with error_context(f"loading an executable of format '{parameters.format}'"):
             data = library_bytes(memoryview(parameters.data).cast("B"))
-            check_machine(data, architecture)
             library = SharedObject.from_bytes(data)
             query = library.symbol(QUERY_SYMBOL)
             if query is None:
