@@ -2,7 +2,7 @@
 
 Versions in modules do not tell: families of imports changed without a new version, and a dependency record
 holds only the largest minimum version of what the program happens to use. The imports themselves, by name and
-calling convention, and the bytecode version narrow it down. ``imports.tsv`` and ``releases.tsv`` state both as
+calling convention, and the bytecode version narrow it down; ``imports.tsv`` and ``releases.tsv`` say it as
 rows.
 """
 
