@@ -37,14 +37,24 @@ def prepare(
 
     INVALID_ARGUMENT when the constants are not whole words; for the rest see ``ExecutableCache``.
     """
-    parameters = ExecutableParameters(
+    parameters = parameters_of(executable_format, data, constants, layouts)
+    return state.executable_cache(device).prepare_executable(parameters)
+
+
+def parameters_of(
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+    layouts: Sequence[PipelineLayout] = (),
+) -> ExecutableParameters:
+    """What a program passes as loaders take it."""
+    return ExecutableParameters(
         text(executable_format),
         data.view,
         constant_words(constants),
         CachingMode.NONE if data.writable else CachingMode.ALIAS_PROVIDED_DATA,
         tuple(layouts),
     )
-    return state.executable_cache(device).prepare_executable(parameters)
 
 
 def constant_words(constants: VmBuffer | None) -> tuple[int, ...]:
