@@ -23,7 +23,7 @@ from jitree.dispatch.image.link import link
 from jitree.dispatch.image.mapping import map_image
 from jitree.dispatch.image.recipe import Recipe, key_of
 from jitree.dispatch.image.relocations import RELOCATIONS
-from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
+from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
 
 _ROOT = Path(__file__).parents[2]
 _TEXTS = Path(__file__).with_name("image_texts.py")
@@ -211,6 +211,30 @@ def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(image, "_providers", {})
     with pytest.raises(UnavailableError, match="cannot be started"):
+        image.wait(recipe("texts"))
+
+
+def test_finished_build_leaves_only_the_image(folder: Path) -> None:
+    sample = recipe("texts")
+    image.wait(sample)
+    deadline = time.monotonic() + 10
+    while len(list(folder.iterdir())) > 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(folder.iterdir()) == [cache.path_of(sample, key_of(sample))]
+
+
+def test_refused_memory_is_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(flat: FlatImage) -> image.Image:
+        raise PermissionDeniedError("no executable memory here")
+
+    monkeypatch.setattr(image, "map_image", refuse)
+    with pytest.raises(UnavailableError, match="no executable memory here"):
+        image.wait(recipe("texts"))
+
+
+def test_builder_that_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "load", lambda recipe, key: None)
+    with pytest.raises(UnavailableError, match="ended with code 0"):
         image.wait(recipe("texts"))
 
 

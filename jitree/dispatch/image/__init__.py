@@ -12,9 +12,10 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.image import cache
+from jitree.dispatch.image.flat import FlatImage
 from jitree.dispatch.image.mapping import Image, map_image
 from jitree.dispatch.image.recipe import Recipe, key_of
-from jitree.errors import UnavailableError
+from jitree.errors import StatusError, UnavailableError
 
 if TYPE_CHECKING:
     from jitree.dispatch.image.background import Builder
@@ -48,14 +49,21 @@ class _Provider:
             if self.settled or now < self._next_look:
                 return
             self._next_look = now + _POLL_SECONDS
+            has_ended = self._builder is not None and self._builder.has_ended()
             flat = cache.load(self.recipe, self.key)
             if flat is not None:
-                self.image = map_image(flat)
-                self._builder = None
-            elif self._builder is not None:
-                self.failure = self._builder.failure()
-            else:
+                self._map(flat)
+            elif self._builder is None:
                 self._start(niceness)
+            elif has_ended:
+                self.failure = self._builder.failure()
+
+    def _map(self, flat: FlatImage) -> None:
+        self._builder = None
+        try:
+            self.image = map_image(flat)
+        except StatusError as error:
+            self.failure = str(error)
 
     def _start(self, niceness: int | None) -> None:
         from jitree.dispatch.image import background

@@ -29,11 +29,12 @@ class Builder:
         self._process = process
         self._log = log
 
-    def failure(self) -> str | None:
-        """What went wrong, None while it runs or when it succeeded."""
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def failure(self) -> str:
+        """What went wrong; of a builder that has ended without leaving an image."""
         code = self._process.poll()
-        if not code:
-            return None
         try:
             lines = self._log.read_text(errors="replace").strip().splitlines()
         except OSError:
@@ -43,18 +44,20 @@ class Builder:
 
 
 def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
-    """Starts a builder that outlives this process; None when another process is already building.
+    """Starts a builder that outlives this process; None when another process is building or has built.
 
     OSError if the cache folder is not writable or no process can be started.
     """
     target = cache.path_of(recipe, key)
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock_path, log_path = target.with_suffix(".lock"), target.with_suffix(".log")
+    lock_path, log_path = target.with_suffix(cache.LOCK_SUFFIX), target.with_suffix(cache.LOG_SUFFIX)
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            return None
+        if cache.load(recipe, key) is not None:  # the other one has just finished
             return None
         with open(log_path, "wb") as log:
             process = subprocess.Popen(

@@ -31,7 +31,9 @@ def main() -> None:
     """The builder process: argument 1 is the recipe as :func:`to_json` wrote it."""
     recipe = from_json(sys.argv[1])
     os.nice(int(sys.argv[2]))
-    cache.store(recipe, key_of(recipe), build(recipe))
+    path = cache.store(recipe, key_of(recipe), build(recipe))
+    for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
+        path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def to_json(recipe: Recipe) -> str:

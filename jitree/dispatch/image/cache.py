@@ -16,6 +16,9 @@ from jitree.dispatch.image.flat import FlatImage, decode, encode
 from jitree.dispatch.image.recipe import Recipe
 
 _SUFFIX: Final = ".image"
+LOCK_SUFFIX: Final = ".lock"
+LOG_SUFFIX: Final = ".log"
+"""Of files beside an image while it is built; the log of a failed build stays."""
 _KEPT: Final = 8
 """Images of one name that stay: processors and versions that share a home directory."""
 
