@@ -19,7 +19,6 @@ from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    UnimplementedError,
 )
 from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
@@ -31,6 +30,8 @@ from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.modules.vmvx import VmvxModule
 from jitree.packing import as_array, describe
+from jitree.params.provider import ParameterProvider, open_providers
+from jitree.params.provider import Source as ParameterSource
 from jitree.transfers import native_row, wrap_or_copy
 from jitree.vmfb.archive import Source
 
@@ -39,9 +40,16 @@ STANDARD_INPUT: Final = "-"
 
 DeviceChoice = str | Device | Sequence[str | Device] | None
 
+def _io_parameters(session: Session) -> NativeModule:
+    from jitree.modules.io_parameters import IoParametersModule
+
+    return IoParametersModule(session.parameter_providers)
+
+
 BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {
     "hal": lambda session: HalModule(session.devices, trace_sink=session.trace_sink),
     "vmvx": lambda session: VmvxModule(),
+    "io_parameters": _io_parameters,
 }
 """Native modules that a session registers before any of the user's."""
 
@@ -61,7 +69,7 @@ class Session:
         self,
         device: DeviceChoice = None,
         *,
-        parameters: Iterable[Any] = (),
+        parameters: Iterable[ParameterSource] = (),
         tier: str | None = None,
         flags: ContextFlags = ContextFlags.NONE,
         executable_plugins: Iterable[Plugin] = (),
@@ -75,7 +83,9 @@ class Session:
 
         ``device``: a URI (``local-sync``, ``local-task://?threads=4``), a device, several of either, or None
         for the first that can be created. Devices given as URIs are closed with the session.
-        ``parameters``: archives, ``scope=path`` or ``path``.
+        ``parameters``: what programs find by scope and key: archives (``scope=path``, ``path``; irpa,
+        safetensors, gguf, npy, npz), mappings of keys to arrays or of scopes to such mappings, objects with
+        ``state_dict()``; see :func:`jitree.params.open_providers`.
         ``tier``: what runs bytecode: plain, fast or auto; None takes JITREE_TIER from the environment.
         ``executable_plugins``: where executables find functions that they import: paths of plugin libraries
         (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
@@ -86,14 +96,9 @@ class Session:
         ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
         environment.
 
-        NOT_FOUND for an unknown driver or builtin module, UNAVAILABLE when no device can be created,
-        INVALID_ARGUMENT for an unknown tier.
+        NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
+        created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
         """
-        if list(parameters):
-            raise UnimplementedError(
-                "parameter archives (parameters=) are not supported by this version of jitree; compile the "
-                "constants into the module"
-            )
         if cache_dir is not None:
             from jitree.dispatch.image.cache import choose_directory
 
@@ -108,6 +113,7 @@ class Session:
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
         self.trace_sink: TraceSink | None = trace_sink
+        self.parameter_providers: tuple[ParameterProvider, ...] = open_providers(parameters)
         self._loaders = self._instance.loaders_with(
             tier, tuple(executable_plugins), tuple(executable_modules)
         )

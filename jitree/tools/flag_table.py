@@ -120,9 +120,24 @@ DEVICE_FLAGS: Final = (
     Flag("cuda_allow_inline_execution", _B, False, "Lets command buffers run while they are recorded."),
 )
 
+PARAMETER_FLAGS: Final = (
+    Flag(
+        "parameters",
+        _L,
+        [],
+        "A parameter archive: [<scope>=]<file>; .irpa, .safetensors, .gguf, .npy or .npz.\n"
+        "Repeat it for several; those of one scope are joined.",
+    ),
+    Flag(
+        "parameter_mode",
+        _S,
+        "file",
+        "How parameter files are read: when they are used, or all at once.",
+        ("file", "preload"),
+    ),
+)
+
 LATER_FLAGS: Final = (
-    Flag("parameters", _L, [], "A parameter archive: [<scope>=]<file>."),
-    Flag("parameter_mode", _S, "file", "How parameter files are read.", ("file", "preload")),
     Flag("executable_plugin", _L, [], "A library with functions that dispatches import."),
     Flag("device_profiling_mode", _S, "", "What to profile on devices."),
     Flag("device_profiling_output", _S, "", "Where the profile goes."),

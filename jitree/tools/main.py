@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "run": ("jitree.tools.run", "call a function of a compiled module and print, store or check its results"),
     "benchmark": ("jitree.tools.benchmark", "measure how long functions of a compiled module take"),
     "dump": ("jitree.tools.dump", "show what a compiled module holds"),
+    "parameters": ("jitree.tools.parameters", "make, convert and show parameter archives"),
     "devices": ("jitree.tools.devices", "list the drivers and devices of this machine"),
 }
 """Module of every command (its ``main`` takes the arguments and returns the exit code) and what it does."""

@@ -36,7 +36,6 @@ _TASK_FLAGS: Final = (
     "task_worker_spin_us",
 )
 _LATER: Final = {
-    "parameters": "parameter archives",
     "device_profiling_mode": "device profiles",
     "device_profiling_output": "device profiles",
     "print_device_statistics": "device profiles",
@@ -66,6 +65,7 @@ def open_program(flags: Flags) -> Iterator[Program]:
 
 def _load(flags: Flags, stack: ExitStack) -> Program:
     from jitree.dispatch.context import ContextFlags
+    from jitree.params import Mode, open_providers
     from jitree.session import Session
 
     paths = flags.texts("module")
@@ -76,7 +76,10 @@ def _load(flags: Flags, stack: ExitStack) -> Program:
     loaded = [_read_module(path, flags.text("module_mode")) for path in paths]
     devices = _open_devices(flags, stack)
     tracing = ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE
-    session = stack.enter_context(Session(devices, tier=flags.text("tier") or None, flags=tracing))
+    parameters = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))
+    session = stack.enter_context(
+        Session(devices, parameters=parameters, tier=flags.text("tier") or None, flags=tracing)
+    )
     try:
         modules = [session.append_module(module) for module in loaded]
     except IncompatibleError as error:

@@ -26,6 +26,7 @@ FLAGS: Final = FlagSet(
         *flag_table.MODULE_FLAGS,
         *flag_table.VALUE_FLAGS,
         *flag_table.DEVICE_FLAGS,
+        *flag_table.PARAMETER_FLAGS,
         *flag_table.LATER_FLAGS,
         *flag_table.REFUSED_FLAGS,
     ),

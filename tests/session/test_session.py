@@ -26,7 +26,6 @@ from jitree.errors import (
     NotFoundError,
     StatusError,
     UnavailableError,
-    UnimplementedError,
 )
 from jitree.hal.driver import DriverRegistry
 from tests.assembler import Assembler
@@ -282,11 +281,9 @@ def test_instances() -> None:
     assert instance.host_allocator.allocate(0x46, 3, 16).byte_length == 16
 
 
-def test_parameters_are_a_later_feature() -> None:
-    with pytest.raises(UnimplementedError, match="parameter archives"):
+def test_a_missing_archive_of_parameters() -> None:
+    with pytest.raises(NotFoundError, match=r"no file 'file\.irpa'"):
         Session("local-sync", parameters=["scope=file.irpa"])
-    with Session("local-sync", parameters=[], tier="plain"):
-        pass
 
 
 # -- bad files ---------------------------------------------------------------------------------------

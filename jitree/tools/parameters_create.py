@@ -1,0 +1,78 @@
+"""``jitree parameters create``: an archive of parameters that hold zeros or one value."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, error_context
+from jitree.params import ParameterEntry
+from jitree.params.irpa_writer import DEFAULT_ALIGNMENT, plan, write
+from jitree.tools.flag_table import COMMON_FLAGS
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.tools.parameters_table import Row, table
+from jitree.tools.parameters_values import parse_declaration
+
+QUIET_FLAG: Final = Flag("quiet", Kind.BOOLEAN, False, "Does not list what was written.")
+OUTPUT_FLAG: Final = Flag("output", Kind.STRING, "", "The archive to write: <file>.irpa.")
+
+FLAGS: Final = FlagSet(
+    command="parameters create",
+    summary="makes an archive of parameters that hold zeros or repeated values",
+    flags=(
+        *COMMON_FLAGS,
+        Flag(
+            "data",
+            Kind.LIST,
+            [],
+            "A parameter with room in the file: <key>=<shape>x<type>[=<value>].\n"
+            "It holds the value in every element, without one zeros.",
+        ),
+        Flag(
+            "splat",
+            Kind.LIST,
+            [],
+            "A parameter that takes no room: <key>=<shape>x<type>=<value>.\nPrograms cannot write to it.",
+        ),
+        Flag(
+            "alignment",
+            Kind.INTEGER,
+            DEFAULT_ALIGNMENT,
+            "Bytes, a power of two: where parameters begin in the file.",
+        ),
+        QUIET_FLAG,
+        OUTPUT_FLAG,
+    ),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the archive and lists it; splats come first."""
+    flags = parse_flags(arguments, FLAGS)
+    if flags.optional("help") is not None:
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    splats = [_parse("splat", text) for text in flags.texts("splat")]
+    data = [_parse("data", text) for text in flags.texts("data")]
+    output = output_path(flags)
+    layout = plan(splats, data, flags.integer("alignment"))
+    write(output, layout)
+    if not flags.boolean("quiet"):
+        sys.stdout.write(table("", [Row(*stored) for stored in layout.parameters]))
+    return 0
+
+
+def _parse(flag: str, text: str) -> ParameterEntry:
+    with error_context(f"flag '--{flag}'"):
+        if flag == "splat" and text.count("=") < 2:
+            raise InvalidArgumentError(f"'{text}' has no value: <key>=<shape>x<type>=<value>")
+        return parse_declaration(text)
+
+
+def output_path(flags: Flags) -> str:
+    """The path of ``--output``; INVALID_ARGUMENT when it was not given."""
+    path = flags.text("output")
+    if not path:
+        raise InvalidArgumentError("no output file was given: --output=<file>.irpa")
+    return path

@@ -1,0 +1,75 @@
+"""``jitree parameters dump``: lists what archives hold, and extracts parameters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError, error_context
+from jitree.params import Mode, ParameterEntry, ParameterProvider, open_providers
+from jitree.params.index import nearest, scope_text
+from jitree.tools.flag_table import COMMON_FLAGS, PARAMETER_FLAGS
+from jitree.tools.flags import Flag, FlagSet, Kind, parse_flags
+from jitree.tools.parameters_table import long_table, rows_of, table
+
+FLAGS: Final = FlagSet(
+    command="parameters dump",
+    summary="lists what parameter archives hold",
+    flags=(
+        *COMMON_FLAGS,
+        *PARAMETER_FLAGS,
+        Flag("long", Kind.BOOLEAN, False, "Shows shapes and element types where an archive has them."),
+        Flag(
+            "extract",
+            Kind.LIST,
+            [],
+            "A parameter whose bytes to write to a file: [<scope>::]<key>=<file>.",
+        ),
+    ),
+    positional="parameters",
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints a table for each scope, then extracts; NOT_FOUND for an unknown scope or key."""
+    flags = parse_flags(arguments, FLAGS)
+    if flags.optional("help") is not None:
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    providers = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))
+    layout = long_table if flags.boolean("long") else table
+    for provider in providers:
+        sys.stdout.write(layout(provider.scope, rows_of(list(provider.index))))
+    for text in flags.texts("extract"):
+        with error_context(f"extracting parameter with flag `{text}`"):
+            _extract(providers, text)
+    return 0
+
+
+def _extract(providers: Sequence[ParameterProvider], text: str) -> None:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise InvalidArgumentError(f"'{text}' is not [<scope>::]<key>=<file>")
+    entry = _find(providers, name)
+    print(f"Extracting parameter `{entry.key}` ({entry.length}b) to `{path}`...", flush=True)
+    try:
+        with open(path, "wb") as file:
+            for chunk in entry.chunks():
+                file.write(chunk)
+    except OSError as error:
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+
+
+def _find(providers: Sequence[ParameterProvider], name: str) -> ParameterEntry:
+    scope, separator, key = name.partition("::")
+    if not separator:
+        scope, key = "", name
+    for provider in providers:
+        if provider.scope == scope:
+            return provider.get(key)
+    scopes = [provider.scope for provider in providers]
+    known = ", ".join(scope_text(item) for item in scopes) or "none"
+    raise NotFoundError(
+        f"no parameters in scope {scope_text(scope)}; scopes: {known}{nearest(scope, scopes)}"
+    )
