@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
 from jitree.array import Array
+from jitree.builtin_modules import BUILTIN_MODULES, HAL
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.context import Context, ContextFlags
+from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import (
@@ -24,34 +25,23 @@ from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.instance import Instance
+from jitree.load_order import imported_modules, load_order
 from jitree.module import Call, Function, Module, create_function
-from jitree.modules.hal import HalModule
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
-from jitree.modules.vmvx import VmvxModule
 from jitree.packing import as_array, describe
 from jitree.params.provider import ParameterProvider, open_providers
 from jitree.params.provider import Source as ParameterSource
 from jitree.transfers import native_row, wrap_or_copy
 from jitree.vmfb.archive import Source
 
+if TYPE_CHECKING:
+    from jitree.hal.executable import ExecutableLoader
+
 STANDARD_INPUT: Final = "-"
 """As a path to load from."""
 
 DeviceChoice = str | Device | Sequence[str | Device] | None
-
-def _io_parameters(session: Session) -> NativeModule:
-    from jitree.modules.io_parameters import IoParametersModule
-
-    return IoParametersModule(session.parameter_providers)
-
-
-BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {
-    "hal": lambda session: HalModule(session.devices, trace_sink=session.trace_sink),
-    "vmvx": lambda session: VmvxModule(),
-    "io_parameters": _io_parameters,
-}
-"""Native modules that a session registers before any of the user's."""
 
 
 class Session:
@@ -91,7 +81,7 @@ class Session:
         (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
         address, or a pair of address and context). ``executable_modules``: native modules that VMVX
         executables import beside ``vmvx``. Both are for devices that the session creates.
-        ``builtin_modules``: names of native modules to register, None = all there are.
+        ``builtin_modules``: names of native modules that programs may import, None = all there are.
         ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
         ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
         environment.
@@ -103,8 +93,8 @@ class Session:
             from jitree.dispatch.image.cache import choose_directory
 
             choose_directory(cache_dir)
-        builtins = tuple(BUILTIN_MODULES) if builtin_modules is None else tuple(builtin_modules)
-        for name in builtins:
+        self._builtins = tuple(BUILTIN_MODULES) if builtin_modules is None else tuple(builtin_modules)
+        for name in self._builtins:
             if name not in BUILTIN_MODULES:
                 known = ", ".join(BUILTIN_MODULES)
                 raise NotFoundError(f"no builtin module '{name}'; there are: {known}")
@@ -114,21 +104,22 @@ class Session:
         self._functions: dict[str, Function] = {}
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = open_providers(parameters)
-        self._loaders = self._instance.loaders_with(
+        self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier, tuple(executable_plugins), tuple(executable_modules)
         )
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         self._closed = False
         try:
             self._devices = self._open_devices(device)
-            self._context.register([BUILTIN_MODULES[name](self) for name in builtins])
+            if HAL in self._builtins:
+                self._context.register([BUILTIN_MODULES[HAL](self)])
         except BaseException:
             self.close()
             raise
 
     def _open_devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         if choice is None:
-            created = self._instance.create_default_device(loaders=self._loaders)
+            created = self._instance.create_default_device(loaders=self.loaders)
             self._owned.append(created)
             return (created,)
         if isinstance(choice, (str, Device)):
@@ -138,7 +129,7 @@ class Session:
             if isinstance(item, Device):
                 devices.append(item)
             elif isinstance(item, str):
-                created = self._instance.create_device(item, loaders=self._loaders)
+                created = self._instance.create_device(item, loaders=self.loaders)
                 self._owned.append(created)
                 devices.append(created)
             else:
@@ -193,19 +184,23 @@ class Session:
     # -- loading -----------------------------------------------------------------------------------------
 
     @overload
-    def load(self, source: Source | BytecodeModule, /) -> Module: ...
+    def load(self, source: Source | ModuleLike, /) -> Module: ...
 
     @overload
-    def load(self, *sources: Source | BytecodeModule) -> Module | tuple[Module, ...]: ...
+    def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]: ...
 
-    def load(self, *sources: Source | BytecodeModule) -> Module | tuple[Module, ...]:
+    def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
         """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
+        Modules that are read already, and those written in Python, may be among them.
 
-        Each may import from those before it and from those that are loaded already. One source gives its
-        module, several a tuple. When any of them fails none is loaded, and the session is as it was.
+        They may import from one another, in any order that resolves, and from those that are loaded already.
+        One source gives its module, several a tuple. When any of them fails none is loaded, and the session
+        is as it was.
 
         NOT_FOUND for a missing file, dependency or import, INVALID_ARGUMENT for a file that is no module or
-        damaged, ALREADY_EXISTS for a second module of one name, or what the module's initialiser fails with.
+        damaged and for modules that import from one another in a circle, ALREADY_EXISTS for a second module
+        of one name, INTERNAL for a function of another signature than the import states, or what a module's
+        initialiser fails with.
         """
         self._require_open()
         if not sources:
@@ -214,19 +209,19 @@ class Session:
         modules = self._register(loaded)
         return modules[0] if len(modules) == 1 else modules
 
-    def append_module(self, module: NativeModule | BytecodeModule) -> Module:
+    def append_module(self, module: ModuleLike) -> Module:
         """Registers a native module, or a compiled one that has been read; others may import from it then."""
         self._require_open()
         return self._register([module])[0]
 
-    def _read(self, source: Source | BytecodeModule) -> BytecodeModule:
-        if isinstance(source, BytecodeModule):
+    def _read(self, source: Source | ModuleLike) -> ModuleLike:
+        if isinstance(source, (BytecodeModule, NativeModule)):
             return source
         if isinstance(source, str) and source == STANDARD_INPUT:
             return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
         return BytecodeModule.load(source)
 
-    def _register(self, loaded: Sequence[NativeModule | BytecodeModule]) -> tuple[Module, ...]:
+    def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
         names = [module.name for module in self._context.modules]
         for module in loaded:
             if module.name in names:
@@ -234,10 +229,16 @@ class Session:
                     f"a module '{module.name}' is registered already; use another session for the second one"
                 )
             names.append(module.name)
-        self._context.register(loaded)
+        self._context.register([*self._builtins_for(loaded, names), *load_order(loaded)])
         modules = tuple(Module(self, module) for module in loaded)
         self._modules.update((module.name, module) for module in modules)
         return modules
+
+    def _builtins_for(self, loaded: Sequence[ModuleLike], present: Sequence[str]) -> list[NativeModule]:
+        """The builtin modules that modules import from and that are not among those ``present``."""
+        wanted = set().union(*map(imported_modules, loaded))
+        names = [name for name in self._builtins if name in wanted and name not in present]
+        return [BUILTIN_MODULES[name](self) for name in names]
 
     # -- calling -----------------------------------------------------------------------------------------
 
@@ -336,7 +337,7 @@ class Session:
         return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
 
 
-def load(*sources: Source | BytecodeModule, device: DeviceChoice = None, **options: Any) -> Any:
+def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:
     """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
 
     ``options`` are those of :class:`Session`.

@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "benchmark": ("jitree.tools.benchmark", "measure how long functions of a compiled module take"),
     "dump": ("jitree.tools.dump", "show what a compiled module holds"),
     "parameters": ("jitree.tools.parameters", "make, convert and show parameter archives"),
+    "check": ("jitree.tools.check", "run the functions of a compiled module that check themselves"),
     "devices": ("jitree.tools.devices", "list the drivers and devices of this machine"),
 }
 """Module of every command (its ``main`` takes the arguments and returns the exit code) and what it does."""

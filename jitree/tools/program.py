@@ -19,7 +19,7 @@ from jitree.errors import (
 from jitree.tools.flags import Flags
 
 if TYPE_CHECKING:
-    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
     from jitree.module import Function, Module
     from jitree.session import Session
@@ -54,38 +54,56 @@ class Program(NamedTuple):
 @contextmanager
 def open_program(flags: Flags) -> Iterator[Program]:
     """Opens the devices and loads the modules that the flags name; closes all at the end."""
+    refuse_later_flags(flags)
+    with ExitStack() as stack:
+        with error_context("creating run context"):
+            loaded = read_modules(flags)
+            devices = open_devices(flags, stack)
+            session = stack.enter_context(create_session(flags, devices))
+            module = load_modules(session, loaded)
+        yield Program(session, module, devices)
+
+
+def refuse_later_flags(flags: Flags) -> None:
+    """UNIMPLEMENTED for flags of features that this version does not have."""
     for name, feature in _LATER.items():
         if flags.values[name]:
             raise UnimplementedError(f"flag '{name}': this version of jitree has no {feature}")
-    with ExitStack() as stack:
-        with error_context("creating run context"):
-            program = _load(flags, stack)
-        yield program
 
 
-def _load(flags: Flags, stack: ExitStack) -> Program:
-    from jitree.dispatch.context import ContextFlags
-    from jitree.params import Mode, open_providers
-    from jitree.session import Session
-
+def read_modules(flags: Flags) -> list[ModuleLike]:
+    """The modules that the flags name, not yet linked; the last one is the program."""
     paths = flags.texts("module")
     if not paths:
         raise InvalidArgumentError(
             "no module was given; name one: --module=program.vmfb (`-` is standard input)"
         )
-    loaded = [_read_module(path, flags.text("module_mode")) for path in paths]
-    devices = _open_devices(flags, stack)
-    tracing = ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE
-    parameters = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))
-    session = stack.enter_context(
-        Session(devices, parameters=parameters, tier=flags.text("tier") or None, flags=tracing)
+    return [_read_module(path, flags.text("module_mode")) for path in paths]
+
+
+def create_session(flags: Flags, devices: Sequence[Device]) -> Session:
+    """A session without modules, as the flags want it."""
+    from jitree.dispatch.context import ContextFlags
+    from jitree.params import Mode, open_providers
+    from jitree.session import Session
+
+    return Session(
+        devices,
+        parameters=open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode"))),
+        tier=flags.text("tier") or None,
+        flags=ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE,
+        executable_plugins=flags.texts("executable_plugin"),
     )
+
+
+def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
+    """Loads modules into a session and gives the last one."""
     try:
-        modules = [session.append_module(module) for module in loaded]
+        session.load(*loaded)
     except IncompatibleError as error:
-        error.message = explain_incompatible(error.message, [device.id for device in devices])
+        error.message = explain_incompatible(error.message, [device.id for device in session.devices])
         raise
-    return Program(session, modules[-1], tuple(devices))
+    return session.modules[loaded[-1].name]
 
 
 def explain_incompatible(message: str, devices: Sequence[str]) -> str:
@@ -100,7 +118,7 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
     )
 
 
-def _read_module(path: str, mode: str) -> BytecodeModule:
+def _read_module(path: str, mode: str) -> ModuleLike:
     from jitree.dispatch.bytecode_module import BytecodeModule
 
     if _NATIVE_MODULE.fullmatch(path):
@@ -119,7 +137,8 @@ def _read_module(path: str, mode: str) -> BytecodeModule:
 # -- devices -----------------------------------------------------------------------------------------
 
 
-def _open_devices(flags: Flags, stack: ExitStack) -> list[Device]:
+def open_devices(flags: Flags, stack: ExitStack) -> tuple[Device, ...]:
+    """The devices that the flags name, closed with ``stack``; without any, the first that can be created."""
     from jitree.instance import DEFAULT_DEVICES, Instance
 
     instance = Instance.default()
@@ -131,11 +150,11 @@ def _open_devices(flags: Flags, stack: ExitStack) -> list[Device]:
 
     uris = flags.texts("device")
     if uris:
-        return [stack.enter_context(create(uri)) for uri in uris]
+        return tuple(stack.enter_context(create(uri)) for uri in uris)
     reasons = []
     for name in DEFAULT_DEVICES:
         try:
-            return [stack.enter_context(create(name))]
+            return (stack.enter_context(create(name)),)
         except (NotFoundError, UnavailableError) as error:
             reasons.append(f"{name}: {error}")
     raise UnavailableError(f"no device can be created; {'; '.join(reasons)}; name one: --device=local-sync")

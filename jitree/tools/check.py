@@ -1,0 +1,154 @@
+"""``jitree check``: runs every function without arguments and results of a module as a test."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import InvalidArgumentError, NotFoundError, error_context
+from jitree.tools import devices, flag_table
+from jitree.tools.check_report import Report
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.tools.program import (
+    create_session,
+    load_modules,
+    open_devices,
+    print_statistics,
+    read_modules,
+    refuse_later_flags,
+)
+from jitree.tools.reporting import error_line
+from jitree.vmfb.cconv import parse
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import ModuleLike
+    from jitree.hal.device import Device
+
+FLAGS: Final = FlagSet(
+    command="check",
+    summary="runs every function without arguments and results of a compiled module as a test",
+    flags=(
+        *flag_table.COMMON_FLAGS,
+        *(flag for flag in flag_table.MODULE_FLAGS if flag.name != "function"),
+        Flag(
+            "filter",
+            Kind.STRING,
+            "",
+            "Runs the tests whose name, <module>.<function> or <function>, matches: patterns with\n"
+            "* and ?, separated by `:`; behind a `-` those that are left out.",
+        ),
+        Flag("gtest_filter", Kind.STRING, "", "The same as --filter."),
+        Flag("expect_failure", Kind.BOOLEAN, False, "Succeeds if any test fails."),
+        *flag_table.PARAMETER_FLAGS,
+        *flag_table.DEVICE_FLAGS,
+        *flag_table.LATER_FLAGS,
+        *flag_table.REFUSED_FLAGS,
+    ),
+    positional="module",
+    refused_prefixes=flag_table.REFUSED_PREFIXES,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 0 when all tests pass, or, if that is expected, when one fails."""
+    flags = parse_flags(arguments, FLAGS)
+    if flags.optional("help") is not None:
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    if devices.answer_queries(flags):
+        return 0
+    refuse_later_flags(flags)
+    with ExitStack() as stack:
+        with error_context("creating run context"):
+            modules = read_modules(flags)
+            names = find_tests(modules[-1], flags.text("filter") or flags.text("gtest_filter"))
+            opened = open_devices(flags, stack)
+        try:
+            passed = _run_all(modules, names, opened, flags)
+        finally:
+            if flags.boolean("print_statistics"):
+                sys.stderr.write(print_statistics(opened))
+    return _verdict(passed, flags)
+
+
+def _verdict(passed: bool, flags: Flags) -> int:
+    if flags.boolean("expect_failure"):
+        sys.stdout.write("Test passed but expected failure\n" if passed else "Test failed as expected\n")
+        return int(passed)
+    if not passed:
+        sys.stdout.write("Test failed\n")
+    return int(not passed)
+
+
+def find_tests(module: ModuleLike, filters: str) -> list[str]:
+    """The exported functions that are tests and that the filters choose.
+
+    INVALID_ARGUMENT for an export with arguments or results, NOT_FOUND when the filters choose nothing.
+    """
+    tests = [name for name in module.export_names() if not name.startswith("__") and "$" not in name]
+    for name in tests:
+        cconv = _convention(module, name)
+        convention = parse(cconv)
+        if convention.arguments or convention.results:
+            raise InvalidArgumentError(
+                f"expected function with no inputs or outputs, but export '{name}' has signature '{cconv}'"
+            )
+    chosen = [name for name in tests if is_chosen(module.name, name, filters)]
+    if filters and not chosen:
+        known = "".join(f"\n  {module.name}.{name}" for name in tests)
+        raise NotFoundError(f"no test matches the filter '{filters}'; there are:{known or ' none'}")
+    return chosen
+
+
+def _convention(module: ModuleLike, name: str) -> str:
+    from jitree.dispatch.bytecode_module import BytecodeModule
+
+    if not isinstance(module, BytecodeModule):
+        raise InvalidArgumentError(f"module '{module.name}' is not compiled; the last module holds the tests")
+    export = module.module.export(name)
+    assert export is not None
+    return module.module.functions[export.ordinal].cconv
+
+
+def is_chosen(module: str, name: str, filters: str) -> bool:
+    """Whether a test matches a filter in the form of Google Test: ``a*:b?-c``."""
+    positive, _, negative = filters.partition("-")
+    names = (f"{module}.{name}", name)
+    return _matches(names, positive or "*") and not _matches(names, negative)
+
+
+def _matches(names: Iterable[str], patterns: str) -> bool:
+    # Brackets mean themselves: only * and ? are special.
+    escaped = [pattern.replace("[", "[[]") for pattern in patterns.split(":")]
+    return any(fnmatchcase(name, pattern) for name in names for pattern in escaped)
+
+
+def _run_all(
+    modules: Sequence[ModuleLike], names: Sequence[str], opened: tuple[Device, ...], flags: Flags
+) -> bool:
+    report = Report(modules[-1].name, len(names), sys.stdout.write)
+    for name in names:
+        report.begin(name)
+        start = time.perf_counter()
+        _run_test(modules, name, opened, flags, report)
+        report.end(time.perf_counter() - start)
+        sys.stdout.flush()
+    return report.finish()
+
+
+def _run_test(
+    modules: Sequence[ModuleLike], name: str, opened: tuple[Device, ...], flags: Flags, report: Report
+) -> None:
+    """Runs a test in a context of its own, so that tests do not see each other's state."""
+    from jitree.modules.check import CheckModule
+
+    try:
+        with create_session(flags, opened) as session:
+            session.append_module(CheckModule(report.fail))
+            load_modules(session, modules)[name]()
+    except Exception as error:
+        report.fail(error_line(error))
