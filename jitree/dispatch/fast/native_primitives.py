@@ -8,21 +8,14 @@ Only the builder and tests import this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-_JIT: Final = {"error_model": "numpy", "inline": "never"}
-
-
-def _cast(kind: Any) -> Callable[..., Any]:
-    def function(x: Any) -> Any:
-        return kind(x)
-
-    return njit(**_JIT)(function)  # type: ignore[no-any-return]
+JIT_OPTIONS: Final = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""No exceptions of division, and nothing that refers to Python."""
 
 
 def _unary(name: str, result: Any = None) -> Any:
@@ -67,33 +60,33 @@ def _binary(operation: str) -> Any:
     return function
 
 
-@njit(**_JIT)
+@njit(**JIT_OPTIONS)
 def divide(lhs: Any, rhs: Any) -> Any:
     return lhs / rhs
 
 
-@njit(**_JIT)
+@njit(**JIT_OPTIONS)
 def require_signed_division(lhs: Any, rhs: Any, minimum: Any) -> None:
     """Checked by the loop's handler, which leaves the loop instead."""
 
 
-@njit(**_JIT)
+@njit(**JIT_OPTIONS)
 def require_unsigned_division(rhs: Any) -> None:
     """Checked by the loop's handler, which leaves the loop instead."""
 
 
 NATIVE: Final[dict[str, Any]] = {
-    "i8": _cast(types.int8),
-    "i16": _cast(types.int16),
-    "i32": _cast(types.int32),
-    "i64": _cast(types.int64),
-    "u32": _cast(types.uint32),
-    "u64": _cast(types.uint64),
-    "f32": _cast(types.float32),
-    "f64": _cast(types.float64),
-    "f32_from_integer": _cast(types.float32),
-    "f64_from_integer": _cast(types.float64),
-    "integer": _cast(types.int64),
+    "i8": types.int8,
+    "i16": types.int16,
+    "i32": types.int32,
+    "i64": types.int64,
+    "u32": types.uint32,
+    "u64": types.uint64,
+    "f32": types.float32,
+    "f64": types.float64,
+    "f32_from_integer": types.float32,
+    "f64_from_integer": types.float64,
+    "integer": types.int64,
     "divide": divide,
     "require_signed_division": require_signed_division,
     "require_unsigned_division": require_unsigned_division,
