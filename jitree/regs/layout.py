@@ -51,7 +51,7 @@ STATE: Final = Record(
     i64 frames_limit      # end of the frame arena
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
-    i64 fuel              # reserved: instruction budget
+    i64 fuel              # branches and calls that a run of the loop may make before it must leave
     """,
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""

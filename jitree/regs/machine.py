@@ -63,6 +63,9 @@ _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
 
+FUEL: Final = 1 << 25
+"""Branches and calls, some 50 ms of them, after which machine code must let Python look after signals."""
+
 LEAVE: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""
 
@@ -93,6 +96,7 @@ class Machine:
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
+        self.state[STATE.word("fuel")] = FUEL
         self.frames[_REFS_END] = base + _REFS_AT
         self._windows: dict[tuple[int, int], Window] = {}
         self._host: FunctionRecord | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.fast.engine import FastEngine
+from jitree.dispatch.fast.engine import LOOP, FastEngine
 from jitree.dispatch.fast.skeleton import ESCAPES, LOOP_FILE, generate, generate_forms
 from jitree.dispatch.plain.engine import PlainEngine
-from jitree.errors import StatusError
+from jitree.errors import InternalError, StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FUNCTION
@@ -222,3 +223,20 @@ def test_builds_for_aarch64(convention: str) -> None:
     assert len(table) == len(BASE_OPCODE)
     assert len(set(table.tolist())) > len(BASE_OPCODE) - len(ESCAPES), "a handler each"
     assert (table < len(flat.code)).all() and (table % 4 == 0).all()
+
+
+def test_a_text_of_another_table_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code would take other words for its operands."""
+    from jitree.dispatch.fast import native_semantics
+
+    old = tmp_path / "loop.ll"
+    old.write_text(generate().replace("i64 8", "i64 16", 1), encoding="ascii")
+    monkeypatch.setattr(native_semantics, "LOOP_FILE", old)
+    with pytest.raises(InternalError, match="out of date"):
+        native_semantics.loop_texts()
+
+
+def test_the_image_is_of_one_table_and_layout() -> None:
+    names = {path.name for path in LOOP.sources}
+    assert names >= {"loop.ll", "isa.tsv", "words.py", "forms.py", "layout.py", "primitives.py"}
+    assert all(path.exists() for path in LOOP.sources)

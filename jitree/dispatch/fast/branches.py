@@ -19,6 +19,8 @@ _PREDICTED_CASES: Final = 4
 
 
 def emit(handler: Handler, mnemonic: str) -> None:
+    if not mnemonic.startswith("switch."):
+        handler.spend()
     if mnemonic in ("br", "break"):
         _emit_br(handler)
     elif mnemonic == "br.bare":
@@ -49,6 +51,7 @@ def _emit_br(handler: Handler) -> None:
 
 def emit_shape(handler: Handler, shape: str) -> None:
     """A branch whose number and kinds of moves are known: ``br:`` and ``w`` or ``d`` for each."""
+    handler.spend()
     target = handler.target(1)
     emit_moves(handler, shape)
     handler.move_to(target)
@@ -84,6 +87,7 @@ def emit_two_ways(handler: Handler, condition: str, position: int) -> None:
 
 def emit_conditional_next(handler: Handler, name: str) -> None:
     """A ``cond_br`` one of whose blocks comes next: the address of that one does not wait for a load."""
+    handler.spend()
     sides = {"true": handler.target(2), "false": handler.target(3)}
     sides[name.removeprefix("cond_br:")] = handler.place(_CONDITIONAL_SIZE)
     labels = {side: handler.fresh(side) for side in sides}

@@ -42,6 +42,7 @@ def _emit_resolved(handler: Handler) -> None:
 
 def _emit_call_internal(handler: Handler) -> None:
     """size, function, argument count, result count, arguments (tag, source, destination), results"""
+    handler.spend()
     function = _record(handler, "functions", handler.ordinal(2), FUNCTION.size)
     values, refs = _enter(handler, function)
     count = handler.ordinal(3)
@@ -57,6 +58,7 @@ def _emit_call_import(handler: Handler) -> None:
     record = _record(handler, "imports", handler.ordinal(3), IMPORT.size)
     function = handler.pointer_field(record, IMPORT["function"])
     handler.require(handler.let(f"icmp ne ptr {function}, null"))
+    handler.spend()
     values, refs = _enter(handler, function)
     count = handler.ordinal(4)
     first = handler.place(6)

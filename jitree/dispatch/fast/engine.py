@@ -21,6 +21,7 @@ from jitree.regs.memory import address_of
 
 _FAST: Final = Path(__file__).parent
 _DISPATCH: Final = _FAST.parent
+_VMFB: Final = _DISPATCH.parent / "vmfb"
 LOOP: Final = image.Recipe(
     name="loop",
     title="the fast tier's loop",
@@ -29,7 +30,9 @@ LOOP: Final = image.Recipe(
         _FAST / "loop.ll",
         *sorted(_FAST.glob("*.py")),
         *sorted(_DISPATCH.glob("semantics*.py")),
-        _DISPATCH.parent / "vmfb" / "forms.py",
+        _DISPATCH / "primitives.py",
+        *(_VMFB / name for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
+        _DISPATCH.parent / "regs" / "layout.py",
     ),
     entries=("run",),
     seconds=4.0,
@@ -40,6 +43,9 @@ _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
 SLICE: Final = 10_000
 """Instructions (some 10 ms) that the plain tier runs before it is asked again whether the loop is there."""
+
+_RUNNING: Final = -1
+"""In place of a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
 
 Run = Callable[[int], int]
 
@@ -58,11 +64,11 @@ def run_loop(run: Run, machine: Machine) -> None:
     """Runs a machine from its ``pc`` by the loop. Each instruction that the loop leaves to Python is executed
     by its plain handler, on the same memory."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
-    pc = machine.pc
     if not state[_MATH]:
         state[_MATH] = address_of(_library())
-    machine.publish(pc)
+    machine.publish(machine.pc)
     try:
+        pc = _RUNNING
         while run(address):
             pc = machine.adopt()
             frame = machine.frame
@@ -73,8 +79,9 @@ def run_loop(run: Run, machine: Machine) -> None:
                 state[_PC] = machine.code_address + 4 * following
             else:
                 machine.publish(following)
+            pc = _RUNNING
     except BaseException:
-        machine.pc = pc
+        machine.pc = machine.adopt() if pc == _RUNNING else pc
         raise
     machine.pc = machine.adopt()
 

@@ -1,7 +1,7 @@
 """Writing the LLVM IR of one handler, the function that executes one instruction (or a fused run of them).
 
-A handler has the code pointer, the frame's registers, the state block and the handler table in arguments and
-ends by a tail call of the handler of the instruction that comes next.
+A handler has the code pointer, the frame's registers, the state block, the handler table and the fuel in
+arguments and ends by a tail call of the handler of the instruction that comes next.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table"
+PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
 LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 _ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
 CONSTANT: Final = "!invariant.load !0"
@@ -33,6 +33,7 @@ class Handler:
         self._base = "%pc"
         self._start = 0
         self._escape_label = ""
+        self._fuel = "%fuel"
         self.ended = False
         self._parts: list[tuple[str, str]] = []
         self._written = ("", "")
@@ -225,6 +226,12 @@ class Handler:
         self.branch(condition, going_on, self.escape(), LIKELY)
         self.label(going_on)
 
+    def spend(self) -> None:
+        """Counts an instruction without which no program runs for ever. When the fuel is used up, Python
+        executes it, which then also sees to signals such as Ctrl-C."""
+        self._fuel = self.let(f"sub i64 {self._fuel}, 1")
+        self.require(self.let(f"icmp ne i64 {self._fuel}, 0"))
+
     def dispatch(self) -> None:
         """Goes on with the next instruction."""
         self._go(self.ordinal(0), self.place(0), "%values", "%refs")
@@ -243,12 +250,17 @@ class Handler:
         """Calls a handler for the instruction at an address in place of returning."""
         result = f"%t{self._names}"
         self._names += 1
-        self._lines += _tail_call(handler, address, result, values, refs)
+        self._lines += _tail_call(handler, address, result, values, refs, self._fuel)
         self.ended = True
 
 
 def _tail_call(
-    handler: str, address: str, result: str, values: str = "%values", refs: str = "%refs"
+    handler: str,
+    address: str,
+    result: str,
+    values: str = "%values",
+    refs: str = "%refs",
+    fuel: str = "%fuel",
 ) -> list[str]:
-    arguments = f"ptr {address}, ptr {values}, ptr {refs}, ptr %state, ptr %table"
+    arguments = f"ptr {address}, ptr {values}, ptr {refs}, ptr %state, ptr %table, i64 {fuel}"
     return [f"  {result} = musttail call tailcc i64 {handler}({arguments})", f"  ret i64 {result}"]

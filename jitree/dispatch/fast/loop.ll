@@ -12,12 +12,14 @@ define i64 @run(ptr %state) #0 {
   %index = zext i32 %opcode to i64
   %slot = getelementptr ptr, ptr @handlers, i64 %index
   %handler = load ptr, ptr %slot, align 8
-  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers)
+  %fuel.at = getelementptr i8, ptr %state, i64 88
+  %fuel = load i64, ptr %fuel.at, align 8
+  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, i64 %fuel)
   ret i64 %left
 }
 
 ; Leaves the loop: nothing of this instruction has happened.
-define internal tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #1 {
+define internal tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
   %pc.at = getelementptr i8, ptr %state, i64 8
   store ptr %pc, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 16
@@ -30,7 +32,7 @@ define internal tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, 
 }
 
 ; Leaves the loop: the call of the host is complete.
-define internal tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #1 {
+define internal tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
   %pc.at = getelementptr i8, ptr %state, i64 8
   store ptr %pc, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 16
@@ -258,7 +260,7 @@ declare double @"semantics.min.f64"(double, double)
 declare double @"semantics.max.f64"(double, double)
 declare double @"semantics.round.f64.even"(double)
 
-define internal tailcc i64 @"op.global.load.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -278,11 +280,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.store.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -302,11 +304,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.load.indirect.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.indirect.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -335,14 +337,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.global.store.indirect.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.indirect.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -371,14 +373,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.global.load.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -398,11 +400,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.store.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -422,11 +424,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.load.indirect.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.indirect.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -455,14 +457,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.global.store.indirect.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.indirect.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -491,14 +493,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.global.load.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -535,14 +537,14 @@ known.21:
   %t29 = getelementptr i32, ptr %pc, i64 4
   %t30 = getelementptr ptr, ptr %table, i64 %t7
   %t31 = load ptr, ptr %t30, align 8, !invariant.load !0
-  %t32 = musttail call tailcc i64 %t31(ptr %t29, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t32 = musttail call tailcc i64 %t31(ptr %t29, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t32
 escape.26:
-  %left.27 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.27 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.27
 }
 
-define internal tailcc i64 @"op.global.store.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -598,14 +600,14 @@ taken.40:
   %t44 = getelementptr i32, ptr %pc, i64 5
   %t45 = getelementptr ptr, ptr %table, i64 %t43
   %t46 = load ptr, ptr %t45, align 8, !invariant.load !0
-  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t47
 escape.27:
-  %left.28 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.28 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.28
 }
 
-define internal tailcc i64 @"op.global.load.indirect.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.indirect.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -650,14 +652,14 @@ known.30:
   %t36 = getelementptr i32, ptr %pc, i64 4
   %t37 = getelementptr ptr, ptr %table, i64 %t7
   %t38 = load ptr, ptr %t37, align 8, !invariant.load !0
-  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t39
 escape.17:
-  %left.18 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.18 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.18
 }
 
-define internal tailcc i64 @"op.global.store.indirect.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.indirect.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -721,14 +723,14 @@ taken.47:
   %t51 = getelementptr i32, ptr %pc, i64 5
   %t52 = getelementptr ptr, ptr %table, i64 %t50
   %t53 = load ptr, ptr %t52, align 8, !invariant.load !0
-  %t54 = musttail call tailcc i64 %t53(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t54 = musttail call tailcc i64 %t53(ptr %t51, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t54
 escape.17:
-  %left.18 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.18 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.18
 }
 
-define internal tailcc i64 @"op.const.i32.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.i32.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -741,11 +743,11 @@ entry:
   %t7 = getelementptr i32, ptr %pc, i64 2
   %t8 = getelementptr ptr, ptr %table, i64 %t6
   %t9 = load ptr, ptr %t8, align 8, !invariant.load !0
-  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t10
 }
 
-define internal tailcc i64 @"op.const.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4
@@ -760,11 +762,11 @@ entry:
   %t9 = getelementptr i32, ptr %pc, i64 3
   %t10 = getelementptr ptr, ptr %table, i64 %t8
   %t11 = load ptr, ptr %t10, align 8, !invariant.load !0
-  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t12
 }
 
-define internal tailcc i64 @"op.const.i64.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.i64.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -777,11 +779,11 @@ entry:
   %t7 = getelementptr i32, ptr %pc, i64 2
   %t8 = getelementptr ptr, ptr %table, i64 %t6
   %t9 = load ptr, ptr %t8, align 8, !invariant.load !0
-  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t10
 }
 
-define internal tailcc i64 @"op.const.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4
@@ -796,11 +798,11 @@ entry:
   %t9 = getelementptr i32, ptr %pc, i64 4
   %t10 = getelementptr ptr, ptr %table, i64 %t8
   %t11 = load ptr, ptr %t10, align 8, !invariant.load !0
-  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t12
 }
 
-define internal tailcc i64 @"op.const.ref.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.ref.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -813,11 +815,11 @@ entry:
   %t7 = getelementptr i32, ptr %pc, i64 2
   %t8 = getelementptr ptr, ptr %table, i64 %t6
   %t9 = load ptr, ptr %t8, align 8, !invariant.load !0
-  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t10
 }
 
-define internal tailcc i64 @"op.const.ref.rodata"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.ref.rodata"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i8, ptr %state, i64 40
   %t1 = load ptr, ptr %t0, align 8
@@ -843,14 +845,14 @@ valid.10:
   %t20 = getelementptr i32, ptr %pc, i64 3
   %t21 = getelementptr ptr, ptr %table, i64 %t19
   %t22 = load ptr, ptr %t21, align 8, !invariant.load !0
-  %t23 = musttail call tailcc i64 %t22(ptr %t20, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t23 = musttail call tailcc i64 %t22(ptr %t20, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t23
 escape.11:
-  %left.12 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.12 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.12
 }
 
-define internal tailcc i64 @"op.list.size"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.size"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -878,14 +880,14 @@ valid.11:
   %t22 = getelementptr i32, ptr %pc, i64 3
   %t23 = getelementptr ptr, ptr %table, i64 %t21
   %t24 = load ptr, ptr %t23, align 8, !invariant.load !0
-  %t25 = musttail call tailcc i64 %t24(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t25 = musttail call tailcc i64 %t24(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t25
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.get.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.get.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -933,14 +935,14 @@ valid.30:
   %t40 = getelementptr i32, ptr %pc, i64 4
   %t41 = getelementptr ptr, ptr %table, i64 %t39
   %t42 = load ptr, ptr %t41, align 8, !invariant.load !0
-  %t43 = musttail call tailcc i64 %t42(ptr %t40, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t43 = musttail call tailcc i64 %t42(ptr %t40, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t43
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.set.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.set.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -994,14 +996,14 @@ valid.33:
   %t44 = getelementptr i32, ptr %pc, i64 4
   %t45 = getelementptr ptr, ptr %table, i64 %t43
   %t46 = load ptr, ptr %t45, align 8, !invariant.load !0
-  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t47
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.get.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.get.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1049,14 +1051,14 @@ valid.30:
   %t40 = getelementptr i32, ptr %pc, i64 4
   %t41 = getelementptr ptr, ptr %table, i64 %t39
   %t42 = load ptr, ptr %t41, align 8, !invariant.load !0
-  %t43 = musttail call tailcc i64 %t42(ptr %t40, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t43 = musttail call tailcc i64 %t42(ptr %t40, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t43
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.set.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.set.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1109,14 +1111,14 @@ valid.33:
   %t43 = getelementptr i32, ptr %pc, i64 4
   %t44 = getelementptr ptr, ptr %table, i64 %t42
   %t45 = load ptr, ptr %t44, align 8, !invariant.load !0
-  %t46 = musttail call tailcc i64 %t45(ptr %t43, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t46 = musttail call tailcc i64 %t45(ptr %t43, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t46
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.get.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.get.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1182,14 +1184,14 @@ known.42:
   %t54 = getelementptr i32, ptr %pc, i64 5
   %t55 = getelementptr ptr, ptr %table, i64 %t53
   %t56 = load ptr, ptr %t55, align 8, !invariant.load !0
-  %t57 = musttail call tailcc i64 %t56(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t57 = musttail call tailcc i64 %t56(ptr %t54, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t57
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.set.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.set.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1264,14 +1266,14 @@ taken.54:
   %t59 = getelementptr i32, ptr %pc, i64 5
   %t60 = getelementptr ptr, ptr %table, i64 %t58
   %t61 = load ptr, ptr %t60, align 8, !invariant.load !0
-  %t62 = musttail call tailcc i64 %t61(ptr %t59, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t62 = musttail call tailcc i64 %t61(ptr %t59, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t62
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.select.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.select.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1296,11 +1298,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.select.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.select.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1325,11 +1327,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.select.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.select.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1414,14 +1416,14 @@ taken.57:
   %t65 = getelementptr i32, ptr %pc, i64 8
   %t66 = getelementptr ptr, ptr %table, i64 %t64
   %t67 = load ptr, ptr %t66, align 8, !invariant.load !0
-  %t68 = musttail call tailcc i64 %t67(ptr %t65, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t68 = musttail call tailcc i64 %t67(ptr %t65, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t68
 escape.32:
-  %left.33 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.33 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.33
 }
 
-define internal tailcc i64 @"op.switch.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.switch.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1451,11 +1453,11 @@ entry:
   %t24 = zext i32 %t23 to i64
   %t25 = getelementptr ptr, ptr %table, i64 %t24
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 }
 
-define internal tailcc i64 @"op.switch.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.switch.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1485,11 +1487,11 @@ entry:
   %t24 = zext i32 %t23 to i64
   %t25 = getelementptr ptr, ptr %table, i64 %t24
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 }
 
-define internal tailcc i64 @"op.switch.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.switch.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -1553,14 +1555,14 @@ taken.45:
   %t52 = zext i32 %t51 to i64
   %t53 = getelementptr ptr, ptr %table, i64 %t52
   %t54 = load ptr, ptr %t53, align 8, !invariant.load !0
-  %t55 = musttail call tailcc i64 %t54(ptr %t50, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t55 = musttail call tailcc i64 %t54(ptr %t50, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t55
 escape.33:
-  %left.34 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.34 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.34
 }
 
-define internal tailcc i64 @"op.add.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.add.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1580,11 +1582,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.sub.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sub.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1604,11 +1606,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.mul.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.mul.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1628,11 +1630,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.div.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.div.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1661,14 +1663,14 @@ valid.20:
   %t23 = getelementptr i32, ptr %pc, i64 4
   %t24 = getelementptr ptr, ptr %table, i64 %t7
   %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
-  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t26
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.div.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.div.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1691,14 +1693,14 @@ valid.13:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.rem.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rem.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1727,14 +1729,14 @@ valid.20:
   %t23 = getelementptr i32, ptr %pc, i64 4
   %t24 = getelementptr ptr, ptr %table, i64 %t7
   %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
-  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t26
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.rem.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rem.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1757,14 +1759,14 @@ valid.13:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.fma.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.fma.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1789,11 +1791,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.add.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.add.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1813,11 +1815,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.sub.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sub.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1837,11 +1839,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.mul.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.mul.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1861,11 +1863,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.div.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.div.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1894,14 +1896,14 @@ valid.20:
   %t23 = getelementptr i32, ptr %pc, i64 4
   %t24 = getelementptr ptr, ptr %table, i64 %t7
   %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
-  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t26
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.div.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.div.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1924,14 +1926,14 @@ valid.13:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.rem.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rem.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1960,14 +1962,14 @@ valid.20:
   %t23 = getelementptr i32, ptr %pc, i64 4
   %t24 = getelementptr ptr, ptr %table, i64 %t7
   %t25 = load ptr, ptr %t24, align 8, !invariant.load !0
-  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t26 = musttail call tailcc i64 %t25(ptr %t23, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t26
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.rem.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rem.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -1990,14 +1992,14 @@ valid.13:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.fma.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.fma.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2022,11 +2024,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.not.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.not.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2043,11 +2045,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.and.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.and.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2067,11 +2069,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.or.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.or.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2091,11 +2093,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.xor.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.xor.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2115,11 +2117,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.not.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.not.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2136,11 +2138,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.and.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.and.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2160,11 +2162,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.or.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.or.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2184,11 +2186,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.xor.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.xor.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2208,11 +2210,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.shl.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.shl.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2232,11 +2234,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.shr.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.shr.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2256,11 +2258,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.shr.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.shr.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2280,11 +2282,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.shl.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.shl.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2304,11 +2306,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.shr.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.shr.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2328,11 +2330,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.shr.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.shr.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2352,11 +2354,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.trunc.i32.i8"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.trunc.i32.i8"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2373,11 +2375,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.trunc.i32.i16"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.trunc.i32.i16"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2394,11 +2396,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.trunc.i64.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.trunc.i64.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2415,11 +2417,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.i8.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.i8.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2436,11 +2438,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.i8.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.i8.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2457,11 +2459,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.i16.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.i16.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2478,11 +2480,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.i16.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.i16.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2499,11 +2501,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.i32.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.i32.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2520,11 +2522,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.i32.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.i32.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2541,11 +2543,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cmp.eq.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2565,11 +2567,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.ne.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2589,11 +2591,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2613,11 +2615,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2637,11 +2639,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.nz.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.nz.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2658,11 +2660,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cmp.eq.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2682,11 +2684,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.ne.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2706,11 +2708,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2730,11 +2732,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2754,11 +2756,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.nz.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.nz.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -2775,11 +2777,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cmp.eq.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -2804,11 +2806,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 4
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.cmp.ne.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -2833,11 +2835,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 4
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.cmp.nz.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.nz.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -2857,83 +2859,97 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.br"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.br"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
-  %t0 = getelementptr i32, ptr %pc, i64 1
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = sext i32 %t1 to i64
-  %t3 = getelementptr i32, ptr %pc, i64 %t2
-  %t4 = getelementptr i32, ptr %pc, i64 3
-  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
-  %t7 = zext i32 %t6 to i64
-  br label %each.8.before
-each.8.before:
-  %t9 = icmp eq i64 %t7, 0
-  br i1 %t9, label %each.8.done, label %each.8.body
-each.8.body:
-  %each.8.index = phi i64 [ 0, %each.8.before ], [ %each.8.next, %each.8.latch ]
-  %t10 = getelementptr [3 x i32], ptr %t4, i64 %each.8.index
-  %t11 = load i32, ptr %t10, align 4
-  %t12 = getelementptr i32, ptr %t10, i64 1
-  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
-  %t14 = zext i32 %t13 to i64
-  %t15 = getelementptr i32, ptr %t10, i64 2
-  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
-  %t17 = zext i32 %t16 to i64
-  call void @move(i32 %t11, i64 %t14, i64 %t17, ptr %values, ptr %refs, ptr %values, ptr %refs, ptr %state)
-  br label %each.8.latch
-each.8.latch:
-  %each.8.next = add i64 %each.8.index, 1
-  %t18 = icmp eq i64 %each.8.next, %t7
-  br i1 %t18, label %each.8.done, label %each.8.body
-each.8.done:
-  %t19 = load i32, ptr %t3, align 4, !invariant.load !0
-  %t20 = zext i32 %t19 to i64
-  %t21 = getelementptr ptr, ptr %table, i64 %t20
-  %t22 = load ptr, ptr %t21, align 8, !invariant.load !0
-  %t23 = musttail call tailcc i64 %t22(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t23
-}
-
-define internal tailcc i64 @"op.cond_br"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
-entry:
-  %t0 = getelementptr i32, ptr %pc, i64 1
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = zext i32 %t1 to i64
-  %t3 = getelementptr i32, ptr %values, i64 %t2
-  %t4 = load i32, ptr %t3, align 4
-  %t5 = icmp ne i32 %t4, 0
-  br i1 %t5, label %true.6, label %false.7
-true.6:
-  %t8 = getelementptr i32, ptr %pc, i64 2
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = sext i32 %t9 to i64
-  %t11 = getelementptr i32, ptr %pc, i64 %t10
-  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
-  %t13 = zext i32 %t12 to i64
-  %t14 = getelementptr ptr, ptr %table, i64 %t13
-  %t15 = load ptr, ptr %t14, align 8, !invariant.load !0
-  %t16 = musttail call tailcc i64 %t15(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t16
-false.7:
-  %t17 = getelementptr i32, ptr %pc, i64 3
+  %t7 = sext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %pc, i64 %t7
+  %t9 = getelementptr i32, ptr %pc, i64 3
+  %t10 = getelementptr i32, ptr %pc, i64 2
+  %t11 = load i32, ptr %t10, align 4, !invariant.load !0
+  %t12 = zext i32 %t11 to i64
+  br label %each.13.before
+each.13.before:
+  %t14 = icmp eq i64 %t12, 0
+  br i1 %t14, label %each.13.done, label %each.13.body
+each.13.body:
+  %each.13.index = phi i64 [ 0, %each.13.before ], [ %each.13.next, %each.13.latch ]
+  %t15 = getelementptr [3 x i32], ptr %t9, i64 %each.13.index
+  %t16 = load i32, ptr %t15, align 4
+  %t17 = getelementptr i32, ptr %t15, i64 1
   %t18 = load i32, ptr %t17, align 4, !invariant.load !0
-  %t19 = sext i32 %t18 to i64
-  %t20 = getelementptr i32, ptr %pc, i64 %t19
+  %t19 = zext i32 %t18 to i64
+  %t20 = getelementptr i32, ptr %t15, i64 2
   %t21 = load i32, ptr %t20, align 4, !invariant.load !0
   %t22 = zext i32 %t21 to i64
-  %t23 = getelementptr ptr, ptr %table, i64 %t22
-  %t24 = load ptr, ptr %t23, align 8, !invariant.load !0
-  %t25 = musttail call tailcc i64 %t24(ptr %t20, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t25
+  call void @move(i32 %t16, i64 %t19, i64 %t22, ptr %values, ptr %refs, ptr %values, ptr %refs, ptr %state)
+  br label %each.13.latch
+each.13.latch:
+  %each.13.next = add i64 %each.13.index, 1
+  %t23 = icmp eq i64 %each.13.next, %t12
+  br i1 %t23, label %each.13.done, label %each.13.body
+each.13.done:
+  %t24 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t25 = zext i32 %t24 to i64
+  %t26 = getelementptr ptr, ptr %table, i64 %t25
+  %t27 = load ptr, ptr %t26, align 8, !invariant.load !0
+  %t28 = musttail call tailcc i64 %t27(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t28
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
 }
 
-define internal tailcc i64 @"op.return"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cond_br"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
+entry:
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 1
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = icmp ne i32 %t9, 0
+  br i1 %t10, label %true.11, label %false.12
+true.11:
+  %t13 = getelementptr i32, ptr %pc, i64 2
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = sext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %pc, i64 %t15
+  %t17 = load i32, ptr %t16, align 4, !invariant.load !0
+  %t18 = zext i32 %t17 to i64
+  %t19 = getelementptr ptr, ptr %table, i64 %t18
+  %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
+  %t21 = musttail call tailcc i64 %t20(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t21
+false.12:
+  %t22 = getelementptr i32, ptr %pc, i64 3
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %pc, i64 %t24
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr ptr, ptr %table, i64 %t27
+  %t29 = load ptr, ptr %t28, align 8, !invariant.load !0
+  %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t30
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
+}
+
+define internal tailcc i64 @"op.return"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i8, ptr %state, i64 32
   %t1 = load ptr, ptr %t0, align 8
@@ -3002,11 +3018,11 @@ each.29.done:
   %t42 = zext i32 %t41 to i64
   %t43 = getelementptr ptr, ptr %table, i64 %t42
   %t44 = load ptr, ptr %t43, align 8, !invariant.load !0
-  %t45 = musttail call tailcc i64 %t44(ptr %t40, ptr %t7, ptr %t9, ptr %state, ptr %table)
+  %t45 = musttail call tailcc i64 %t44(ptr %t40, ptr %t7, ptr %t9, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t45
 }
 
-define internal tailcc i64 @"op.import.resolved"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.import.resolved"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -3030,83 +3046,97 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 3
   %t19 = getelementptr ptr, ptr %table, i64 %t17
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.cond_break"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cond_break"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
-  %t0 = getelementptr i32, ptr %pc, i64 1
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = zext i32 %t1 to i64
-  %t3 = getelementptr i32, ptr %values, i64 %t2
-  %t4 = load i32, ptr %t3, align 4
-  %t5 = icmp ne i32 %t4, 0
-  br i1 %t5, label %true.6, label %false.7
-true.6:
-  %t8 = getelementptr i32, ptr %pc, i64 2
-  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
-  %t10 = sext i32 %t9 to i64
-  %t11 = getelementptr i32, ptr %pc, i64 %t10
-  %t12 = load i32, ptr %t11, align 4, !invariant.load !0
-  %t13 = zext i32 %t12 to i64
-  %t14 = getelementptr ptr, ptr %table, i64 %t13
-  %t15 = load ptr, ptr %t14, align 8, !invariant.load !0
-  %t16 = musttail call tailcc i64 %t15(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t16
-false.7:
-  %t17 = getelementptr i32, ptr %pc, i64 3
-  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
-  %t19 = sext i32 %t18 to i64
-  %t20 = getelementptr i32, ptr %pc, i64 %t19
-  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
-  %t22 = zext i32 %t21 to i64
-  %t23 = getelementptr ptr, ptr %table, i64 %t22
-  %t24 = load ptr, ptr %t23, align 8, !invariant.load !0
-  %t25 = musttail call tailcc i64 %t24(ptr %t20, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t25
-}
-
-define internal tailcc i64 @"op.break"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
-entry:
-  %t0 = getelementptr i32, ptr %pc, i64 1
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = sext i32 %t1 to i64
-  %t3 = getelementptr i32, ptr %pc, i64 %t2
-  %t4 = getelementptr i32, ptr %pc, i64 3
-  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = zext i32 %t6 to i64
-  br label %each.8.before
-each.8.before:
-  %t9 = icmp eq i64 %t7, 0
-  br i1 %t9, label %each.8.done, label %each.8.body
-each.8.body:
-  %each.8.index = phi i64 [ 0, %each.8.before ], [ %each.8.next, %each.8.latch ]
-  %t10 = getelementptr [3 x i32], ptr %t4, i64 %each.8.index
-  %t11 = load i32, ptr %t10, align 4
-  %t12 = getelementptr i32, ptr %t10, i64 1
-  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
-  %t14 = zext i32 %t13 to i64
-  %t15 = getelementptr i32, ptr %t10, i64 2
-  %t16 = load i32, ptr %t15, align 4, !invariant.load !0
-  %t17 = zext i32 %t16 to i64
-  call void @move(i32 %t11, i64 %t14, i64 %t17, ptr %values, ptr %refs, ptr %values, ptr %refs, ptr %state)
-  br label %each.8.latch
-each.8.latch:
-  %each.8.next = add i64 %each.8.index, 1
-  %t18 = icmp eq i64 %each.8.next, %t7
-  br i1 %t18, label %each.8.done, label %each.8.body
-each.8.done:
-  %t19 = load i32, ptr %t3, align 4, !invariant.load !0
-  %t20 = zext i32 %t19 to i64
-  %t21 = getelementptr ptr, ptr %table, i64 %t20
-  %t22 = load ptr, ptr %t21, align 8, !invariant.load !0
-  %t23 = musttail call tailcc i64 %t22(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t23
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = icmp ne i32 %t9, 0
+  br i1 %t10, label %true.11, label %false.12
+true.11:
+  %t13 = getelementptr i32, ptr %pc, i64 2
+  %t14 = load i32, ptr %t13, align 4, !invariant.load !0
+  %t15 = sext i32 %t14 to i64
+  %t16 = getelementptr i32, ptr %pc, i64 %t15
+  %t17 = load i32, ptr %t16, align 4, !invariant.load !0
+  %t18 = zext i32 %t17 to i64
+  %t19 = getelementptr ptr, ptr %table, i64 %t18
+  %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
+  %t21 = musttail call tailcc i64 %t20(ptr %t16, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t21
+false.12:
+  %t22 = getelementptr i32, ptr %pc, i64 3
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %pc, i64 %t24
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr ptr, ptr %table, i64 %t27
+  %t29 = load ptr, ptr %t28, align 8, !invariant.load !0
+  %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t30
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
 }
 
-define internal tailcc i64 @"op.buffer.load.i8.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.break"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
+entry:
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 1
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = sext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %pc, i64 %t7
+  %t9 = getelementptr i32, ptr %pc, i64 3
+  %t10 = getelementptr i32, ptr %pc, i64 2
+  %t11 = load i32, ptr %t10, align 4, !invariant.load !0
+  %t12 = zext i32 %t11 to i64
+  br label %each.13.before
+each.13.before:
+  %t14 = icmp eq i64 %t12, 0
+  br i1 %t14, label %each.13.done, label %each.13.body
+each.13.body:
+  %each.13.index = phi i64 [ 0, %each.13.before ], [ %each.13.next, %each.13.latch ]
+  %t15 = getelementptr [3 x i32], ptr %t9, i64 %each.13.index
+  %t16 = load i32, ptr %t15, align 4
+  %t17 = getelementptr i32, ptr %t15, i64 1
+  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
+  %t19 = zext i32 %t18 to i64
+  %t20 = getelementptr i32, ptr %t15, i64 2
+  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
+  %t22 = zext i32 %t21 to i64
+  call void @move(i32 %t16, i64 %t19, i64 %t22, ptr %values, ptr %refs, ptr %values, ptr %refs, ptr %state)
+  br label %each.13.latch
+each.13.latch:
+  %each.13.next = add i64 %each.13.index, 1
+  %t23 = icmp eq i64 %each.13.next, %t12
+  br i1 %t23, label %each.13.done, label %each.13.body
+each.13.done:
+  %t24 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t25 = zext i32 %t24 to i64
+  %t26 = getelementptr ptr, ptr %table, i64 %t25
+  %t27 = load ptr, ptr %t26, align 8, !invariant.load !0
+  %t28 = musttail call tailcc i64 %t27(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t28
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
+}
+
+define internal tailcc i64 @"op.buffer.load.i8.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3144,14 +3174,14 @@ valid.23:
   %t31 = getelementptr i32, ptr %pc, i64 4
   %t32 = getelementptr ptr, ptr %table, i64 %t7
   %t33 = load ptr, ptr %t32, align 8, !invariant.load !0
-  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t34
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.load.i8.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.i8.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3189,14 +3219,14 @@ valid.23:
   %t31 = getelementptr i32, ptr %pc, i64 4
   %t32 = getelementptr ptr, ptr %table, i64 %t7
   %t33 = load ptr, ptr %t32, align 8, !invariant.load !0
-  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t34
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.load.i16.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.i16.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3234,14 +3264,14 @@ valid.23:
   %t31 = getelementptr i32, ptr %pc, i64 4
   %t32 = getelementptr ptr, ptr %table, i64 %t7
   %t33 = load ptr, ptr %t32, align 8, !invariant.load !0
-  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t34
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.load.i16.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.i16.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3279,14 +3309,14 @@ valid.23:
   %t31 = getelementptr i32, ptr %pc, i64 4
   %t32 = getelementptr ptr, ptr %table, i64 %t7
   %t33 = load ptr, ptr %t32, align 8, !invariant.load !0
-  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t34 = musttail call tailcc i64 %t33(ptr %t31, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t34
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.load.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3323,14 +3353,14 @@ valid.23:
   %t30 = getelementptr i32, ptr %pc, i64 4
   %t31 = getelementptr ptr, ptr %table, i64 %t7
   %t32 = load ptr, ptr %t31, align 8, !invariant.load !0
-  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t33
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.load.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3367,14 +3397,14 @@ valid.23:
   %t30 = getelementptr i32, ptr %pc, i64 4
   %t31 = getelementptr ptr, ptr %table, i64 %t7
   %t32 = load ptr, ptr %t31, align 8, !invariant.load !0
-  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t33
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.store.i8"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.store.i8"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3418,14 +3448,14 @@ valid.32:
   %t36 = getelementptr i32, ptr %pc, i64 4
   %t37 = getelementptr ptr, ptr %table, i64 %t7
   %t38 = load ptr, ptr %t37, align 8, !invariant.load !0
-  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t39
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.store.i16"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.store.i16"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3469,14 +3499,14 @@ valid.32:
   %t36 = getelementptr i32, ptr %pc, i64 4
   %t37 = getelementptr ptr, ptr %table, i64 %t7
   %t38 = load ptr, ptr %t37, align 8, !invariant.load !0
-  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t39 = musttail call tailcc i64 %t38(ptr %t36, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t39
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.store.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.store.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3519,14 +3549,14 @@ valid.32:
   %t35 = getelementptr i32, ptr %pc, i64 4
   %t36 = getelementptr ptr, ptr %table, i64 %t7
   %t37 = load ptr, ptr %t36, align 8, !invariant.load !0
-  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t38
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.store.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.store.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -3569,14 +3599,14 @@ valid.32:
   %t35 = getelementptr i32, ptr %pc, i64 4
   %t36 = getelementptr ptr, ptr %table, i64 %t7
   %t37 = load ptr, ptr %t36, align 8, !invariant.load !0
-  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t38
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.length"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.length"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -3603,14 +3633,14 @@ valid.11:
   %t21 = getelementptr i32, ptr %pc, i64 3
   %t22 = getelementptr ptr, ptr %table, i64 %t20
   %t23 = load ptr, ptr %t22, align 8, !invariant.load !0
-  %t24 = musttail call tailcc i64 %t23(ptr %t21, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t24 = musttail call tailcc i64 %t23(ptr %t21, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t24
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.buffer.copy"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.copy"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -3692,14 +3722,14 @@ valid.61:
   %t70 = getelementptr i32, ptr %pc, i64 6
   %t71 = getelementptr ptr, ptr %table, i64 %t69
   %t72 = load ptr, ptr %t71, align 8, !invariant.load !0
-  %t73 = musttail call tailcc i64 %t72(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t73 = musttail call tailcc i64 %t72(ptr %t70, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t73
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.buffer.compare"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.compare"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -3782,14 +3812,14 @@ valid.53:
   %t71 = getelementptr i32, ptr %pc, i64 7
   %t72 = getelementptr ptr, ptr %table, i64 %t70
   %t73 = load ptr, ptr %t72, align 8, !invariant.load !0
-  %t74 = musttail call tailcc i64 %t73(ptr %t71, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t74 = musttail call tailcc i64 %t73(ptr %t71, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t74
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.buffer.fill.i8"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.fill.i8"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -3868,14 +3898,14 @@ filled.47:
   %t64 = getelementptr i32, ptr %pc, i64 5
   %t65 = getelementptr ptr, ptr %table, i64 %t63
   %t66 = load ptr, ptr %t65, align 8, !invariant.load !0
-  %t67 = musttail call tailcc i64 %t66(ptr %t64, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t67 = musttail call tailcc i64 %t66(ptr %t64, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t67
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.buffer.fill.i16"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.fill.i16"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -3954,14 +3984,14 @@ filled.47:
   %t64 = getelementptr i32, ptr %pc, i64 5
   %t65 = getelementptr ptr, ptr %table, i64 %t63
   %t66 = load ptr, ptr %t65, align 8, !invariant.load !0
-  %t67 = musttail call tailcc i64 %t66(ptr %t64, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t67 = musttail call tailcc i64 %t66(ptr %t64, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t67
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.buffer.fill.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.fill.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4039,14 +4069,14 @@ filled.46:
   %t63 = getelementptr i32, ptr %pc, i64 5
   %t64 = getelementptr ptr, ptr %table, i64 %t62
   %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
-  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t66
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.buffer.fill.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.fill.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4124,14 +4154,14 @@ filled.46:
   %t63 = getelementptr i32, ptr %pc, i64 5
   %t64 = getelementptr ptr, ptr %table, i64 %t62
   %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
-  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t66
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.ctlz.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ctlz.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4148,11 +4178,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ctlz.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ctlz.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4169,11 +4199,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.abs.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.abs.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4190,11 +4220,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.abs.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.abs.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4211,11 +4241,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.min.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.min.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4235,11 +4265,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.min.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.min.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4259,11 +4289,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.max.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.max.i32.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4283,11 +4313,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.max.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.max.i32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4307,11 +4337,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.min.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.min.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4331,11 +4361,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.min.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.min.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4355,11 +4385,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.max.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.max.i64.s"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4379,11 +4409,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.max.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.max.i64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4403,11 +4433,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cast.any.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.any.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4460,98 +4490,105 @@ taken.33:
   %t41 = getelementptr i32, ptr %pc, i64 5
   %t42 = getelementptr ptr, ptr %table, i64 %t40
   %t43 = load ptr, ptr %t42, align 8, !invariant.load !0
-  %t44 = musttail call tailcc i64 %t43(ptr %t41, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t44 = musttail call tailcc i64 %t43(ptr %t41, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t44
 escape.20:
-  %left.21 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.21 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.21
 }
 
-define internal tailcc i64 @"op.br_table"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.br_table"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
-  %t0 = getelementptr i32, ptr %pc, i64 1
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = zext i32 %t1 to i64
-  %t3 = getelementptr i32, ptr %values, i64 %t2
-  %t4 = load i32, ptr %t3, align 4
-  %t5 = zext i32 %t4 to i64
-  %t9 = getelementptr i32, ptr %pc, i64 3
-  %t10 = load i32, ptr %t9, align 4, !invariant.load !0
-  %t11 = zext i32 %t10 to i64
-  %t12 = icmp ult i64 %t5, %t11
-  br i1 %t12, label %case.7, label %default.6
-case.7:
-  switch i64 %t5, label %other.8 [ i64 0, label %case.13 i64 1, label %case.14 i64 2, label %case.15 i64 3, label %case.16 ]
-case.13:
-  %t17 = getelementptr i32, ptr %pc, i64 4
-  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
-  %t19 = sext i32 %t18 to i64
-  %t20 = getelementptr i32, ptr %pc, i64 %t19
-  %t21 = load i32, ptr %t20, align 4, !invariant.load !0
-  %t22 = zext i32 %t21 to i64
-  %t23 = getelementptr ptr, ptr %table, i64 %t22
-  %t24 = load ptr, ptr %t23, align 8, !invariant.load !0
-  %t25 = musttail call tailcc i64 %t24(ptr %t20, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t25
-case.14:
-  %t26 = getelementptr i32, ptr %pc, i64 5
-  %t27 = load i32, ptr %t26, align 4, !invariant.load !0
-  %t28 = sext i32 %t27 to i64
-  %t29 = getelementptr i32, ptr %pc, i64 %t28
-  %t30 = load i32, ptr %t29, align 4, !invariant.load !0
-  %t31 = zext i32 %t30 to i64
-  %t32 = getelementptr ptr, ptr %table, i64 %t31
-  %t33 = load ptr, ptr %t32, align 8, !invariant.load !0
-  %t34 = musttail call tailcc i64 %t33(ptr %t29, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t34
-case.15:
-  %t35 = getelementptr i32, ptr %pc, i64 6
-  %t36 = load i32, ptr %t35, align 4, !invariant.load !0
-  %t37 = sext i32 %t36 to i64
-  %t38 = getelementptr i32, ptr %pc, i64 %t37
-  %t39 = load i32, ptr %t38, align 4, !invariant.load !0
-  %t40 = zext i32 %t39 to i64
-  %t41 = getelementptr ptr, ptr %table, i64 %t40
-  %t42 = load ptr, ptr %t41, align 8, !invariant.load !0
-  %t43 = musttail call tailcc i64 %t42(ptr %t38, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t43
-case.16:
-  %t44 = getelementptr i32, ptr %pc, i64 7
-  %t45 = load i32, ptr %t44, align 4, !invariant.load !0
-  %t46 = sext i32 %t45 to i64
-  %t47 = getelementptr i32, ptr %pc, i64 %t46
-  %t48 = load i32, ptr %t47, align 4, !invariant.load !0
-  %t49 = zext i32 %t48 to i64
-  %t50 = getelementptr ptr, ptr %table, i64 %t49
-  %t51 = load ptr, ptr %t50, align 8, !invariant.load !0
-  %t52 = musttail call tailcc i64 %t51(ptr %t47, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t52
-default.6:
-  %t53 = getelementptr i32, ptr %pc, i64 2
-  %t54 = load i32, ptr %t53, align 4, !invariant.load !0
-  %t55 = sext i32 %t54 to i64
-  %t56 = getelementptr i32, ptr %pc, i64 %t55
-  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
-  %t58 = zext i32 %t57 to i64
-  %t59 = getelementptr ptr, ptr %table, i64 %t58
-  %t60 = load ptr, ptr %t59, align 8, !invariant.load !0
-  %t61 = musttail call tailcc i64 %t60(ptr %t56, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t61
-other.8:
-  %t62 = getelementptr i32, ptr %pc, i64 4
-  %t63 = getelementptr i32, ptr %t62, i64 %t5
-  %t64 = load i32, ptr %t63, align 4
-  %t65 = sext i32 %t64 to i64
-  %t66 = getelementptr i32, ptr %pc, i64 %t65
-  %t67 = load i32, ptr %t66, align 4, !invariant.load !0
-  %t68 = zext i32 %t67 to i64
-  %t69 = getelementptr ptr, ptr %table, i64 %t68
-  %t70 = load ptr, ptr %t69, align 8, !invariant.load !0
-  %t71 = musttail call tailcc i64 %t70(ptr %t66, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t71
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 1
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %values, i64 %t7
+  %t9 = load i32, ptr %t8, align 4
+  %t10 = zext i32 %t9 to i64
+  %t14 = getelementptr i32, ptr %pc, i64 3
+  %t15 = load i32, ptr %t14, align 4, !invariant.load !0
+  %t16 = zext i32 %t15 to i64
+  %t17 = icmp ult i64 %t10, %t16
+  br i1 %t17, label %case.12, label %default.11
+case.12:
+  switch i64 %t10, label %other.13 [ i64 0, label %case.18 i64 1, label %case.19 i64 2, label %case.20 i64 3, label %case.21 ]
+case.18:
+  %t22 = getelementptr i32, ptr %pc, i64 4
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = sext i32 %t23 to i64
+  %t25 = getelementptr i32, ptr %pc, i64 %t24
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr ptr, ptr %table, i64 %t27
+  %t29 = load ptr, ptr %t28, align 8, !invariant.load !0
+  %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t30
+case.19:
+  %t31 = getelementptr i32, ptr %pc, i64 5
+  %t32 = load i32, ptr %t31, align 4, !invariant.load !0
+  %t33 = sext i32 %t32 to i64
+  %t34 = getelementptr i32, ptr %pc, i64 %t33
+  %t35 = load i32, ptr %t34, align 4, !invariant.load !0
+  %t36 = zext i32 %t35 to i64
+  %t37 = getelementptr ptr, ptr %table, i64 %t36
+  %t38 = load ptr, ptr %t37, align 8, !invariant.load !0
+  %t39 = musttail call tailcc i64 %t38(ptr %t34, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t39
+case.20:
+  %t40 = getelementptr i32, ptr %pc, i64 6
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = sext i32 %t41 to i64
+  %t43 = getelementptr i32, ptr %pc, i64 %t42
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr ptr, ptr %table, i64 %t45
+  %t47 = load ptr, ptr %t46, align 8, !invariant.load !0
+  %t48 = musttail call tailcc i64 %t47(ptr %t43, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t48
+case.21:
+  %t49 = getelementptr i32, ptr %pc, i64 7
+  %t50 = load i32, ptr %t49, align 4, !invariant.load !0
+  %t51 = sext i32 %t50 to i64
+  %t52 = getelementptr i32, ptr %pc, i64 %t51
+  %t53 = load i32, ptr %t52, align 4, !invariant.load !0
+  %t54 = zext i32 %t53 to i64
+  %t55 = getelementptr ptr, ptr %table, i64 %t54
+  %t56 = load ptr, ptr %t55, align 8, !invariant.load !0
+  %t57 = musttail call tailcc i64 %t56(ptr %t52, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t57
+default.11:
+  %t58 = getelementptr i32, ptr %pc, i64 2
+  %t59 = load i32, ptr %t58, align 4, !invariant.load !0
+  %t60 = sext i32 %t59 to i64
+  %t61 = getelementptr i32, ptr %pc, i64 %t60
+  %t62 = load i32, ptr %t61, align 4, !invariant.load !0
+  %t63 = zext i32 %t62 to i64
+  %t64 = getelementptr ptr, ptr %table, i64 %t63
+  %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
+  %t66 = musttail call tailcc i64 %t65(ptr %t61, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t66
+other.13:
+  %t67 = getelementptr i32, ptr %pc, i64 4
+  %t68 = getelementptr i32, ptr %t67, i64 %t10
+  %t69 = load i32, ptr %t68, align 4
+  %t70 = sext i32 %t69 to i64
+  %t71 = getelementptr i32, ptr %pc, i64 %t70
+  %t72 = load i32, ptr %t71, align 4, !invariant.load !0
+  %t73 = zext i32 %t72 to i64
+  %t74 = getelementptr ptr, ptr %table, i64 %t73
+  %t75 = load ptr, ptr %t74, align 8, !invariant.load !0
+  %t76 = musttail call tailcc i64 %t75(ptr %t71, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t76
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
 }
 
-define internal tailcc i64 @"op.discard.refs"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.discard.refs"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 2
   %t1 = getelementptr i32, ptr %pc, i64 1
@@ -4587,11 +4624,11 @@ each.4.done:
   %t19 = zext i32 %t18 to i64
   %t20 = getelementptr ptr, ptr %table, i64 %t19
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t17, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t17, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.assign.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.assign.ref"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4621,11 +4658,11 @@ taken.11:
   %t19 = getelementptr i32, ptr %pc, i64 4
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.global.load.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4645,11 +4682,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.store.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4669,11 +4706,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.load.indirect.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.indirect.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4702,14 +4739,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.global.store.indirect.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.indirect.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4738,14 +4775,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.const.f32.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.f32.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4758,11 +4795,11 @@ entry:
   %t7 = getelementptr i32, ptr %pc, i64 2
   %t8 = getelementptr ptr, ptr %table, i64 %t6
   %t9 = load ptr, ptr %t8, align 8, !invariant.load !0
-  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t10
 }
 
-define internal tailcc i64 @"op.const.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4
@@ -4777,11 +4814,11 @@ entry:
   %t9 = getelementptr i32, ptr %pc, i64 3
   %t10 = getelementptr ptr, ptr %table, i64 %t8
   %t11 = load ptr, ptr %t10, align 8, !invariant.load !0
-  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t12
 }
 
-define internal tailcc i64 @"op.list.get.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.get.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4828,14 +4865,14 @@ valid.29:
   %t39 = getelementptr i32, ptr %pc, i64 4
   %t40 = getelementptr ptr, ptr %table, i64 %t38
   %t41 = load ptr, ptr %t40, align 8, !invariant.load !0
-  %t42 = musttail call tailcc i64 %t41(ptr %t39, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t42 = musttail call tailcc i64 %t41(ptr %t39, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t42
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.set.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.set.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4889,14 +4926,14 @@ valid.33:
   %t44 = getelementptr i32, ptr %pc, i64 4
   %t45 = getelementptr ptr, ptr %table, i64 %t43
   %t46 = load ptr, ptr %t45, align 8, !invariant.load !0
-  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t47 = musttail call tailcc i64 %t46(ptr %t44, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t47
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.select.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.select.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4921,11 +4958,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.switch.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.switch.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -4955,11 +4992,11 @@ entry:
   %t24 = zext i32 %t23 to i64
   %t25 = getelementptr ptr, ptr %table, i64 %t24
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 }
 
-define internal tailcc i64 @"op.add.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.add.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -4979,11 +5016,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.sub.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sub.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5003,11 +5040,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.mul.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.mul.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5027,11 +5064,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.div.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.div.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5051,11 +5088,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.rem.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rem.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5079,11 +5116,11 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.fma.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.fma.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5108,11 +5145,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.abs.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.abs.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5129,11 +5166,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.neg.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.neg.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5150,11 +5187,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ceil.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ceil.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5171,11 +5208,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.floor.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.floor.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5192,11 +5229,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.si32.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.si32.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5213,11 +5250,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.ui32.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.ui32.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5234,11 +5271,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f32.si32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f32.si32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5255,11 +5292,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f32.ui32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f32.ui32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5276,11 +5313,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.bitcast.i32.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.bitcast.i32.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5297,11 +5334,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.bitcast.f32.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.bitcast.f32.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5318,11 +5355,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.atan.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.atan.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5342,11 +5379,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.atan2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.atan2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5370,11 +5407,11 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.cos.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cos.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5395,11 +5432,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.sin.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sin.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5420,11 +5457,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.exp.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.exp.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5445,11 +5482,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.exp2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.exp2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5470,11 +5507,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.expm1.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.expm1.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5495,11 +5532,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5520,11 +5557,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log10.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log10.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5545,11 +5582,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log1p.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log1p.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5570,11 +5607,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5595,11 +5632,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.pow.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.pow.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5623,11 +5660,11 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.rsqrt.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rsqrt.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5644,11 +5681,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.sqrt.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sqrt.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5665,11 +5702,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.tanh.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.tanh.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5690,11 +5727,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.erf.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.erf.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5715,11 +5752,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.cmp.eq.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5739,11 +5776,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.eq.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5763,11 +5800,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.ne.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5787,11 +5824,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.ne.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5811,11 +5848,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5835,11 +5872,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5859,11 +5896,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lte.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lte.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5883,11 +5920,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lte.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lte.f32.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5907,11 +5944,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.nan.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.nan.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5928,11 +5965,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.buffer.load.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -5969,14 +6006,14 @@ valid.23:
   %t30 = getelementptr i32, ptr %pc, i64 4
   %t31 = getelementptr ptr, ptr %table, i64 %t7
   %t32 = load ptr, ptr %t31, align 8, !invariant.load !0
-  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t33
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.store.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.store.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6019,14 +6056,14 @@ valid.32:
   %t35 = getelementptr i32, ptr %pc, i64 4
   %t36 = getelementptr ptr, ptr %table, i64 %t7
   %t37 = load ptr, ptr %t36, align 8, !invariant.load !0
-  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t38
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.fill.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.fill.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -6104,14 +6141,14 @@ filled.46:
   %t63 = getelementptr i32, ptr %pc, i64 5
   %t64 = getelementptr ptr, ptr %table, i64 %t62
   %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
-  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t66
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.round.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.round.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6128,11 +6165,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.min.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.min.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6152,11 +6189,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.max.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.max.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6176,11 +6213,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.round.f32.even"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.round.f32.even"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6197,11 +6234,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f32.si64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f32.si64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6218,11 +6255,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f32.ui64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f32.ui64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6239,11 +6276,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.si64.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.si64.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6260,11 +6297,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.ui64.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.ui64.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6281,11 +6318,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.global.load.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6305,11 +6342,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.store.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6329,11 +6366,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 3
   %t15 = getelementptr ptr, ptr %table, i64 %t13
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.global.load.indirect.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.load.indirect.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6362,14 +6399,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.global.store.indirect.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.global.store.indirect.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6398,14 +6435,14 @@ valid.13:
   %t24 = getelementptr i32, ptr %pc, i64 3
   %t25 = getelementptr ptr, ptr %table, i64 %t23
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t24, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 escape.14:
-  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.15 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.15
 }
 
-define internal tailcc i64 @"op.const.f64.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.f64.zero"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -6418,11 +6455,11 @@ entry:
   %t7 = getelementptr i32, ptr %pc, i64 2
   %t8 = getelementptr ptr, ptr %table, i64 %t6
   %t9 = load ptr, ptr %t8, align 8, !invariant.load !0
-  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t10 = musttail call tailcc i64 %t9(ptr %t7, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t10
 }
 
-define internal tailcc i64 @"op.const.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.const.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4
@@ -6437,11 +6474,11 @@ entry:
   %t9 = getelementptr i32, ptr %pc, i64 4
   %t10 = getelementptr ptr, ptr %table, i64 %t8
   %t11 = load ptr, ptr %t10, align 8, !invariant.load !0
-  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t12 = musttail call tailcc i64 %t11(ptr %t9, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t12
 }
 
-define internal tailcc i64 @"op.list.get.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.get.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -6488,14 +6525,14 @@ valid.29:
   %t39 = getelementptr i32, ptr %pc, i64 4
   %t40 = getelementptr ptr, ptr %table, i64 %t38
   %t41 = load ptr, ptr %t40, align 8, !invariant.load !0
-  %t42 = musttail call tailcc i64 %t41(ptr %t39, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t42 = musttail call tailcc i64 %t41(ptr %t39, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t42
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.list.set.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.list.set.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -6548,14 +6585,14 @@ valid.33:
   %t43 = getelementptr i32, ptr %pc, i64 4
   %t44 = getelementptr ptr, ptr %table, i64 %t42
   %t45 = load ptr, ptr %t44, align 8, !invariant.load !0
-  %t46 = musttail call tailcc i64 %t45(ptr %t43, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t46 = musttail call tailcc i64 %t45(ptr %t43, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t46
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.select.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.select.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6580,11 +6617,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.switch.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.switch.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -6614,11 +6651,11 @@ entry:
   %t24 = zext i32 %t23 to i64
   %t25 = getelementptr ptr, ptr %table, i64 %t24
   %t26 = load ptr, ptr %t25, align 8, !invariant.load !0
-  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t27 = musttail call tailcc i64 %t26(ptr %t22, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t27
 }
 
-define internal tailcc i64 @"op.add.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.add.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6638,11 +6675,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.sub.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sub.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6662,11 +6699,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.mul.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.mul.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6686,11 +6723,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.div.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.div.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6710,11 +6747,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.rem.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rem.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6738,11 +6775,11 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.fma.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.fma.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6767,11 +6804,11 @@ entry:
   %t19 = getelementptr i32, ptr %pc, i64 5
   %t20 = getelementptr ptr, ptr %table, i64 %t18
   %t21 = load ptr, ptr %t20, align 8, !invariant.load !0
-  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t22 = musttail call tailcc i64 %t21(ptr %t19, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t22
 }
 
-define internal tailcc i64 @"op.abs.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.abs.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6788,11 +6825,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.neg.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.neg.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6809,11 +6846,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ceil.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ceil.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6830,11 +6867,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.floor.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.floor.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6851,11 +6888,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.trunc.f64.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.trunc.f64.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6872,11 +6909,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.ext.f32.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.ext.f32.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6893,11 +6930,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.si32.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.si32.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6914,11 +6951,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.ui32.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.ui32.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6935,11 +6972,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f64.si32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f64.si32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6956,11 +6993,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f64.ui32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f64.ui32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6977,11 +7014,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.si64.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.si64.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -6998,11 +7035,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.ui64.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.ui64.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7019,11 +7056,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f64.si64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f64.si64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7040,11 +7077,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.cast.f64.ui64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cast.f64.ui64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7061,11 +7098,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.bitcast.i64.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.bitcast.i64.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7082,11 +7119,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.bitcast.f64.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.bitcast.f64.i64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7103,11 +7140,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.atan.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.atan.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7128,11 +7165,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.atan2.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.atan2.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7156,11 +7193,11 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.cos.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cos.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7181,11 +7218,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.sin.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sin.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7206,11 +7243,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.exp.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.exp.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7231,11 +7268,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.exp2.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.exp2.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7256,11 +7293,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.expm1.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.expm1.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7281,11 +7318,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7306,11 +7343,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log10.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log10.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7331,11 +7368,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log1p.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log1p.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7356,11 +7393,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.log2.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.log2.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7381,11 +7418,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.pow.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.pow.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7409,11 +7446,11 @@ entry:
   %t18 = getelementptr i32, ptr %pc, i64 4
   %t19 = getelementptr ptr, ptr %table, i64 %t7
   %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t21
 }
 
-define internal tailcc i64 @"op.rsqrt.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.rsqrt.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7430,11 +7467,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.sqrt.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.sqrt.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7451,11 +7488,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.tanh.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.tanh.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7476,11 +7513,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.erf.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.erf.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7501,11 +7538,11 @@ entry:
   %t15 = getelementptr i32, ptr %pc, i64 3
   %t16 = getelementptr ptr, ptr %table, i64 %t14
   %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t18
 }
 
-define internal tailcc i64 @"op.cmp.eq.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7525,11 +7562,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.eq.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.eq.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7549,11 +7586,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.ne.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7573,11 +7610,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.ne.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.ne.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7597,11 +7634,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7621,11 +7658,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lt.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lt.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7645,11 +7682,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lte.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lte.f64.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7669,11 +7706,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.lte.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.lte.f64.u"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7693,11 +7730,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.cmp.nan.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.cmp.nan.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7714,11 +7751,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.buffer.load.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.load.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7755,14 +7792,14 @@ valid.23:
   %t30 = getelementptr i32, ptr %pc, i64 4
   %t31 = getelementptr ptr, ptr %table, i64 %t7
   %t32 = load ptr, ptr %t31, align 8, !invariant.load !0
-  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t33 = musttail call tailcc i64 %t32(ptr %t30, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t33
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.store.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.store.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7805,14 +7842,14 @@ valid.32:
   %t35 = getelementptr i32, ptr %pc, i64 4
   %t36 = getelementptr ptr, ptr %table, i64 %t7
   %t37 = load ptr, ptr %t36, align 8, !invariant.load !0
-  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t38 = musttail call tailcc i64 %t37(ptr %t35, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t38
 escape.12:
-  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.13 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.13
 }
 
-define internal tailcc i64 @"op.buffer.fill.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.buffer.fill.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i32, ptr %t0, align 4, !invariant.load !0
@@ -7890,14 +7927,14 @@ filled.46:
   %t63 = getelementptr i32, ptr %pc, i64 5
   %t64 = getelementptr ptr, ptr %table, i64 %t62
   %t65 = load ptr, ptr %t64, align 8, !invariant.load !0
-  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t66 = musttail call tailcc i64 %t65(ptr %t63, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t66
 escape.7:
-  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.8 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.8
 }
 
-define internal tailcc i64 @"op.round.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.round.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7914,11 +7951,11 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.min.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.min.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7938,11 +7975,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.max.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.max.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7962,11 +7999,11 @@ entry:
   %t14 = getelementptr i32, ptr %pc, i64 4
   %t15 = getelementptr ptr, ptr %table, i64 %t7
   %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
-  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t17
 }
 
-define internal tailcc i64 @"op.round.f64.even"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.round.f64.even"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
   %t1 = load i64, ptr %t0, align 4, !invariant.load !0
@@ -7983,164 +8020,34 @@ entry:
   %t11 = getelementptr i32, ptr %pc, i64 3
   %t12 = getelementptr ptr, ptr %table, i64 %t10
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
-  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
 }
 
-define internal tailcc i64 @"op.call.internal"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.call.internal"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
-  %t0 = getelementptr i32, ptr %pc, i64 2
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = zext i32 %t1 to i64
-  %t3 = getelementptr i8, ptr %state, i64 40
-  %t4 = load ptr, ptr %t3, align 8
-  %t5 = getelementptr i8, ptr %t4, i64 8
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr [48 x i8], ptr %t6, i64 %t2
-  %t8 = getelementptr i8, ptr %state, i64 32
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 2
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = zext i32 %t6 to i64
+  %t8 = getelementptr i8, ptr %state, i64 40
   %t9 = load ptr, ptr %t8, align 8
-  %t10 = getelementptr i8, ptr %t9, i64 32
+  %t10 = getelementptr i8, ptr %t9, i64 8
   %t11 = load ptr, ptr %t10, align 8
-  %t12 = getelementptr i8, ptr %t9, i64 40
-  %t13 = load ptr, ptr %t12, align 8
-  %t14 = getelementptr i8, ptr %t7, i64 24
-  %t15 = load i32, ptr %t14, align 4, !invariant.load !0
-  %t16 = zext i32 %t15 to i64
-  %t17 = getelementptr i8, ptr %t7, i64 28
-  %t18 = load i32, ptr %t17, align 4, !invariant.load !0
-  %t19 = zext i32 %t18 to i64
-  %t20 = getelementptr i32, ptr %t11, i64 %t16
-  %t21 = getelementptr ptr, ptr %t13, i64 %t19
-  %t22 = getelementptr i8, ptr %t9, i64 128
-  %t23 = getelementptr i8, ptr %state, i64 48
-  %t24 = load ptr, ptr %t23, align 8
-  %t25 = icmp ule ptr %t20, %t24
-  br i1 %t25, label %valid.26, label %escape.27, !prof !2
-valid.26:
-  %t29 = getelementptr i8, ptr %state, i64 56
-  %t30 = load ptr, ptr %t29, align 8
-  %t31 = icmp ule ptr %t21, %t30
-  br i1 %t31, label %valid.32, label %escape.27, !prof !2
-valid.32:
-  %t33 = getelementptr i8, ptr %state, i64 64
-  %t34 = load ptr, ptr %t33, align 8
-  %t35 = icmp ule ptr %t22, %t34
-  br i1 %t35, label %valid.36, label %escape.27, !prof !2
-valid.36:
-  %t37 = lshr i64 %t16, 1
-  br label %each.38.before
-each.38.before:
-  %t39 = icmp eq i64 %t37, 0
-  br i1 %t39, label %each.38.done, label %each.38.body
-each.38.body:
-  %each.38.index = phi i64 [ 0, %each.38.before ], [ %each.38.next, %each.38.latch ]
-  %t40 = getelementptr i64, ptr %t11, i64 %each.38.index
-  store i64 0, ptr %t40, align 8
-  br label %each.38.latch
-each.38.latch:
-  %each.38.next = add i64 %each.38.index, 1
-  %t41 = icmp eq i64 %each.38.next, %t37
-  br i1 %t41, label %each.38.done, label %each.38.body
-each.38.done:
-  br label %each.42.before
-each.42.before:
-  %t43 = icmp eq i64 %t19, 0
-  br i1 %t43, label %each.42.done, label %each.42.body
-each.42.body:
-  %each.42.index = phi i64 [ 0, %each.42.before ], [ %each.42.next, %each.42.latch ]
-  %t44 = getelementptr ptr, ptr %t13, i64 %each.42.index
-  store ptr null, ptr %t44, align 8
-  br label %each.42.latch
-each.42.latch:
-  %each.42.next = add i64 %each.42.index, 1
-  %t45 = icmp eq i64 %each.42.next, %t19
-  br i1 %t45, label %each.42.done, label %each.42.body
-each.42.done:
-  %t46 = getelementptr i8, ptr %t9, i64 64
-  store ptr %t7, ptr %t46, align 8
-  %t47 = getelementptr i8, ptr %t46, i64 16
-  store ptr %t11, ptr %t47, align 8
-  %t48 = getelementptr i8, ptr %t46, i64 24
-  store ptr %t13, ptr %t48, align 8
-  %t49 = getelementptr i8, ptr %t46, i64 32
-  store ptr %t20, ptr %t49, align 8
-  %t50 = getelementptr i8, ptr %t46, i64 40
-  store ptr %t21, ptr %t50, align 8
-  %t51 = getelementptr i32, ptr %pc, i64 3
-  %t52 = load i32, ptr %t51, align 4, !invariant.load !0
-  %t53 = zext i32 %t52 to i64
-  %t54 = getelementptr i32, ptr %pc, i64 5
-  br label %each.55.before
-each.55.before:
-  %t56 = icmp eq i64 %t53, 0
-  br i1 %t56, label %each.55.done, label %each.55.body
-each.55.body:
-  %each.55.index = phi i64 [ 0, %each.55.before ], [ %each.55.next, %each.55.latch ]
-  %t57 = getelementptr [3 x i32], ptr %t54, i64 %each.55.index
-  %t58 = getelementptr i32, ptr %t57, i64 2
-  %t59 = load i32, ptr %t57, align 4
-  %t60 = getelementptr i32, ptr %t57, i64 1
-  %t61 = load i32, ptr %t60, align 4, !invariant.load !0
-  %t62 = zext i32 %t61 to i64
-  %t63 = load i32, ptr %t58, align 4, !invariant.load !0
-  %t64 = zext i32 %t63 to i64
-  call void @move(i32 %t59, i64 %t62, i64 %t64, ptr %values, ptr %refs, ptr %t11, ptr %t13, ptr %state)
-  br label %each.55.latch
-each.55.latch:
-  %each.55.next = add i64 %each.55.index, 1
-  %t65 = icmp eq i64 %each.55.next, %t53
-  br i1 %t65, label %each.55.done, label %each.55.body
-each.55.done:
-  %t66 = getelementptr [3 x i32], ptr %t54, i64 %t53
-  %t67 = getelementptr i8, ptr %state, i64 32
-  %t68 = load ptr, ptr %t67, align 8
-  %t69 = getelementptr i32, ptr %pc, i64 1
-  %t70 = load i32, ptr %t69, align 4, !invariant.load !0
-  %t71 = zext i32 %t70 to i64
-  %t72 = getelementptr i32, ptr %pc, i64 %t71
-  %t73 = getelementptr i8, ptr %t68, i64 8
-  store ptr %t72, ptr %t73, align 8
-  %t74 = getelementptr i8, ptr %t68, i64 64
-  %t75 = getelementptr i8, ptr %t74, i64 48
-  store ptr %t66, ptr %t75, align 8
-  %t76 = getelementptr i8, ptr %state, i64 32
-  store ptr %t74, ptr %t76, align 8
-  %t77 = load ptr, ptr %t7, align 8
-  %t78 = load i32, ptr %t77, align 4, !invariant.load !0
-  %t79 = zext i32 %t78 to i64
-  %t80 = getelementptr ptr, ptr %table, i64 %t79
-  %t81 = load ptr, ptr %t80, align 8, !invariant.load !0
-  %t82 = musttail call tailcc i64 %t81(ptr %t77, ptr %t11, ptr %t13, ptr %state, ptr %table)
-  ret i64 %t82
-escape.27:
-  %left.28 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %left.28
-}
-
-define internal tailcc i64 @"op.call.import"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
-entry:
-  %t0 = getelementptr i32, ptr %pc, i64 3
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = zext i32 %t1 to i64
-  %t3 = getelementptr i8, ptr %state, i64 40
-  %t4 = load ptr, ptr %t3, align 8
-  %t5 = getelementptr i8, ptr %t4, i64 16
-  %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr [16 x i8], ptr %t6, i64 %t2
-  %t8 = load ptr, ptr %t7, align 8
-  %t9 = icmp ne ptr %t8, null
-  br i1 %t9, label %valid.10, label %escape.11, !prof !2
-valid.10:
+  %t12 = getelementptr [48 x i8], ptr %t11, i64 %t7
   %t13 = getelementptr i8, ptr %state, i64 32
   %t14 = load ptr, ptr %t13, align 8
   %t15 = getelementptr i8, ptr %t14, i64 32
   %t16 = load ptr, ptr %t15, align 8
   %t17 = getelementptr i8, ptr %t14, i64 40
   %t18 = load ptr, ptr %t17, align 8
-  %t19 = getelementptr i8, ptr %t8, i64 24
+  %t19 = getelementptr i8, ptr %t12, i64 24
   %t20 = load i32, ptr %t19, align 4, !invariant.load !0
   %t21 = zext i32 %t20 to i64
-  %t22 = getelementptr i8, ptr %t8, i64 28
+  %t22 = getelementptr i8, ptr %t12, i64 28
   %t23 = load i32, ptr %t22, align 4, !invariant.load !0
   %t24 = zext i32 %t23 to i64
   %t25 = getelementptr i32, ptr %t16, i64 %t21
@@ -8149,17 +8056,17 @@ valid.10:
   %t28 = getelementptr i8, ptr %state, i64 48
   %t29 = load ptr, ptr %t28, align 8
   %t30 = icmp ule ptr %t25, %t29
-  br i1 %t30, label %valid.31, label %escape.11, !prof !2
+  br i1 %t30, label %valid.31, label %escape.3, !prof !2
 valid.31:
   %t32 = getelementptr i8, ptr %state, i64 56
   %t33 = load ptr, ptr %t32, align 8
   %t34 = icmp ule ptr %t26, %t33
-  br i1 %t34, label %valid.35, label %escape.11, !prof !2
+  br i1 %t34, label %valid.35, label %escape.3, !prof !2
 valid.35:
   %t36 = getelementptr i8, ptr %state, i64 64
   %t37 = load ptr, ptr %t36, align 8
   %t38 = icmp ule ptr %t27, %t37
-  br i1 %t38, label %valid.39, label %escape.11, !prof !2
+  br i1 %t38, label %valid.39, label %escape.3, !prof !2
 valid.39:
   %t40 = lshr i64 %t21, 1
   br label %each.41.before
@@ -8191,7 +8098,7 @@ each.45.latch:
   br i1 %t48, label %each.45.done, label %each.45.body
 each.45.done:
   %t49 = getelementptr i8, ptr %t14, i64 64
-  store ptr %t8, ptr %t49, align 8
+  store ptr %t12, ptr %t49, align 8
   %t50 = getelementptr i8, ptr %t49, i64 16
   store ptr %t16, ptr %t50, align 8
   %t51 = getelementptr i8, ptr %t49, i64 24
@@ -8200,80 +8107,225 @@ each.45.done:
   store ptr %t25, ptr %t52, align 8
   %t53 = getelementptr i8, ptr %t49, i64 40
   store ptr %t26, ptr %t53, align 8
-  %t54 = getelementptr i32, ptr %pc, i64 4
+  %t54 = getelementptr i32, ptr %pc, i64 3
   %t55 = load i32, ptr %t54, align 4, !invariant.load !0
   %t56 = zext i32 %t55 to i64
-  %t57 = getelementptr i32, ptr %pc, i64 6
-  %t58 = getelementptr i8, ptr %t8, i64 16
-  %t59 = load ptr, ptr %t58, align 8
-  br label %each.60.before
-each.60.before:
-  %t61 = icmp eq i64 %t56, 0
-  br i1 %t61, label %each.60.done, label %each.60.body
-each.60.body:
-  %each.60.index = phi i64 [ 0, %each.60.before ], [ %each.60.next, %each.60.latch ]
-  %t62 = getelementptr [2 x i32], ptr %t57, i64 %each.60.index
-  %t63 = getelementptr i32, ptr %t59, i64 %each.60.index
-  %t64 = load i32, ptr %t62, align 4
-  %t65 = getelementptr i32, ptr %t62, i64 1
-  %t66 = load i32, ptr %t65, align 4, !invariant.load !0
+  %t57 = getelementptr i32, ptr %pc, i64 5
+  br label %each.58.before
+each.58.before:
+  %t59 = icmp eq i64 %t56, 0
+  br i1 %t59, label %each.58.done, label %each.58.body
+each.58.body:
+  %each.58.index = phi i64 [ 0, %each.58.before ], [ %each.58.next, %each.58.latch ]
+  %t60 = getelementptr [3 x i32], ptr %t57, i64 %each.58.index
+  %t61 = getelementptr i32, ptr %t60, i64 2
+  %t62 = load i32, ptr %t60, align 4
+  %t63 = getelementptr i32, ptr %t60, i64 1
+  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t65 = zext i32 %t64 to i64
+  %t66 = load i32, ptr %t61, align 4, !invariant.load !0
   %t67 = zext i32 %t66 to i64
-  %t68 = load i32, ptr %t63, align 4, !invariant.load !0
-  %t69 = zext i32 %t68 to i64
-  call void @move(i32 %t64, i64 %t67, i64 %t69, ptr %values, ptr %refs, ptr %t16, ptr %t18, ptr %state)
-  br label %each.60.latch
-each.60.latch:
-  %each.60.next = add i64 %each.60.index, 1
-  %t70 = icmp eq i64 %each.60.next, %t56
-  br i1 %t70, label %each.60.done, label %each.60.body
-each.60.done:
-  %t71 = getelementptr i8, ptr %t8, i64 8
-  %t72 = load ptr, ptr %t71, align 8
-  %t73 = getelementptr i8, ptr %state, i64 40
-  store ptr %t72, ptr %t73, align 8
-  %t74 = getelementptr [2 x i32], ptr %t57, i64 %t56
-  %t75 = getelementptr i8, ptr %state, i64 32
-  %t76 = load ptr, ptr %t75, align 8
-  %t77 = getelementptr i32, ptr %pc, i64 1
-  %t78 = load i32, ptr %t77, align 4, !invariant.load !0
-  %t79 = zext i32 %t78 to i64
-  %t80 = getelementptr i32, ptr %pc, i64 %t79
-  %t81 = getelementptr i8, ptr %t76, i64 8
-  store ptr %t80, ptr %t81, align 8
-  %t82 = getelementptr i8, ptr %t76, i64 64
-  %t83 = getelementptr i8, ptr %t82, i64 48
-  store ptr %t74, ptr %t83, align 8
-  %t84 = getelementptr i8, ptr %state, i64 32
-  store ptr %t82, ptr %t84, align 8
-  %t85 = load ptr, ptr %t8, align 8
-  %t86 = load i32, ptr %t85, align 4, !invariant.load !0
-  %t87 = zext i32 %t86 to i64
-  %t88 = getelementptr ptr, ptr %table, i64 %t87
-  %t89 = load ptr, ptr %t88, align 8, !invariant.load !0
-  %t90 = musttail call tailcc i64 %t89(ptr %t85, ptr %t16, ptr %t18, ptr %state, ptr %table)
-  ret i64 %t90
+  call void @move(i32 %t62, i64 %t65, i64 %t67, ptr %values, ptr %refs, ptr %t16, ptr %t18, ptr %state)
+  br label %each.58.latch
+each.58.latch:
+  %each.58.next = add i64 %each.58.index, 1
+  %t68 = icmp eq i64 %each.58.next, %t56
+  br i1 %t68, label %each.58.done, label %each.58.body
+each.58.done:
+  %t69 = getelementptr [3 x i32], ptr %t57, i64 %t56
+  %t70 = getelementptr i8, ptr %state, i64 32
+  %t71 = load ptr, ptr %t70, align 8
+  %t72 = getelementptr i32, ptr %pc, i64 1
+  %t73 = load i32, ptr %t72, align 4, !invariant.load !0
+  %t74 = zext i32 %t73 to i64
+  %t75 = getelementptr i32, ptr %pc, i64 %t74
+  %t76 = getelementptr i8, ptr %t71, i64 8
+  store ptr %t75, ptr %t76, align 8
+  %t77 = getelementptr i8, ptr %t71, i64 64
+  %t78 = getelementptr i8, ptr %t77, i64 48
+  store ptr %t69, ptr %t78, align 8
+  %t79 = getelementptr i8, ptr %state, i64 32
+  store ptr %t77, ptr %t79, align 8
+  %t80 = load ptr, ptr %t12, align 8
+  %t81 = load i32, ptr %t80, align 4, !invariant.load !0
+  %t82 = zext i32 %t81 to i64
+  %t83 = getelementptr ptr, ptr %table, i64 %t82
+  %t84 = load ptr, ptr %t83, align 8, !invariant.load !0
+  %t85 = musttail call tailcc i64 %t84(ptr %t80, ptr %t16, ptr %t18, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t85
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
+}
+
+define internal tailcc i64 @"op.call.import"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 3
+  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
+  %t2 = zext i32 %t1 to i64
+  %t3 = getelementptr i8, ptr %state, i64 40
+  %t4 = load ptr, ptr %t3, align 8
+  %t5 = getelementptr i8, ptr %t4, i64 16
+  %t6 = load ptr, ptr %t5, align 8
+  %t7 = getelementptr [16 x i8], ptr %t6, i64 %t2
+  %t8 = load ptr, ptr %t7, align 8
+  %t9 = icmp ne ptr %t8, null
+  br i1 %t9, label %valid.10, label %escape.11, !prof !2
+valid.10:
+  %t13 = sub i64 %fuel, 1
+  %t14 = icmp ne i64 %t13, 0
+  br i1 %t14, label %valid.15, label %escape.11, !prof !2
+valid.15:
+  %t16 = getelementptr i8, ptr %state, i64 32
+  %t17 = load ptr, ptr %t16, align 8
+  %t18 = getelementptr i8, ptr %t17, i64 32
+  %t19 = load ptr, ptr %t18, align 8
+  %t20 = getelementptr i8, ptr %t17, i64 40
+  %t21 = load ptr, ptr %t20, align 8
+  %t22 = getelementptr i8, ptr %t8, i64 24
+  %t23 = load i32, ptr %t22, align 4, !invariant.load !0
+  %t24 = zext i32 %t23 to i64
+  %t25 = getelementptr i8, ptr %t8, i64 28
+  %t26 = load i32, ptr %t25, align 4, !invariant.load !0
+  %t27 = zext i32 %t26 to i64
+  %t28 = getelementptr i32, ptr %t19, i64 %t24
+  %t29 = getelementptr ptr, ptr %t21, i64 %t27
+  %t30 = getelementptr i8, ptr %t17, i64 128
+  %t31 = getelementptr i8, ptr %state, i64 48
+  %t32 = load ptr, ptr %t31, align 8
+  %t33 = icmp ule ptr %t28, %t32
+  br i1 %t33, label %valid.34, label %escape.11, !prof !2
+valid.34:
+  %t35 = getelementptr i8, ptr %state, i64 56
+  %t36 = load ptr, ptr %t35, align 8
+  %t37 = icmp ule ptr %t29, %t36
+  br i1 %t37, label %valid.38, label %escape.11, !prof !2
+valid.38:
+  %t39 = getelementptr i8, ptr %state, i64 64
+  %t40 = load ptr, ptr %t39, align 8
+  %t41 = icmp ule ptr %t30, %t40
+  br i1 %t41, label %valid.42, label %escape.11, !prof !2
+valid.42:
+  %t43 = lshr i64 %t24, 1
+  br label %each.44.before
+each.44.before:
+  %t45 = icmp eq i64 %t43, 0
+  br i1 %t45, label %each.44.done, label %each.44.body
+each.44.body:
+  %each.44.index = phi i64 [ 0, %each.44.before ], [ %each.44.next, %each.44.latch ]
+  %t46 = getelementptr i64, ptr %t19, i64 %each.44.index
+  store i64 0, ptr %t46, align 8
+  br label %each.44.latch
+each.44.latch:
+  %each.44.next = add i64 %each.44.index, 1
+  %t47 = icmp eq i64 %each.44.next, %t43
+  br i1 %t47, label %each.44.done, label %each.44.body
+each.44.done:
+  br label %each.48.before
+each.48.before:
+  %t49 = icmp eq i64 %t27, 0
+  br i1 %t49, label %each.48.done, label %each.48.body
+each.48.body:
+  %each.48.index = phi i64 [ 0, %each.48.before ], [ %each.48.next, %each.48.latch ]
+  %t50 = getelementptr ptr, ptr %t21, i64 %each.48.index
+  store ptr null, ptr %t50, align 8
+  br label %each.48.latch
+each.48.latch:
+  %each.48.next = add i64 %each.48.index, 1
+  %t51 = icmp eq i64 %each.48.next, %t27
+  br i1 %t51, label %each.48.done, label %each.48.body
+each.48.done:
+  %t52 = getelementptr i8, ptr %t17, i64 64
+  store ptr %t8, ptr %t52, align 8
+  %t53 = getelementptr i8, ptr %t52, i64 16
+  store ptr %t19, ptr %t53, align 8
+  %t54 = getelementptr i8, ptr %t52, i64 24
+  store ptr %t21, ptr %t54, align 8
+  %t55 = getelementptr i8, ptr %t52, i64 32
+  store ptr %t28, ptr %t55, align 8
+  %t56 = getelementptr i8, ptr %t52, i64 40
+  store ptr %t29, ptr %t56, align 8
+  %t57 = getelementptr i32, ptr %pc, i64 4
+  %t58 = load i32, ptr %t57, align 4, !invariant.load !0
+  %t59 = zext i32 %t58 to i64
+  %t60 = getelementptr i32, ptr %pc, i64 6
+  %t61 = getelementptr i8, ptr %t8, i64 16
+  %t62 = load ptr, ptr %t61, align 8
+  br label %each.63.before
+each.63.before:
+  %t64 = icmp eq i64 %t59, 0
+  br i1 %t64, label %each.63.done, label %each.63.body
+each.63.body:
+  %each.63.index = phi i64 [ 0, %each.63.before ], [ %each.63.next, %each.63.latch ]
+  %t65 = getelementptr [2 x i32], ptr %t60, i64 %each.63.index
+  %t66 = getelementptr i32, ptr %t62, i64 %each.63.index
+  %t67 = load i32, ptr %t65, align 4
+  %t68 = getelementptr i32, ptr %t65, i64 1
+  %t69 = load i32, ptr %t68, align 4, !invariant.load !0
+  %t70 = zext i32 %t69 to i64
+  %t71 = load i32, ptr %t66, align 4, !invariant.load !0
+  %t72 = zext i32 %t71 to i64
+  call void @move(i32 %t67, i64 %t70, i64 %t72, ptr %values, ptr %refs, ptr %t19, ptr %t21, ptr %state)
+  br label %each.63.latch
+each.63.latch:
+  %each.63.next = add i64 %each.63.index, 1
+  %t73 = icmp eq i64 %each.63.next, %t59
+  br i1 %t73, label %each.63.done, label %each.63.body
+each.63.done:
+  %t74 = getelementptr i8, ptr %t8, i64 8
+  %t75 = load ptr, ptr %t74, align 8
+  %t76 = getelementptr i8, ptr %state, i64 40
+  store ptr %t75, ptr %t76, align 8
+  %t77 = getelementptr [2 x i32], ptr %t60, i64 %t59
+  %t78 = getelementptr i8, ptr %state, i64 32
+  %t79 = load ptr, ptr %t78, align 8
+  %t80 = getelementptr i32, ptr %pc, i64 1
+  %t81 = load i32, ptr %t80, align 4, !invariant.load !0
+  %t82 = zext i32 %t81 to i64
+  %t83 = getelementptr i32, ptr %pc, i64 %t82
+  %t84 = getelementptr i8, ptr %t79, i64 8
+  store ptr %t83, ptr %t84, align 8
+  %t85 = getelementptr i8, ptr %t79, i64 64
+  %t86 = getelementptr i8, ptr %t85, i64 48
+  store ptr %t77, ptr %t86, align 8
+  %t87 = getelementptr i8, ptr %state, i64 32
+  store ptr %t85, ptr %t87, align 8
+  %t88 = load ptr, ptr %t8, align 8
+  %t89 = load i32, ptr %t88, align 4, !invariant.load !0
+  %t90 = zext i32 %t89 to i64
+  %t91 = getelementptr ptr, ptr %table, i64 %t90
+  %t92 = load ptr, ptr %t91, align 8, !invariant.load !0
+  %t93 = musttail call tailcc i64 %t92(ptr %t88, ptr %t19, ptr %t21, ptr %state, ptr %table, i64 %t13)
+  ret i64 %t93
 escape.11:
-  %left.12 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %left.12 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.12
 }
 
-define internal tailcc i64 @"op.br.bare"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.br.bare"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
-  %t0 = getelementptr i32, ptr %pc, i64 1
-  %t1 = load i32, ptr %t0, align 4, !invariant.load !0
-  %t2 = sext i32 %t1 to i64
-  %t3 = getelementptr i32, ptr %pc, i64 %t2
-  %t4 = load i32, ptr %t3, align 4, !invariant.load !0
-  %t5 = zext i32 %t4 to i64
-  %t6 = getelementptr ptr, ptr %table, i64 %t5
-  %t7 = load ptr, ptr %t6, align 8, !invariant.load !0
-  %t8 = musttail call tailcc i64 %t7(ptr %t3, ptr %values, ptr %refs, ptr %state, ptr %table)
-  ret i64 %t8
+  %t0 = sub i64 %fuel, 1
+  %t1 = icmp ne i64 %t0, 0
+  br i1 %t1, label %valid.2, label %escape.3, !prof !2
+valid.2:
+  %t5 = getelementptr i32, ptr %pc, i64 1
+  %t6 = load i32, ptr %t5, align 4, !invariant.load !0
+  %t7 = sext i32 %t6 to i64
+  %t8 = getelementptr i32, ptr %pc, i64 %t7
+  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t10 = zext i32 %t9 to i64
+  %t11 = getelementptr ptr, ptr %table, i64 %t10
+  %t12 = load ptr, ptr %t11, align 8, !invariant.load !0
+  %t13 = musttail call tailcc i64 %t12(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t13
+escape.3:
+  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.4
 }
 
-define internal tailcc i64 @"op.host.exit"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #0 {
+define internal tailcc i64 @"op.host.exit"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
-  %t0 = musttail call tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table)
+  %t0 = musttail call tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t0
 }
 

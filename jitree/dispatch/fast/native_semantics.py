@@ -16,9 +16,10 @@ from numba import njit, types
 from jitree.dispatch import primitives
 from jitree.dispatch.fast.arithmetic import symbol
 from jitree.dispatch.fast.handler import LLVM_TYPES
-from jitree.dispatch.fast.native_primitives import NATIVE
-from jitree.dispatch.fast.skeleton import LOOP_FILE, generate_forms
+from jitree.dispatch.fast.native_primitives import JIT_OPTIONS, NATIVE
+from jitree.dispatch.fast.skeleton import LOOP_FILE, generate, generate_forms
 from jitree.dispatch.semantics import SEMANTICS, Semantic
+from jitree.errors import InternalError
 
 PRESERVE_NONE_SINCE: Final = (20, 0, 0)
 """LLVM that has this calling convention for tail calls on both machines. Handlers then have all registers to
@@ -31,14 +32,22 @@ def loop_texts(convention: str | None = None) -> list[str]:
     """The IR texts of the loop's image: the skeleton and one for each semantics function.
 
     ``convention`` is the calling convention of the handlers, by default the best one for this machine.
+
+    INTERNAL if ``loop.ll`` is not of this instruction table and memory layout: its code would read and write
+    in the wrong places.
     """
+    skeleton = LOOP_FILE.read_text(encoding="ascii")
+    if skeleton != generate():
+        raise InternalError(
+            f"{LOOP_FILE} is out of date; python -m jitree.dispatch.fast.skeleton writes it anew"
+        )
     compiled = [
         semantics_text(mnemonic, semantic)
         for mnemonic, semantic in SEMANTICS.items()
         if semantic.math_function is None
     ]
-    skeleton = LOOP_FILE.read_text(encoding="ascii") + generate_forms()
-    return [skeleton.replace(" tailcc ", f" {convention or _convention()} "), *compiled]
+    handlers = skeleton + generate_forms()
+    return [handlers.replace(" tailcc ", f" {convention or _convention()} "), *compiled]
 
 
 def _convention() -> str:
@@ -50,8 +59,7 @@ def _convention() -> str:
 def compile_semantic(semantic: Semantic) -> Any:
     """A Numba dispatcher compiled for the semantic's types, without wrappers for Python."""
     signature = NUMBA_TYPES[semantic.result_type](*(NUMBA_TYPES[kind] for kind in semantic.argument_types))
-    options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(signature, **options)(native_function(semantic.function))
+    return njit(signature, **JIT_OPTIONS)(native_function(semantic.function))
 
 
 def native_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +75,7 @@ def _native(value: Any) -> Any:
         return value
     if value.__module__ == primitives.__name__:
         return NATIVE[value.__name__]
-    return njit(error_model="numpy")(native_function(value))
+    return njit(**JIT_OPTIONS)(native_function(value))
 
 
 def semantics_text(mnemonic: str, semantic: Semantic) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.regs.layout import ENTRY, LEFT_ESCAPE, LEFT_EXIT, STATE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
@@ -18,7 +19,7 @@ attributes #2 = { nounwind alwaysinline "no-builtins" }
 
 _LEAVE: Final = """\
 ; Leaves the loop: {why}.
-define internal tailcc i64 @{name}(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table) #1 {{
+define internal tailcc i64 @{name}({parameters}) #1 {{
   %pc.at = getelementptr i8, ptr %state, i64 {pc}
   store ptr %pc, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 {values}
@@ -44,7 +45,9 @@ define i64 @run(ptr %state) #0 {{
   %index = zext i32 %opcode to i64
   %slot = getelementptr ptr, ptr @handlers, i64 %index
   %handler = load ptr, ptr %slot, align 8
-  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers)
+  %fuel.at = getelementptr i8, ptr %state, i64 {fuel}
+  %fuel = load i64, ptr %fuel.at, align 8
+  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, i64 %fuel)
   ret i64 %left
 }}
 """
@@ -135,15 +138,16 @@ done:
 """
 
 
+def _leave(name: str, why: str, left: int) -> str:
+    return _LEAVE.format(name=name, why=why, left=left, parameters=PARAMETERS, **STATE.offsets)
+
+
 def prelude() -> str:
     """Everything but the handlers and their table."""
-    state = {name: STATE[name] for name in ("pc", "values", "refs", "status")}
     parts = [
-        _RUN.format(**state),
-        _LEAVE.format(
-            name="escape", why="nothing of this instruction has happened", left=LEFT_ESCAPE, **state
-        ),
-        _LEAVE.format(name="exit", why="the call of the host is complete", left=LEFT_EXIT, **state),
+        _RUN.format(**STATE.offsets),
+        _leave("escape", "nothing of this instruction has happened", LEFT_ESCAPE),
+        _leave("exit", "the call of the host is complete", LEFT_EXIT),
         _COUNTS.format(count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"]),
         _MOVE.format(value32=TAG_VALUE32, value64=TAG_VALUE64, copy=TAG_REF_COPY, take=TAG_REF_MOVE),
     ]
