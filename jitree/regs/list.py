@@ -138,13 +138,20 @@ class VmList:
         self.handle = 0
 
     def _bind(self, table: HandleTable) -> None:
+        """INVALID_ARGUMENT for an element that cannot be one; the list stays as it was."""
         self.table = table
-        objects, self._objects = self._objects, {}
-        for index, obj in objects.items():
-            handle = table.wrap(obj)
+        handles: list[int] = []
+        try:
+            for obj in self._objects.values():
+                handles.append(table.wrap(obj))
+                self._check_type(handles[-1])
+        except BaseException:
+            self.table = None
+            table.release_all(handles)
+            raise
+        for index, handle in zip(self._objects, handles, strict=True):
             self.words[index * _WORDS + 1] = handle
-            if self.element_type > 0:
-                self._check_type(handle)
+        self._objects.clear()
 
     def _unbind(self) -> None:
         table, self.table = self.table, None

@@ -243,3 +243,17 @@ def test_a_list_in_use_by_another_context_is_refused(lists: Vm) -> None:
     with pytest.raises(FailedPreconditionError, match="in use by another context"):
         other.call("size", items)
     other.context.close()
+
+
+@pytest.mark.parametrize("bad", [object(), "text"])
+def test_a_list_with_an_element_that_is_no_reference_stays_as_it_was(lists: Vm, bad: object) -> None:
+    buffer = VmBuffer(1)
+    items = VmList()
+    for value in (buffer, bad, 7):
+        items.append(value)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="not a registered ref type"):
+            lists.call("size", items)
+        assert list(items) == [buffer, bad, 7]
+    items[1] = buffer
+    assert lists.keep("get_buffer", items, 1) == [buffer]
