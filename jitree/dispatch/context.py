@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -94,9 +95,11 @@ class Context:
                         self._add(module)
             except BaseException:
                 failed = self._instances[before:]
-                self._remove(before)
-                for instance in failed:
-                    instance.forget()
+                try:
+                    self._remove(before)
+                finally:
+                    for instance in failed:
+                        instance.forget()
                 raise
 
     def _add(self, module: ModuleLike) -> None:
@@ -114,26 +117,26 @@ class Context:
         return NativeInstance(module, module.create_state(self))
 
     def _remove(self, first: int) -> None:
-        """Tears down the modules from a position on, last first. Failures of ``__deinit`` are ignored: nobody
-        could act on them, and the states must go."""
-        for instance in reversed(self._instances[first:]):
-            try:
-                self._run_if_present(instance, DEINIT)
-            except StatusError:
-                continue
-        while len(self._instances) > first:
-            self._instances.pop().free()
-        self.table.drain_deferred()
+        """Tears down the modules from a position on, last first. Statuses that ``__deinit`` fails with are
+        ignored: nobody could act on them. All states go, whatever else a module raises."""
+        with ExitStack() as steps:  # which makes them last to first, and raises when all are made
+            steps.callback(self.table.drain_deferred)
+            for _ in self._instances[first:]:
+                steps.callback(self._free_last)
+            for instance in self._instances[first:]:
+                steps.callback(self._deinitialise, instance)
+
+    def _deinitialise(self, instance: ModuleInstance) -> None:
+        with suppress(StatusError):
+            self._run_if_present(instance, DEINIT)
+
+    def _free_last(self) -> None:
+        self._instances.pop().free()
 
     def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
-        function = self._exported(instance, name) if isinstance(instance, BytecodeInstance) else None
+        function = instance.function(name) if isinstance(instance, BytecodeInstance) else None
         if function is not None:
             self.invoker.invoke(function, arguments)
-
-    def _exported(self, instance: ModuleInstance, name: str) -> Function | None:
-        """A function of a module, its host's record known to the frames that return to it."""
-        function = instance.function(name)
-        return function
 
     def resolve(self, item: Import) -> Target | None:
         """What an import calls. NOT_FOUND unless it is optional, INVALID_ARGUMENT for a name without a dot,
@@ -169,7 +172,7 @@ class Context:
         if instance is None:
             names = ", ".join(module.name for module in self.modules) or "none"
             raise NotFoundError(f"no module '{module_name}' is registered; registered are: {names}")
-        function = self._exported(instance, name)
+        function = instance.function(name)
         if function is None:
             raise NotFoundError(
                 f"no function '{name}' exported by module '{module_name}'; it exports {_candidates(instance)}"
@@ -232,10 +235,15 @@ class Context:
 
     def close(self) -> None:
         """Runs ``__deinit`` of the modules, last first, and drops their states. Calls that still wait fail
-        with CANCELLED. Closing again does nothing."""
+        with CANCELLED. Closing again does nothing. FAILED_PRECONDITION in a call of the context, by a native
+        function: the program would go on without its globals."""
         with self.invoker.lock:
-            if not self.invoker.closed:
+            if self.invoker.closed:
+                return
+            self.invoker.require_idle()
+            try:
                 self._remove(0)
+            finally:
                 self.invoker.close()
 
     def __enter__(self) -> Context:

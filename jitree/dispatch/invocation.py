@@ -53,6 +53,11 @@ class Invoker:
         if self.closed:
             raise FailedPreconditionError("the context is closed")
 
+    def require_idle(self) -> None:
+        """FAILED_PRECONDITION while this thread is in a call."""
+        if self._nesting:
+            raise FailedPreconditionError("the context is in use by the call that this happens in")
+
     def close(self) -> None:
         """No more calls."""
         self.closed = True

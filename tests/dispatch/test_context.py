@@ -351,3 +351,51 @@ def test_custom_types_and_native_imports(vm: Vm) -> None:
     thing, buffer = vm.call("f", 4)
     assert isinstance(thing, Thing)
     assert buffer.length == 8
+
+
+def test_a_native_function_cannot_close_the_context_that_calls_it(vm: Vm) -> None:
+    text = "[] = call @n.close\n%r0 = const.ref.rodata 0\nreturn [%r0]"
+    module = Assembler("m").import_function("n.close", "0v_v").function("f", "0v_r", text)
+    module.function("__deinit", "0v_v", "[] = call @n.close\nreturn []")
+    module.rodata(b"here")
+    vm.add(Natives("n", [("close", "0v_v", vm.context.close)]), module)
+    with pytest.raises(FailedPreconditionError, match="in use by the call"):
+        vm.call("f")
+    vm.context.close()
+    assert vm.context.modules == ()
+
+
+class Clumsy(NativeModule):
+    """Raises whenever it is torn down or told to."""
+
+    def __init__(self, name: str, freed: list[str]) -> None:
+        self.name = name
+        self.freed = freed
+
+    def exports(self) -> Iterable[NativeExport]:
+        return [NativeExport("fall", "0v_v", self._fall)]
+
+    def _fall(self, state: object) -> None:
+        raise ZeroDivisionError("fallen")
+
+    def free_state(self, state: object) -> None:
+        self.freed.append(self.name)
+        raise ValueError(self.name)
+
+
+@pytest.mark.parametrize("initialiser", ["", "fail"])
+def test_teardown_goes_on_whatever_modules_raise(vm: Vm, initialiser: str) -> None:
+    freed: list[str] = []
+    module = Assembler("m", ref_global_count=1).import_function("a.fall", "0v_v")
+    module.function("__deinit", "0v_v", "[] = call @a.fall\nreturn []")
+    if initialiser:
+        module.function("__init", "0v_v", '%i0 = const.i32 3\nfail %i0, "no"')
+        with pytest.raises(ValueError):
+            vm.add(Clumsy("a", freed), Clumsy("b", freed), module)
+    else:
+        vm.add(Clumsy("a", freed), Clumsy("b", freed), module)
+        with pytest.raises(ValueError):
+            vm.context.close()
+        vm.context.close()
+    assert freed == ["b", "a"]
+    assert vm.context.modules == ()
