@@ -27,6 +27,7 @@ from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 _TRANSFER_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+_SHARING_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
 
 
 class State:
@@ -55,7 +56,8 @@ def load(
     spans: VmBuffer,
 ) -> VmList:
     """A list of one buffer a span. Memory that the device can use where it is, such as a mapped file, is not
-    copied; such buffers are read-only."""
+    copied when the program promises to leave it as it is (usage SHARING_IMMUTABLE): what a variable starts
+    with may be changed in place, by kernels that would fault on read-only pages."""
     with Batch(device, queue_affinity, wait, signal) as batch:
         requests = resolve(state.providers, scope, key_table, key_data, spans)
         buffers = [_load(device, batch, request, memory_types, usage) for request in requests]
@@ -74,7 +76,7 @@ def _load(device: Device, batch: Batch, request: Request, memory_types: int, usa
             f"{buffer_offset}"
         )
     allocator = device.device_allocator
-    if parameter.pattern is None:
+    if parameter.pattern is None and usage & _SHARING_IMMUTABLE:
         source = parameter.contents()[start : start + length].toreadonly()
         imported = allocator.import_host(source, memory_types, usage)
         if imported is not None:

@@ -1,0 +1,223 @@
+"""safetensors, gguf and numpy files: contents, types, damage."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, UnimplementedError
+from jitree.params import ParameterIndex
+from tests.params.archives import content, gguf, gguf_string, gguf_tensor, load, safetensors
+
+W = np.arange(6, dtype=np.float32).reshape(2, 3)
+DATA = W.tobytes() + b"\1\2\3\4"
+TENSOR = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+
+
+def refused(path: Path, data: bytes, says: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(StatusError) as failure:
+        load(path)
+    assert says in str(failure.value) and str(path) in str(failure.value)
+
+
+# -- safetensors ---------------------------------------------------------------------------------------
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    header = {
+        "__metadata__": {"format": "pt"},
+        "w": TENSOR,
+        "half": {"dtype": "BF16", "shape": [], "data_offsets": [24, 26]},
+        "none": {"dtype": "I8", "shape": [0, 5], "data_offsets": [26, 26]},
+        "packed": {"dtype": "F4", "shape": [4], "data_offsets": [26, 28]},
+    }
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(safetensors(header, DATA))
+    entries = load(path)
+    assert list(entries) == ["w", "half", "none", "packed"]
+    assert content(entries["w"]) == W.tobytes() and content(entries["half"]) == b"\1\2"
+    assert entries["none"].length == 0 and content(entries["packed"]) == b"\3\4"
+    types = [str(entry.tensor) for entry in entries.values()]
+    assert types == ["2x3xf32", "bf16", "0x5xsi8", "4xF4"]
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (b"{", "is not JSON"),
+        (b"[1]", "no JSON object"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 100_000, "the safetensors header"),
+        (b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":1}', "has the name 'w' twice"),
+        ({"w": 5}, "parameter 'w': the header must state"),
+        ({"w": {**TENSOR, "data_offsets": [0]}}, "parameter 'w': the header must state"),
+        ({"w": {**TENSOR, "shape": [2, -3]}}, "parameter 'w': shape and data_offsets"),
+        ({"w": {**TENSOR, "shape": [True, 3]}}, "parameter 'w': shape and data_offsets"),
+        ({"w": {**TENSOR, "dtype": "F31"}}, "parameter 'w' has dtype 'F31'"),
+        ({"w": {**TENSOR, "shape": [2, 4]}}, "parameter 'w' claims 24 bytes but 2x4xf32 has 32"),
+        ({"w": {**TENSOR, "data_offsets": [8, 32]}}, "parameter 'w' claims bytes 8 to 32"),
+        ({"w": {**TENSOR, "data_offsets": [24, 0]}}, "parameter 'w' claims bytes 24 to 0"),
+        ({"w": TENSOR, "v": {**TENSOR, "data_offsets": [4, 28]}}, "'w' and 'v' overlap"),
+    ],
+)  # fmt: skip
+def test_bad_safetensors(tmp_path: Path, header: Any, says: str) -> None:
+    refused(tmp_path / "a.safetensors", safetensors(header, DATA), says)
+
+
+def test_safetensors_cut_short(tmp_path: Path) -> None:
+    whole = safetensors({"w": TENSOR}, W.tobytes())
+    for length, says in ((0, "0 bytes"), (7, "7 bytes"), (20, "header"), (len(whole) - 1, "parameter 'w'")):
+        refused(tmp_path / "a.safetensors", whole[:length], says)
+    refused(tmp_path / "a.safetensors", struct.pack("<Q", 1 << 62) + whole, "header claims")
+
+
+# -- gguf ----------------------------------------------------------------------------------------------
+
+VALUES = [
+    gguf_string("general.name") + struct.pack("<I", 8) + gguf_string("x"),
+    gguf_string("a.count") + struct.pack("<IB", 0, 3),
+    gguf_string("a.words") + struct.pack("<IIQ", 9, 8, 2) + gguf_string("one") + gguf_string(""),
+    gguf_string("a.numbers") + struct.pack("<IIQ3H", 9, 2, 3, 1, 2, 3),
+]
+BLOCKS = bytes(range(36))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_gguf(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "a.gguf"
+    tensors = [gguf_tensor("w", (3, 2), 0, 0), gguf_tensor("q", (32, 2), 2, 32)]
+    path.write_bytes(gguf(VALUES, tensors, W.tobytes() + bytes(8) + BLOCKS, version))
+    entries = load(path)
+    assert content(entries["w"]) == W.tobytes() and content(entries["q"]) == BLOCKS
+    assert [str(entry.tensor) for entry in entries.values()] == ["2x3xf32", "2x32xQ4_0"]
+
+
+def test_gguf_alignment_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    values = [gguf_string("general.alignment") + struct.pack("<II", 4, 64)]
+    path.write_bytes(gguf(values, [gguf_tensor("w", (6,), 0, 64)], bytes(64) + W.tobytes(), alignment=64))
+    assert content(load(path)["w"]) == W.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GGU", "ends within the header"),
+        (b"NOPE" + bytes(20), "does not begin with 'GGUF'"),
+        (gguf([], [], b"", version=1), "gguf version 1"),
+        (gguf([gguf_string("k") + struct.pack("<I", 99)], [], b""), "type 99"),
+        (gguf([gguf_string("k") + struct.pack("<IIQ", 9, 9, 1)], [], b""), "array of type 9"),
+        (gguf([gguf_string("k") + struct.pack("<IIQ", 9, 0, 1 << 60)], [], b""), "value of 'k'"),
+        (gguf([gguf_string("general.alignment") + struct.pack("<II", 4, 24)], [], b""), "no power of two"),
+        (gguf([gguf_string("general.alignment") + struct.pack("<II", 5, 32)], [], b""), "must have type u32"),
+        (gguf([], [struct.pack("<Q", 1 << 63)], b""), "name of tensor 0"),
+        (gguf([], [gguf_tensor("w", (6,), 0, 32)], W.tobytes()), "parameter 'w' claims bytes 32 to 56"),
+        (gguf([], [gguf_tensor("w", (6,), 0, 8)], DATA * 9), "parameter 'w' is misaligned"),
+        (gguf([], [gguf_tensor("w", (1 << 62, 1 << 62), 0, 0)], DATA), "parameter 'w' claims bytes"),
+        (gguf([], [gguf_tensor("w", (6,), 77, 0)], DATA), "ggml type 77"),
+        (gguf([], [gguf_tensor("w", (33,), 2, 0)], DATA * 9), "no whole number of Q4_0 blocks"),
+        (gguf([], [gguf_tensor("w", (1,) * 9, 0, 0)], DATA), "claims 9 dimensions"),
+        (gguf([], [gguf_tensor("a", (6,), 0, 0), gguf_tensor("b", (6,), 0, 0)], DATA), "'a' and 'b' overlap"),
+        (gguf([], [gguf_tensor("a", (6,), 0, 0), gguf_tensor("a", (1,), 0, 32)], DATA * 3), "'a' is twice"),
+    ],
+)  # fmt: skip
+def test_bad_gguf(tmp_path: Path, data: bytes, says: str) -> None:
+    refused(tmp_path / "a.gguf", data, says)
+
+
+# -- numpy ---------------------------------------------------------------------------------------------
+
+ARRAYS = {
+    "w": W,
+    "column_major": np.asfortranarray(W),
+    "big_endian": W.astype(">f4"),
+    "scalar": np.float64(2.5),
+    "empty": np.zeros((0, 4), "i4"),
+}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz(tmp_path: Path, save: Any) -> None:
+    path = tmp_path / "a.npz"
+    save(path, **ARRAYS)
+    entries = load(path)
+    assert list(entries) == list(ARRAYS)
+    for key, array in ARRAYS.items():
+        native = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("="))
+        assert content(entries[key]) == native.tobytes(), key
+    assert str(entries["column_major"].tensor) == "2x3xf32"
+
+
+@pytest.mark.parametrize("key", ARRAYS)
+def test_npy(tmp_path: Path, key: str) -> None:
+    np.save(tmp_path / "weights.npy", ARRAYS[key])
+    entry = load(tmp_path / "weights.npy")["weights"]
+    assert (
+        content(entry)
+        == np.ascontiguousarray(ARRAYS[key]).astype(ARRAYS[key].dtype.newbyteorder("=")).tobytes()
+    )
+    in_place = key not in ("column_major", "big_endian")
+    assert (entry.file_offset is not None) == in_place
+
+
+def test_bad_npy(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, W)
+    whole = path.read_bytes()
+    refused(path, b"", "no numpy array")
+    refused(path, whole[:40], "no numpy array")
+    refused(path, whole[:-1], "elements is out of range")
+    refused(path, whole.replace(b"(2, 3)", b"(9, 9)"), "elements is out of range")
+    refused(path, whole.replace(b"(2, 3)", b"(-2,3)"), "shape")
+    refused(path, whole.replace(b"'<f4'", b"'nop'"), "no numpy array")
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    refused(path, path.read_bytes(), "Python objects")
+
+
+def test_bad_npz(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, w=np.arange(100_000))
+    whole = path.read_bytes()
+    refused(path, whole[:100], "no numpy archive")
+    refused(path, b"PK" + bytes(50), "no numpy archive")
+    damaged = bytearray(whole)
+    damaged[-2000:-1900] = bytes(100)
+    path.write_bytes(damaged)
+    with pytest.raises(InvalidArgumentError, match=r"parameter 'w' of .*a\.npz' is damaged"):
+        load(path)["w"].contents()
+
+
+def test_npz_with_something_else(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(InvalidArgumentError, match=r"'readme.txt' in the archive is no numpy array"):
+        load(tmp_path / "a.npz")
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    index = ParameterIndex()
+    with pytest.raises(NotFoundError, match=r"no file '.*nothing\.irpa'"):
+        index.load(tmp_path / "nothing.irpa")
+    with pytest.raises(InvalidArgumentError, match="is no file"):
+        index.load(tmp_path)
+    (tmp_path / "a.zip").write_bytes(b"x")
+    with pytest.raises(UnimplementedError, match=r"a\.zip.*'\.zip' is not known; there are \.irpa, .*\.npz"):
+        index.load(tmp_path / "a.zip")
+
+
+def test_bfloat16_through_numpy_files(tmp_path: Path) -> None:
+    """numpy stores types that it does not know as plain bytes."""
+    array = np.array([1, 2], ml_dtypes.bfloat16)
+    np.save(tmp_path / "b.npy", array)
+    assert content(load(tmp_path / "b.npy")["b"]) == array.tobytes()

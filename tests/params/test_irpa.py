@@ -1,0 +1,182 @@
+"""IREE parameter archives: what is written is read again, the real tools write the same, what is damaged is
+refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.errors import AlreadyExistsError, InvalidArgumentError, StatusError
+from jitree.params import Mode, ParameterIndex, splat_entry
+from jitree.params.arrays import array_entry
+from jitree.params.irpa_writer import plan, write
+from tests.params.archives import address, content, load, write_irpa
+
+DATA = Path(__file__).parent.parent / "data" / "parameters"
+W = np.arange(12, dtype=np.float32).reshape(4, 3)
+B = np.array([1, 2, 3], np.int8)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Keys s (pattern in the table), w, b; the table begins at 96."""
+    return write_irpa(tmp_path / "a.irpa", {"s": b"\1\2\3\4", "w": W, "b": B})
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_written_archives_are_read_again(archive: Path, mode: Mode) -> None:
+    entries = load(archive, mode=mode)
+    assert list(entries) == ["s", "w", "b"]
+    assert content(entries["s"]) == b"\1\2\3\4" * 16
+    assert content(entries["w"]) == W.tobytes() and content(entries["b"]) == B.tobytes()
+    assert all(address(entries[key]) % 64 == 0 for key in ("w", "b"))
+    assert not entries["w"].writable and entries["w"].contents().readonly
+
+
+def test_archives_of_the_real_tool() -> None:
+    entries = load(DATA / "mixed.irpa")
+    assert {key: entry.length for key, entry in entries.items()} == {"s": 16, "t": 8, "d0": 16, "d1": 3}
+    assert entries["s"].pattern == struct.pack("<f", 1.5) and content(entries["t"]) == b"\3" * 8
+    assert content(entries["d0"]) == bytes(16)
+
+
+def test_files_are_those_of_the_real_tool(tmp_path: Path) -> None:
+    splats = [splat_entry("s", struct.pack("<f", 1.5), 16), splat_entry("t", b"\3", 8)]
+    data = [array_entry("d0", np.zeros(4, "f4")), array_entry("d1", np.zeros(3, "i1"))]
+    write(tmp_path / "a.irpa", plan(splats + data))
+    assert (tmp_path / "a.irpa").read_bytes() == (DATA / "mixed.irpa").read_bytes()
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=9), st.binary(max_size=200), max_size=6
+    ),
+    st.sampled_from([1, 16, 64, 256]),
+)
+def test_any_contents(
+    tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes], alignment: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "a.irpa"
+    write(path, plan([array_entry(key, value) for key, value in contents.items()], alignment=alignment))
+    entries = load(path)
+    assert {key: content(entry) for key, entry in entries.items()} == contents
+    assert all((entry.file_offset or 0) % alignment == 0 for entry in entries.values() if entry.length)
+
+
+def test_linked_archives(tmp_path: Path) -> None:
+    first = bytearray(write_irpa(tmp_path / "1.irpa", {"a": W}).read_bytes())
+    second = write_irpa(tmp_path / "2.irpa", {"b": B, "c": b"\7"}).read_bytes()
+    struct.pack_into("<Q", first, 16, len(first))
+    both = tmp_path / "both.irpa"
+    both.write_bytes(first + second)
+    entries = load(both)
+    assert list(entries) == ["a", "b", "c"] and content(entries["b"]) == B.tobytes()
+
+
+def test_an_archive_is_rewritten_from_itself(archive: Path) -> None:
+    write(archive, plan(list(load(archive).values())))
+    assert content(load(archive)["w"]) == W.tobytes()
+    assert [path.name for path in archive.parent.iterdir()] == ["a.irpa"]
+
+
+Damage = Callable[[bytearray], None]
+
+
+def put(layout: str, position: int, *values: int) -> Damage:
+    return lambda data: struct.pack_into(layout, data, position, *values)
+
+
+def cut(length: int) -> Damage:
+    def damage(data: bytearray) -> None:
+        del data[length:]
+
+    return damage
+
+
+ENTRY = 96
+"""Of s, 85 bytes; w is at 192 (name at +20, alignment at +52, range at +60), b at 272."""
+W_ENTRY = 192
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (cut(0), "not enough bytes"),
+        (cut(31), "not enough bytes"),
+        (cut(60), "archive header"),
+        (cut(100), "entry table"),
+        (cut(420), "storage segment"),
+        (put("<I", 0, 7), "must begin with 'IRPA'"),
+        (put("<H", 4, 1), "version 1.0"),
+        (put("<H", 6, 1), "version 0.1"),
+        (put("<Q", 8, 80), "claims 80 bytes"),
+        (put("<Q", 16, 8), "not aligned to 16"),
+        (put("<Q", 16, 1 << 40), "not enough bytes for an archive header at"),
+        (put("<Q", 32, 1 << 60), "claims 1152921504606846976 entries"),
+        (put("<Q", 32, 4), "ends in entry 3 of 4"),
+        (put("<Q", 40, 1 << 63), "entry table"),
+        (put("<Q", 56, 1 << 40), "metadata segment"),
+        (put("<Q", 80, 1 << 62), "storage segment"),
+        (put("<Q", ENTRY, 40), "entry 0 claims 40 bytes"),
+        (put("<Q", ENTRY, 60), "parameter 's' has 60 bytes; it needs 85"),
+        (put("<Q", ENTRY, 1 << 40), "entry 0 claims"),
+        (put("<I", ENTRY + 8, 3), "parameter 's' is in another file"),
+        (put("<I", ENTRY + 8, 9), "parameter 's' has type 9"),
+        (put("<Q", ENTRY + 20, 1 << 40), "name of entry 0"),
+        (put("<QQ", ENTRY + 36, 2, 1 << 40), "metadata of parameter 's'"),
+        (put("<B", ENTRY + 84, 3), "parameter 's': a repeated pattern of 3 bytes"),
+        (put("<B", ENTRY + 84, 200), "parameter 's' claims a pattern of 200 bytes"),
+        (put("<Q", ENTRY + 60, 63), "parameter 's': a pattern of 4 bytes cannot fill 63"),
+        (put("<Q", W_ENTRY + 60, 1), "parameter 'w' is misaligned"),
+        (put("<Q", W_ENTRY + 68, 1 << 50), "parameter 'w' in the storage segment"),
+        (put("<Q", W_ENTRY + 60, (1 << 64) - 64), "parameter 'w' in the storage segment"),
+        (put("<Q", W_ENTRY + 52, 48), "parameter 'w' wants alignment 48"),
+        (put("<Q", W_ENTRY + 20, 0), "parameter 's' is twice in"),
+    ],
+)  # fmt: skip
+def test_damaged_archives_are_refused(archive: Path, damage: Damage, says: str) -> None:
+    data = bytearray(archive.read_bytes())
+    damage(data)
+    archive.write_bytes(data)
+    with pytest.raises(StatusError) as failure:
+        load(archive)
+    assert says in str(failure.value) and str(archive) in str(failure.value)
+
+
+@given(st.data())
+def test_random_damage_is_never_worse_than_an_error(
+    tmp_path_factory: pytest.TempPathFactory, choice: st.DataObject
+) -> None:
+    data = bytearray((DATA / "mixed.irpa").read_bytes()[:600])
+    for _ in range(choice.draw(st.integers(1, 4))):
+        data[choice.draw(st.integers(0, 0x1C1))] = choice.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("damaged") / "a.irpa"
+    path.write_bytes(data)
+    try:
+        entries = load(path)
+    except StatusError:
+        return
+    for entry in entries.values():
+        if entry.pattern is None:
+            assert len(entry.contents()) == entry.length
+
+
+def test_plans_that_cannot_be_written() -> None:
+    with pytest.raises(InvalidArgumentError, match="alignment 48 is no power of two"):
+        plan([], alignment=48)
+    with pytest.raises(InvalidArgumentError, match="'a' occurs twice"):
+        plan([array_entry("a", W)], [array_entry("a", W)])
+
+
+def test_one_key_in_two_archives(archive: Path, tmp_path: Path) -> None:
+    index = ParameterIndex()
+    index.load(archive)
+    other = write_irpa(tmp_path / "other.irpa", {"w": W})
+    with pytest.raises(AlreadyExistsError, match=r"parameter 'w' is in '.*a\.irpa' and in '.*other\.irpa'"):
+        index.load(other)
