@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from jitree.errors import ResourceExhaustedError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FUNCTION, IMPORT, MODULE
@@ -84,7 +85,12 @@ class ModuleRecord:
     )  # fmt: skip
 
     def __init__(self, module: Module, program: Program, table: HandleTable, index: int) -> None:
-        """``index`` is the module's position in its context. NOT_FOUND if a type name is not registered."""
+        """``index`` is the module's position in its context. NOT_FOUND if a type name is not registered,
+        RESOURCE_EXHAUSTED for more ref globals than there can be objects."""
+        if module.ref_global_count > table.capacity:
+            raise ResourceExhaustedError(
+                f"{module.ref_global_count} ref globals; a context has room for {table.capacity} objects"
+            )
         self.module = module
         self.program = program
         self.index = index

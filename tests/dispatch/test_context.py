@@ -14,6 +14,7 @@ from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
+    ResourceExhaustedError,
 )
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
@@ -198,6 +199,11 @@ def test_unknown_types_are_not_found(vm: Vm) -> None:
     module.type("!other.thing")
     with pytest.raises(NotFoundError, match=r"other\.thing"):
         vm.add(module)
+
+
+def test_absurd_numbers_of_ref_globals_are_refused(vm: Vm) -> None:
+    with pytest.raises(ResourceExhaustedError, match=r"2147483647 ref globals.*registering module 'm'"):
+        vm.add(Assembler("m", ref_global_count=2**31 - 1))
 
 
 def test_imports_need_a_dot(vm: Vm) -> None:
