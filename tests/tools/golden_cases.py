@@ -52,9 +52,12 @@ ECHO_VALUES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("e1_complex_f32", "2xcf64=0000803F00000040,0000004000000000", ()),
     ("e1_complex_f64", "1xcf128=000000000000F03F000000000000F0BF", ()),
     ("e1_i32", "4x*32=01020304", ()),
-    ("e1_f32", "(null)", ()),
-    ("e1_f32", "(ignored)", ()),
-    ("e1_f32", "&4xf32=1", ()),
+    ("r_view", "(null)", ()),
+    ("r_view", "(ignored)", ()),
+    ("r_list", "(null)", ()),
+    ("r_buffer", "(null)", ()),
+    ("r_view", "4xf32=1,2,3,4", ()),
+    ("r_buffer", "&4xf32=1", ()),
     ("s_i32", "7", ()),
     ("s_i32", "-3", ()),
     ("s_i32", " 5 ", ()),
@@ -85,6 +88,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("--function=two", "--input=4xf32=1", "--input=7", "--expected_output=4xf32=2"),
     ("--function=e1_f32", "--input=4xf32=1,2,3,4", "--expected_output=3xf32=2"),
     ("--function=e1_f32", "--input=4xf32=1,2,3,4", "--expected_output=4xf16=2"),
-    ("--function=e1_f32", "--input=(null)", "--expected_output=4xf32=1"),
+    ("--function=r_view", "--input=(null)", "--expected_output=4xf32=1"),
 )
 """Whole command lines on ``echo.vmfb``; exit code and standard output must agree."""

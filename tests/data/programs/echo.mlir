@@ -139,3 +139,12 @@ func.func @list(%a: tensor<2xi32>) -> !util.list<?> {
   util.list.set %l[%c1], %f : f32 -> !util.list<?>
   return %l : !util.list<?>
 }
+func.func @r_list(%a: !util.list<?>) -> !util.list<?> {
+  return %a : !util.list<?>
+}
+func.func @r_buffer(%a: !hal.buffer) -> !hal.buffer {
+  return %a : !hal.buffer
+}
+func.func @r_view(%a: !hal.buffer_view) -> !hal.buffer_view {
+  return %a : !hal.buffer_view
+}
