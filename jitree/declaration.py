@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from jitree.types import BY_NAME, ElementType
-from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
+from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span, item_text
 
 DECLARATION: Final = "iree.abi.declaration"
 MODEL: Final = "iree.abi.model"
@@ -76,10 +76,7 @@ def signature_of(name: str, convention: CallingConvention, attrs: dict[str, str]
         arguments, results = parsed
         if _fits(arguments, items) and _fits(results, tuple(convention.results)):
             return Signature(arguments, results, text, True, fences)
-    arguments = tuple(
-        Parameter(f"input{index}", f"{item}" if isinstance(item, Span) else TYPE_NAMES[item])
-        for index, item in enumerate(items)
-    )
+    arguments = tuple(Parameter(f"input{index}", item_text(item)) for index, item in enumerate(items))
     results = tuple(
         Parameter(f"output{index}", TYPE_NAMES[character])
         for index, character in enumerate(convention.results)

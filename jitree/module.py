@@ -44,7 +44,10 @@ class Function:
         self._vm_function = vm_function
         convention = vm_function.convention
         self._packers = tuple(
-            packer.pack for packer in packing.packers(signature, convention.arguments, self._transfer())
+            packer.pack
+            for packer in packing.packers(
+                signature, convention.arguments, self._transfer(), self._context.ref_types
+            )
         )
         self._argument_count = len(self._packers)
         self._unpackers = packing.unpackers(signature, convention.results)

@@ -7,8 +7,6 @@ and what was given. Nothing is parsed when a call is made.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -18,26 +16,30 @@ import numpy.typing as npt
 
 from jitree.array import Array
 from jitree.declaration import Parameter, Signature, TensorType
-from jitree.elements import is_float
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
+from jitree.modules.hal.references import type_name
+from jitree.number_packing import (
+    NUMBER_BITS,
+    IntegerPacker,
+    narrow_float,
+    number_packer,
+    refused,
+)
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import RefTypes
 from jitree.transfers import native_row
-from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, format_shaped_type
-from jitree.vmfb.cconv import Item
+from jitree.types import ENCODING_DENSE, ElementType
+from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 
 ViewOf = Callable[[Array], BufferView]
 ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
 
-_F32_MAX: Final = float(np.finfo(np.float32).max)
-_F64_EXACT: Final = 1 << 53
-_SCALAR_BITS: Final = {"i": 32, "I": 64}
 _NUMBERS: Final = (int, float, complex, np.generic)
-_SHOWN: Final = 60
 
 
 class Packer(Protocol):
@@ -66,163 +68,24 @@ def pending_view(array: Array) -> BufferView:
     return array.view
 
 
-def packers(signature: Signature, items: Sequence[Item], transfer: ArrayTransfer) -> tuple[Packer, ...]:
+def packers(
+    signature: Signature, items: Sequence[Item], transfer: ArrayTransfer, ref_types: RefTypes
+) -> tuple[Packer, ...]:
     """A packer for each argument that the caller passes."""
     return tuple(
-        _packer(parameter, item, transfer)
+        _packer(parameter, item, transfer, ref_types)
         for parameter, item in zip(signature.arguments, items, strict=False)
     )
 
 
-def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer) -> Packer:
-    if item in ("i", "I"):
-        narrow = narrow_float(parameter.type)
-        if narrow is not None:
-            return FloatBitsPacker(parameter, narrow)
-        return IntegerPacker(parameter, _SCALAR_BITS[str(item)])
-    if item == "f":
-        return SinglePacker(parameter)
-    if item == "F":
-        return DoublePacker(parameter)
+def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types: RefTypes) -> Packer:
+    if isinstance(item, Span):
+        return SpanPacker(parameter, item, transfer, ref_types)
+    if item in NUMBER_BITS:
+        return number_packer(parameter, item)
     if parameter.tensor is not None:
         return TensorPacker(parameter.name, parameter.tensor, transfer)
-    return ReferencePacker(parameter, transfer)
-
-
-# -- numbers -----------------------------------------------------------------------------------------
-
-
-def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
-    return InvalidArgumentError(f"{parameter}: expected {expected} but got {describe(value)}{why}")
-
-
-def describe(value: object) -> str:
-    """A value for messages: type and shape of arrays, text and class of everything else."""
-    if isinstance(value, (np.ndarray, Array)):
-        row = native_row(value.dtype)
-        if row is None:
-            return f"an array of dtype {value.dtype} and shape {value.shape}"
-        return f"a {format_shaped_type(value.shape, row)} array"
-    text = repr(value)
-    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return f"{text} of type {type(value).__name__}"
-
-
-def _number(value: object) -> object:
-    """The element of an array of rank 0, anything else as it is."""
-    if isinstance(value, (np.ndarray, Array)) and value.ndim == 0:
-        return value.item()
-    return value
-
-
-class IntegerPacker:
-    """An integer of a declared width, as the VM holds it: sign extended to 32 or 64 bits.
-
-    Takes whatever has that integer value exactly. Types without a sign take the range of both.
-    """
-
-    __slots__ = ("_high", "_low", "_name", "_signed_high", "_type", "_wrap")
-
-    def __init__(self, parameter: Parameter, storage_bits: int) -> None:
-        declared = parameter.type
-        digits = declared.lstrip("siu")
-        bits = int(digits) if digits.isdecimal() else storage_bits
-        unsigned, signed = declared.startswith("ui"), declared.startswith("si")
-        self._name = parameter.name
-        self._type = declared
-        self._low = 0 if unsigned or bits == 1 else -(1 << (bits - 1))
-        self._high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
-        narrow_unsigned = bits == 1 or (unsigned and bits < storage_bits)
-        self._signed_high = self._high if narrow_unsigned else (1 << (bits - 1)) - 1
-        self._wrap = 1 << bits
-
-    def pack(self, value: Any) -> int:
-        integer: int = value if type(value) is int else self._integer(value)
-        if not self._low <= integer <= self._high:
-            raise refused(self._name, self._type, value, f"; it takes {self._low} to {self._high}")
-        return integer if integer <= self._signed_high else integer - self._wrap
-
-    def _integer(self, value: object) -> int:
-        number = _number(value)
-        if isinstance(number, (float, np.floating)) and math.isfinite(number) and number == int(number):
-            return int(number)
-        if isinstance(number, (bool, np.bool_)):
-            return int(number)
-        try:
-            return operator.index(number)  # type: ignore[arg-type]
-        except TypeError:
-            raise refused(self._name, self._type, value) from None
-
-
-class DoublePacker:
-    """An f64. Integers must be exact."""
-
-    __slots__ = ("_name", "_type")
-
-    def __init__(self, parameter: Parameter) -> None:
-        self._name = parameter.name
-        self._type = parameter.type
-
-    def pack(self, value: Any) -> float:
-        if type(value) is float:
-            return value
-        return self._float(value)
-
-    def _float(self, value: object) -> float:
-        number = _number(value)
-        if isinstance(number, (float, np.floating)):
-            return float(number)
-        if isinstance(number, (int, np.integer, np.bool_)):
-            integer = int(number)
-            if abs(integer) <= _F64_EXACT or (
-                integer.bit_length() <= 1024 and int(float(integer)) == integer
-            ):
-                return float(integer)
-            raise refused(self._name, self._type, value, "; it has no such value")
-        raise refused(self._name, self._type, value)
-
-
-class SinglePacker(DoublePacker):
-    """An f32, or a narrower float. Floats are rounded, but not to infinity; integers must be exact."""
-
-    __slots__ = ("_dtype",)
-
-    def __init__(self, parameter: Parameter, dtype: npt.DTypeLike = np.float32) -> None:
-        super().__init__(parameter)
-        self._dtype: np.dtype[Any] = np.dtype(dtype)
-
-    def pack(self, value: Any) -> float:
-        if type(value) is float and -_F32_MAX <= value <= _F32_MAX:
-            return value
-        return self._rounded(value)
-
-    def _rounded(self, value: object) -> float:
-        number = self._float(value)
-        if not math.isfinite(number):
-            return number
-        with np.errstate(over="ignore"):
-            rounded = float(np.array(number).astype(self._dtype))
-        if not math.isfinite(rounded):
-            raise refused(self._name, self._type, value, "; it is too large")
-        if rounded != number and isinstance(_number(value), int | np.integer):
-            raise refused(self._name, self._type, value, "; it has no such value")
-        return rounded
-
-
-class FloatBitsPacker(SinglePacker):
-    """A float below 32 bits, whose bits programs keep in a 32-bit integer."""
-
-    __slots__ = ()
-
-    def pack(self, value: Any) -> int:
-        bits = np.array(self._rounded(value)).astype(self._dtype).tobytes()
-        return int.from_bytes(bits, "little")
-
-
-def narrow_float(declared: str) -> np.dtype[Any] | None:
-    """The dtype of a declared float below 32 bits."""
-    row = BY_NAME.get(declared)
-    return row.dtype if row is not None and is_float(row) and row.bits < 32 else None
+    return ReferencePacker(parameter, transfer, ref_types)
 
 
 # -- tensors -----------------------------------------------------------------------------------------
@@ -268,6 +131,10 @@ class TensorPacker:
         if isinstance(value, BufferView):
             self._check_view(value)
             return value
+        if isinstance(value, _OBJECTS):
+            raise InvalidArgumentError(
+                f"ref type mismatch; {self._name} needs a {self._tensor} but got a {type_name(value)}"
+            )
         array = as_array(value)
         if array is not None:
             return self._import(array, value)
@@ -315,15 +182,17 @@ def convert_exactly(
     with np.errstate(all="ignore"):
         try:
             converted = given.astype(dtype)
-            back = converted.astype(given.dtype)
+            wide = converted.astype(np.complex128) if native_float(dtype) else converted
         except (TypeError, ValueError):
             raise refused(name, expected, value) from None
-    if given.dtype.kind in "fc":
-        kept = (back == given) | np.isnan(given)
-        if native_float(dtype):
-            kept |= np.isfinite(converted.astype(np.complex128)) | ~np.isfinite(given)
-    else:
-        kept = back == given
+        if given.dtype.kind in "fc":
+            kept = (converted.astype(given.dtype) == given) | np.isnan(given)
+            if native_float(dtype):
+                kept |= np.isfinite(wide) | ~np.isfinite(given)
+        elif native_float(dtype):  # types without a zero make it NaN
+            kept = np.isfinite(wide) & (wide.real.astype(given.dtype) == given)
+        else:
+            kept = converted.astype(given.dtype) == given
     if not np.all(kept):
         raise refused(name, expected, value, "; its elements cannot be converted without loss")
     return converted
@@ -374,13 +243,15 @@ class ReferencePacker:
     objects of the HAL and the VM are passed as they are. The program checks what it gets.
     """
 
-    __slots__ = ("_buffers", "_name", "_transfer", "_type")
+    __slots__ = ("_buffers", "_element", "_name", "_ref_types", "_transfer", "_type")
 
-    def __init__(self, parameter: Parameter, transfer: ArrayTransfer) -> None:
+    def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
         self._name = parameter.name
         self._type = parameter.type
         self._transfer = transfer
+        self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
+        self._element = parameter.type.partition("list<")[2].removesuffix(">")
 
     def pack(self, value: Any) -> object:
         packed = self._pack(value)
@@ -403,26 +274,73 @@ class ReferencePacker:
             return value
         array = np.asarray(value) if isinstance(value, np.generic) else as_array(value)
         if array is None:
-            return value
+            return self._registered(value)
         row = native_row(array.dtype)
         if row is None:
             raise refused(self._name, self._type, value)
         return self._transfer.import_array(array, row, self._transfer.device)
 
+    def _registered(self, value: object) -> object:
+        """An object of a type that some module has registered."""
+        try:
+            self._ref_types.id_of(value)
+        except InvalidArgumentError:
+            raise refused(self._name, self._type, value) from None
+        return value
+
     def _pack_list(self, values: Sequence[Any]) -> VmList:
         """Integers become i64, floats f64, unless the list's type says otherwise."""
-        element = self._type.partition("list<")[2].removesuffix(">")
-        packed = VmList(element, len(values)) if element in _LIST_TYPES else VmList(capacity=len(values))
+        kind = _LIST_TYPES.get(self._element)
+        if kind is None:
+            packed, pack = VmList(capacity=len(values)), self._pack_element
+        else:
+            packed = VmList(self._element, len(values))
+            pack = number_packer(Parameter(self._name, self._element), kind).pack
         for index, value in enumerate(values):
             try:
-                packed.append(value if isinstance(value, (int, float)) else self._pack(value))
+                packed.append(pack(value))
             except StatusError as error:
                 raise error.with_context(f"element {index} of the list for {self._name}") from None
         return packed
 
+    def _pack_element(self, value: Any) -> object:
+        """An element of a list of anything."""
+        if isinstance(value, int):
+            return IntegerPacker(Parameter(self._name, "i64"), 64).pack(value)
+        return value if isinstance(value, float) else self._pack(value)
+
+
+class SpanPacker:
+    """A variadic argument: any number of values, or of tuples of values."""
+
+    __slots__ = ("_name", "_packers", "_type")
+
+    def __init__(
+        self, parameter: Parameter, span: Span, transfer: ArrayTransfer, ref_types: RefTypes
+    ) -> None:
+        self._name = parameter.name
+        self._type = parameter.type
+        self._packers = tuple(
+            _packer(Parameter(parameter.name, TYPE_NAMES[character]), character, transfer, ref_types)
+            for character in span.characters
+        )
+
+    def pack(self, value: Any) -> list[object]:
+        if not isinstance(value, (list, tuple)):
+            raise refused(self._name, self._type, value)
+        return [self._pack_row(row) for row in value]
+
+    def _pack_row(self, row: Any) -> object:
+        if len(self._packers) == 1:
+            return self._packers[0].pack(row)
+        if not isinstance(row, (list, tuple)) or len(row) != len(self._packers):
+            raise refused(self._name, self._type, row)
+        return tuple(packer.pack(value) for packer, value in zip(self._packers, row, strict=True))
+
 
 _OBJECTS: Final = (BufferView, Buffer, Fence, VmBuffer, VmList)
-_LIST_TYPES: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
+_LIST_TYPES: Final = {"i8": "i", "i16": "i", "i32": "i", "i64": "I", "f32": "f", "f64": "F"}
+"""Element types of lists of numbers, and how the VM passes such a number."""
 
 
 # -- results -----------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ from jitree.load_order import imported_modules, load_order
 from jitree.module import Call, Function, Module, create_function
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
-from jitree.packing import as_array, describe
+from jitree.number_packing import describe
+from jitree.packing import as_array
 from jitree.params.provider import ParameterProvider, open_providers
 from jitree.params.provider import Source as ParameterSource
 from jitree.transfers import native_row, wrap_or_copy
@@ -122,7 +123,7 @@ class Session:
             created = self._instance.create_default_device(loaders=self.loaders)
             self._owned.append(created)
             return (created,)
-        if isinstance(choice, (str, Device)):
+        if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
             choice = [choice]
         devices = []
         for item in choice:
@@ -289,7 +290,10 @@ class Session:
             value = value.to_host()
         array = as_array(value)
         if array is None:
-            array = np.asarray(value)
+            try:
+                array = np.asarray(value)
+            except ValueError as error:  # sequences of different lengths
+                raise InvalidArgumentError(f"to_device: {error}") from None
         row = native_row(array.dtype)
         if row is None:
             raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")

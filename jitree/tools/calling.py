@@ -21,8 +21,10 @@ from jitree.types import BY_NAME, ENCODING_DENSE, element_type
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jitree.declaration import Parameter
     from jitree.hal.device import Device
     from jitree.module import Function
+    from jitree.vmfb.cconv import Item
 
 _BYTE: Final = BY_NAME["ui8"]
 _LIST_TYPES: Final = {
@@ -65,12 +67,11 @@ class PreparedCall:
 
     def to_host(self, results: Sequence[Any]) -> list[hv.HostValue]:
         """VM results as host values."""
-        characters = self._function.vm_function.convention.results
         return [
-            hv.Scalar(SCALAR_TYPES[character], value)
-            if character in SCALAR_TYPES
+            _scalar_to_host(value, kind)
+            if kind in SCALAR_TYPES
             else _reference_to_host(value, self._function)
-            for character, value in zip(characters, results, strict=True)
+            for kind, value in zip(result_kinds(self._function), results, strict=True)
         ]
 
 
@@ -90,9 +91,20 @@ class _in_call:
 
 
 def argument_kinds(function: Function) -> list[str]:
-    """The calling-convention letter of every argument that the user gives."""
-    items = function.vm_function.convention.arguments[: len(function.signature.arguments)]
-    return [str(item) for item in items]
+    """The kind (see SCALAR_TYPES) of every argument that the user gives."""
+    return _kinds(function.signature.arguments, function.vm_function.convention.arguments)
+
+
+def result_kinds(function: Function) -> list[str]:
+    """The kind (see SCALAR_TYPES) of every result."""
+    return _kinds(function.signature.results, function.vm_function.convention.results)
+
+
+def _kinds(parameters: Sequence[Parameter], items: Sequence[Item]) -> list[str]:
+    return [
+        parameter.type if item == "i" and parameter.type in SCALAR_TYPES else str(item)
+        for parameter, item in zip(parameters, items, strict=False)
+    ]
 
 
 # -- arguments ---------------------------------------------------------------------------------------
@@ -106,12 +118,16 @@ def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device)
             f"expected {len(parameters)} arguments but passed {len(arguments)}"
         )
     transfer = packing.ArrayTransfer(device, packing.ready_view, copy_to_device)
-    packers = packing.packers(function.signature, function.vm_function.convention.arguments, transfer)
+    packers = packing.packers(
+        function.signature,
+        function.vm_function.convention.arguments,
+        transfer,
+        function.session.context.ref_types,
+    )
     return [_pack_one(value, packer, device) for value, packer in zip(arguments, packers, strict=True)]
 
 
 def _pack_one(value: hv.HostValue, packer: packing.Packer, device: Device) -> object:
-    """Nulls and buffers go to the program as they are, which says what it thinks of them."""
     match value:
         case hv.Scalar():
             return packer.pack(value.value)
@@ -119,8 +135,8 @@ def _pack_one(value: hv.HostValue, packer: packing.Packer, device: Device) -> ob
             return packer.pack(_to_view(value, device))
         case hv.Buffer():
             shape = (len(value.data),)
-            return _to_view(hv.Tensor(_BYTE, shape, value.data), device).buffer
-    return None
+            return packer.pack(_to_view(hv.Tensor(_BYTE, shape, value.data), device).buffer)
+    return packer.pack(None)
 
 
 def _to_view(tensor: hv.Tensor, device: Device) -> BufferView:
@@ -133,6 +149,16 @@ def _to_view(tensor: hv.Tensor, device: Device) -> BufferView:
 
 
 # -- results -----------------------------------------------------------------------------------------
+
+
+def _scalar_to_host(value: int | float, kind: str) -> hv.Scalar:
+    name = SCALAR_TYPES[kind]
+    if kind != name:
+        return hv.Scalar(name, value)
+    row = BY_NAME[name]  # a float that came as the bits of an integer
+    mask = (1 << row.bits) - 1
+    bits = (int(value) & mask).to_bytes(row.bits // 8, "little")
+    return hv.Scalar(name, float(np.frombuffer(bits, row.dtype)[0]))
 
 
 def _reference_to_host(value: object, function: Function) -> hv.HostValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,7 @@ from jitree import elements
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnavailableError, UnimplementedError
 from jitree.tools import host_values as hv
 from jitree.tools import printing
-
-_SCALAR_DTYPES: Final = {"i32": "<i4", "i64": "<i8", "f32": "<f4", "f64": "<f8"}
+from jitree.types import BY_NAME
 
 
 def write_outputs(
@@ -68,7 +67,9 @@ def _array(value: hv.HostValue) -> npt.NDArray[Any]:
     """The value as numpy stores it: types numpy does not have become opaque bytes (``V2``, ``V1`` …)."""
     match value:
         case hv.Scalar():
-            return np.array(value.value, _SCALAR_DTYPES[value.type_name])
+            row = BY_NAME[value.type_name]
+            data = np.array(value.value).astype(row.dtype).reshape(1).view(np.uint8)
+            return _tensor_array(hv.Tensor(row, (), data))
         case hv.Null():
             return np.empty(0, np.int8)
         case hv.Buffer():

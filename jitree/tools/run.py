@@ -81,7 +81,9 @@ def finish(function: Function, results: list[hv.HostValue], flags: Flags, files:
 
 def _parse_expected(function: Function, texts: Sequence[str], files: ValueFiles) -> list[hv.HostValue]:
     """Expected values; texts beyond the number of results are read as tensors and counted later."""
-    kinds = function.vm_function.convention.results
+    from jitree.tools.calling import result_kinds
+
+    kinds = result_kinds(function)
     values: list[hv.HostValue] = []
     for text in texts:
         with error_context("parsing expected function outputs"), error_context(f"parsing input `{text}`"):

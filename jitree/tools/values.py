@@ -21,10 +21,13 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaust
 from jitree.tools import element_parsing
 from jitree.tools import host_values as hv
 from jitree.tools.value_files import ValueFiles
-from jitree.types import CLASS_OPAQUE, ElementType, format_shaped_type
+from jitree.types import BY_NAME, CLASS_OPAQUE, ELEMENT_TYPES, ElementType, format_shaped_type
 
-SCALAR_TYPES: Final = {"i": "i32", "I": "i64", "f": "f32", "F": "f64"}
-"""Type names of the scalar letters of a calling convention; every other letter is a reference."""
+SCALAR_TYPES: Final = {"i": "i32", "I": "i64", "f": "f32", "F": "f64"} | {
+    row.name: row.name for row in ELEMENT_TYPES if elements.is_float(row) and row.bits < 32
+}
+"""Type names of the kinds of scalars: letters of a calling convention, and the floats that it passes as the
+bits of an integer. Every other kind is a reference."""
 
 _OPAQUE_SCALAR: Final = re.compile(r"\*[0-9]+\s*(=|$)")
 """``*32=01020304``: a tensor of rank 0, where ``*name.npy`` is a file."""
@@ -32,7 +35,7 @@ _MAX_DIMENSION: Final = (1 << 63) - 1
 
 
 def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) -> list[hv.HostValue]:
-    """The values for parameters of the given calling-convention letters, in order.
+    """The values for parameters of the given kinds, in order.
 
     One text may yield several values (``*arrays.npy``). Fewer values than parameters are returned as
     they are; more are INVALID_ARGUMENT. Contexts name the text.
@@ -63,7 +66,7 @@ def _as_input(value: hv.HostValue, kind: str) -> hv.HostValue:
 
 
 def parse_value(text: str, kind: str, files: ValueFiles) -> list[hv.HostValue]:
-    """What one text gives a parameter of calling-convention letter ``kind``; several only for files."""
+    """What one text gives a parameter of a kind (see SCALAR_TYPES); several only for files."""
     text = text.strip()
     if not text:
         raise InvalidArgumentError("no value specified for input")
@@ -81,9 +84,9 @@ def parse_value(text: str, kind: str, files: ValueFiles) -> list[hv.HostValue]:
 
 
 def _parse_scalar(text: str, type_name: str) -> hv.Scalar:
-    if type_name.startswith("f"):
-        value = element_parsing.parse_float(_single_number(text, type_name))
-        return hv.Scalar(type_name, float(np.float32(value)) if type_name == "f32" else value)
+    if elements.is_float(BY_NAME[type_name]):
+        value = element_parsing.parse_elements([_single_number(text, type_name)], BY_NAME[type_name])
+        return hv.Scalar(type_name, float(value[0]))
     bits = int(type_name[1:])
     number = element_parsing.parse_integer(
         _single_number(text, type_name), -(1 << (bits - 1)), (1 << bits) - 1

@@ -83,9 +83,15 @@ def _name_of(source: Source) -> str:
 def _content(source: Source) -> memoryview:
     if isinstance(source, (str, os.PathLike)):
         return _read_path(os.fspath(source))
-    if hasattr(source, "read") and not isinstance(source, mmap.mmap):
-        return memoryview(source.read()).toreadonly()
-    return memoryview(source).toreadonly().cast("B")
+    try:
+        if hasattr(source, "read") and not isinstance(source, mmap.mmap):
+            return memoryview(source.read()).toreadonly()
+        return memoryview(source).toreadonly().cast("B")
+    except TypeError as error:  # neither bytes nor a file of bytes
+        raise InvalidArgumentError(
+            f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
+            f"{error}"
+        ) from None
 
 
 def _read_path(path: str) -> memoryview:

@@ -93,10 +93,11 @@ class CallingConvention:
     def __str__(self) -> str:
         """``(i32, tuple<i32, !vm.ref<?>>...) -> (f32)``"""
         results = ", ".join(TYPE_NAMES[character] for character in self.results)
-        return f"({', '.join(map(_item_text, self.arguments))}) -> ({results})"
+        return f"({', '.join(map(item_text, self.arguments))}) -> ({results})"
 
 
-def _item_text(item: Item) -> str:
+def item_text(item: Item) -> str:
+    """``i32``, ``tuple<i32, !vm.ref<?>>...``"""
     if isinstance(item, Span):
         return f"tuple<{', '.join(TYPE_NAMES[character] for character in item.characters)}>..."
     return TYPE_NAMES[item]

@@ -13,13 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree import Module, Session
+from jitree import Module, NativeExport, NativeModule, Session
 from jitree.declaration import Parameter
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.packing import DoublePacker, IntegerPacker, SinglePacker
+from jitree.number_packing import DoublePacker, IntegerPacker, SinglePacker
+from jitree.packing import ArrayTransfer, ReferencePacker, convert_exactly, ready_view
+from jitree.regs.list import VmList
+from jitree.regs.ref_types import RefTypes
+from jitree.transfers import copy_to_device
 from tests.session.programs import ARITHMETIC, REFERENCES, TORCH_STYLE
 
 X = np.arange(4, dtype=np.float32)
+UNUSED: Any = ArrayTransfer(None, ready_view, copy_to_device)  # type: ignore[arg-type]
+"""For packers that get no arrays."""
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +232,27 @@ def test_device_arrays_are_checked_too(module: Module) -> None:
     assert np.array_equal(module.add(session.to_device(X), session.to_device(X)), X + X)
 
 
+@pytest.mark.parametrize(
+    ("given", "dtype", "kept"),
+    [
+        ([1, 2], ml_dtypes.float8_e8m0fnu, True),
+        ([1, 0], ml_dtypes.float8_e8m0fnu, False),  # it has no zero
+        ([1.0, 0.0], ml_dtypes.float8_e8m0fnu, False),
+        ([1, 2], np.complex64, True),
+        ([1 << 25 | 1], np.complex64, False),
+        ([1 << 20], np.float16, False),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_numbers_keep_their_value(given: list[float], dtype: Any, kept: bool) -> None:
+    array = np.array(given)
+    if kept:
+        assert convert_exactly(array, np.dtype(dtype), "x", "t", given).tolist() == given
+    else:
+        with pytest.raises(InvalidArgumentError, match="x: expected t"):
+            convert_exactly(array, np.dtype(dtype), "x", "t", given)
+
+
 def test_python_numbers_for_integer_tensors(module: Module) -> None:
     assert np.asarray(module.add_named([[1, 2, 3], [4, 5, 6]], np.zeros((2, 3), np.int32)))[1, 2] == 6
     for bad in ([[1.5, 2, 3], [4, 5, 6]], [[1 << 31, 0, 0], [0, 0, 0]], [[1 << 70, 0, 0], [0, 0, 0]]):
@@ -289,6 +316,59 @@ def test_lists(references: Module) -> None:
     assert number == 7 and np.asarray(tensor).tolist() == [1.0, 2.0]
     with pytest.raises(InvalidArgumentError, match="element 1 of the list for input0"):
         references.list_size([1, "text"])
+
+
+def test_lists_of_numbers_hold_what_they_are_given() -> None:
+    packer = ReferencePacker(Parameter("xs", "!util.list<i32>"), UNUSED, RefTypes())
+    packed = packer.pack([1, np.int64(-2), True, 0xFFFFFFFF])
+    assert isinstance(packed, VmList) and list(packed) == [1, -2, 1, -1]
+    for values in ([2.5], [1 << 32], ["text"], [None]):
+        with pytest.raises(InvalidArgumentError, match=r"xs: expected i32 but got .*element 0 of the list"):
+            packer.pack(values)
+    floats = ReferencePacker(Parameter("xs", "!vm.list<f32>"), UNUSED, RefTypes())
+    packed = floats.pack([1, 0.5])
+    assert isinstance(packed, VmList) and list(packed) == [1.0, 0.5]
+    with pytest.raises(InvalidArgumentError, match="xs: expected f32"):
+        floats.pack([1e300])
+
+
+def test_values_that_cannot_be_references_name_the_argument(references: Module) -> None:
+    for value in (object(), {}, [{}]):
+        with pytest.raises(InvalidArgumentError, match=r"input0: expected .* of type"):
+            references.list_same(value)
+    with pytest.raises(InvalidArgumentError, match=r"input0: expected !hal.buffer_view but got b'abc'"):
+        references.view_rank(b"abc")
+
+
+def test_variadic_functions(plain_session: Session) -> None:
+    class Variadic(NativeModule):
+        name = "variadic"
+        version = 0
+
+        def exports(self) -> list[NativeExport]:
+            return [
+                NativeExport("sum", "0CiD_i", lambda state, values: sum(values)),
+                NativeExport("dot", "0CiFD_F", lambda state, rows: sum(a * b for a, b in rows)),
+            ]
+
+    variadic = plain_session.append_module(Variadic())
+    assert variadic.sum([]) == 0 and variadic.sum([1, 2, 3]) == 6
+    assert variadic.dot([(2, 1.5), (3, 2)]) == 9.0
+    for function, value, message in (
+        (variadic.sum, 3, r"input0: expected tuple<i32>\.\.\. but got 3"),
+        (variadic.sum, [0.5], "input0: expected i32 but got 0.5"),
+        (variadic.dot, [(1, 2.0, 3)], r"input0: expected tuple<i32, f64>\.\.\. but got \(1, 2.0, 3\)"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            function(value)
+
+
+def test_objects_in_place_of_tensors(module: Module) -> None:
+    buffer = module.session.to_device(X).view.buffer
+    with pytest.raises(
+        InvalidArgumentError, match=r"ref type mismatch; input0 needs a .* but got a hal.buffer"
+    ):
+        module.add(buffer, X)
 
 
 def test_buffers_and_views(references: Module) -> None:

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.errors import CancelledError, DataLossError, InternalError, PermissionDeniedError
+from jitree.errors import (
+    CancelledError,
+    DataLossError,
+    InternalError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+)
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.fence import Fence
 from tests.session.programs import ARITHMETIC
@@ -125,6 +131,8 @@ def test_what_becomes_an_array(session: Session) -> None:
     for bad in ("text", object(), [1, "a"], np.zeros(2, np.longdouble), None, {"a": 1}):
         with pytest.raises(ValueError, match="INVALID_ARGUMENT; to_device: no device array can hold"):
             session.to_device(bad)
+    with pytest.raises(InvalidArgumentError, match=r"to_device: .* inhomogeneous"):
+        session.to_device([[1, 2], [3]])
 
 
 def test_an_array_that_is_still_computed(session: Session) -> None:

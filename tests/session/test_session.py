@@ -252,6 +252,23 @@ def test_devices_by_choice() -> None:
         Session("local-sync", tier="quick")
 
 
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (5, "expected a URI or a Device but got 5 of type int"),
+        (["local-sync", None], "expected a URI or a Device but got None"),
+        ([], "at least one device"),
+        ("local-task://?threads=many", "local-task: threads='many' is not an integer"),
+        ("local-task://?threads=-1", "local-task: threads=-1 is outside 0 to 64"),
+        ("local-task://?task_topology_group_count=65", "task_topology_group_count=65 is outside 0 to 64"),
+        ("local-task://?cpu_ids=first", "cpu_ids='first' is not a list of processor numbers"),
+    ],
+)
+def test_devices_that_are_none(choice: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Session(choice)
+
+
 def test_a_device_of_the_caller_stays_open() -> None:
     device = Instance.default().create_device("local-task")
     for _ in range(2):
@@ -297,8 +314,11 @@ def test_a_missing_archive_of_parameters() -> None:
         (__file__, InvalidArgumentError, "FlatBuffer"),
         (b"", InvalidArgumentError, "less than 16 bytes"),
         (ARITHMETIC.read_bytes()[:2000], InvalidArgumentError, "out of bounds"),
+        (None, InvalidArgumentError, "a path, bytes or an open binary file, not from NoneType"),
+        (7, InvalidArgumentError, "a path, bytes or an open binary file, not from int"),
+        (io.StringIO("text"), InvalidArgumentError, "an open binary file, not from StringIO"),
     ],
-    ids=["missing", "directory", "text", "empty", "truncated"],
+    ids=["missing", "directory", "text", "empty", "truncated", "none", "number", "file of text"],
 )
 def test_bad_files(session: Session, source: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:

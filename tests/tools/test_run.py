@@ -61,6 +61,16 @@ def test_better_than_the_reference() -> None:
     assert run_here("--function=e1_i1", "--input=3xi1=1 0 true")[1].endswith("\n3xi1=01 00 01\n")
 
 
+def test_narrow_floats_are_numbers(tmp_path: Path) -> None:
+    """The VM has them as bits of an integer; the reference takes and prints those bits."""
+    assert run_here("--function=s_f16", "--input=0.5") == (0, "EXEC @s_f16\nresult[0]: f16=0.5\n")
+    assert run_here("--function=s_f16", "--input=f16=0.1", "--expected_output=0.1")[0] == 0
+    assert run_here("--function=s_f16", "--input=0.5", "--expected_output=0.75")[0] == 1
+    path = tmp_path / "half.npy"
+    assert run_here("--function=s_f16", "--input=-2", f"--output=@{path}")[0] == 0
+    assert np.load(path) == -2 and np.load(path).dtype == np.float16
+
+
 def test_the_function_may_be_named_with_its_module() -> None:
     assert run_here("--function=module.s_i32", "--input=7")[0] == 0
 
@@ -144,8 +154,10 @@ ERRORS: list[tuple[list[str], str, list[str]]] = [
      ["input0 shape dimension 0 mismatch; expected 4 but have 5; expected shape `4`, actual shape `5`"]),
     (["--function=two", "--input=4xi32=1", "--input=7"], "INVALID_ARGUMENT",
      ["input0 element type mismatch; expected f32 (21000020) but have i32 (10000020)"]),
-    (["--function=two", "--input=(null)", "--input=7"], "INVALID_ARGUMENT", ["ref is null", "input0"]),
-    (["--function=two", "--input=&4xf32=1", "--input=7"], "INVALID_ARGUMENT", ["ref type mismatch"]),
+    (["--function=two", "--input=(null)", "--input=7"], "INVALID_ARGUMENT",
+     ["ref is null; input0 needs a tensor<4xf32>"]),
+    (["--function=two", "--input=&4xf32=1", "--input=7"], "INVALID_ARGUMENT",
+     ["ref type mismatch; input0 needs a tensor<4xf32> but got a hal.buffer"]),
     (["--function=s_i32", "--input=4xi32=1"], "INVALID_ARGUMENT", ["scalar", "parsing input `4xi32=1`"]),
     (["--function=s_i8", "--input=300"], "INVALID_ARGUMENT", ["input0", "300"]),
     (["--function=s_i32", "--input=abc"], "INVALID_ARGUMENT", ["'abc' is not an integer"]),

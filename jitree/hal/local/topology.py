@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 
@@ -117,6 +117,16 @@ _ALIASES: Final = {
 _NAMES: Final = ("group_count", "max_group_count", "cpu_ids", "spin_us", "local_memory")
 
 
+class _Given(NamedTuple):
+    """A parameter as the user wrote it: messages use that name."""
+
+    name: str
+    text: str
+
+
+_ABSENT: Final = _Given("", "")
+
+
 def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     """The parameters of a ``local-task`` URI.
 
@@ -125,18 +135,19 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     ``local_memory`` in bytes. The flag names of the reference work as well. INVALID_ARGUMENT for anything
     else.
     """
-    values: dict[str, str] = {}
-    for name, value in parameters.items():
+    values: dict[str, _Given] = {}
+    for name, text in parameters.items():
         key = _ALIASES.get(name, name)
         if key not in _NAMES:
             raise InvalidArgumentError(
                 f"local-task has no parameter '{name}'; it has: threads, {', '.join(_NAMES[1:])}"
             )
-        values[key] = value
+        values[key] = _Given(name, text)
     spin = _integer(values, "spin_us", DEFAULT_SPIN_MICROSECONDS, 0, 1_000_000)
     local_memory = _integer(values, "local_memory", 0, 0, 1 << 30)
-    if values.get("cpu_ids"):
-        topologies = tuple(_pinned(group) for group in values["cpu_ids"].split(";"))
+    pinned = values.get("cpu_ids", _ABSENT)
+    if pinned.text:
+        topologies = tuple(_pinned(pinned.name, group) for group in pinned.text.split(";"))
     else:
         count = _integer(values, "group_count", 0, 0, MAXIMUM_WORKERS)
         limit = _integer(values, "max_group_count", MAXIMUM_WORKERS, 1, MAXIMUM_WORKERS)
@@ -144,24 +155,26 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     return TaskParameters(topologies, spin, local_memory)
 
 
-def _pinned(text: str) -> Topology:
+def _pinned(name: str, text: str) -> Topology:
     try:
         processors = tuple(int(word) for word in text.split(","))
     except ValueError:
-        raise InvalidArgumentError(f"cpu_ids: '{text}' is not a list of processor numbers") from None
+        raise InvalidArgumentError(
+            f"local-task: {name}='{text}' is not a list of processor numbers"
+        ) from None
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     unknown = sorted(set(processors) - allowed)
     if unknown or len(processors) > MAXIMUM_WORKERS:
         raise OutOfRangeError(
-            f"cpu_ids: this process may not use processors {unknown}; it may use {sorted(allowed)}"
+            f"local-task: {name}: this process may not use processors {unknown}; it may use {sorted(allowed)}"
             if unknown
-            else f"cpu_ids: {len(processors)} workers; at most {MAXIMUM_WORKERS} in a queue"
+            else f"local-task: {name}: {len(processors)} workers; at most {MAXIMUM_WORKERS} in a queue"
         )
     return Topology(processors)
 
 
-def _integer(values: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    text = values.get(name, "")
+def _integer(values: Mapping[str, _Given], key: str, default: int, least: int, most: int) -> int:
+    name, text = values.get(key, _ABSENT)
     if not text:
         return default
     try:
