@@ -16,12 +16,15 @@ from jitree.errors import StatusCode, StatusError
 
 if TYPE_CHECKING:
     from jitree.array import Array
+    from jitree.custom_module import CustomModule
+    from jitree.custom_types import f32, f64, i32, i64
     from jitree.dispatch.context import ContextFlags
     from jitree.dispatch.native_module import NativeExport, NativeModule
     from jitree.hal.device import Device
     from jitree.inspection import ModuleSummary, inspect
     from jitree.instance import Instance
     from jitree.module import Call, Function, Module
+    from jitree.regs.objects import VmBuffer, VmList
     from jitree.session import Session, load
 
 __version__ = "0.1.0"
@@ -30,6 +33,7 @@ _LAZY = {
     "Array": "jitree.array",
     "Call": "jitree.module",
     "ContextFlags": "jitree.dispatch.context",
+    "CustomModule": "jitree.custom_module",
     "Device": "jitree.hal.device",
     "Function": "jitree.module",
     "Instance": "jitree.instance",
@@ -38,6 +42,12 @@ _LAZY = {
     "NativeExport": "jitree.dispatch.native_module",
     "NativeModule": "jitree.dispatch.native_module",
     "Session": "jitree.session",
+    "VmBuffer": "jitree.regs.objects",
+    "VmList": "jitree.regs.objects",
+    "f32": "jitree.custom_types",
+    "f64": "jitree.custom_types",
+    "i32": "jitree.custom_types",
+    "i64": "jitree.custom_types",
     "inspect": "jitree.inspection",
     "load": "jitree.session",
 }
@@ -47,6 +57,7 @@ __all__ = [
     "Array",
     "Call",
     "ContextFlags",
+    "CustomModule",
     "Device",
     "Function",
     "Instance",
@@ -57,8 +68,14 @@ __all__ = [
     "Session",
     "StatusCode",
     "StatusError",
+    "VmBuffer",
+    "VmList",
     "__version__",
     "errors",
+    "f32",
+    "f64",
+    "i32",
+    "i64",
     "inspect",
     "load",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from jitree.regs.records import SiteCall
 
 Target = FunctionRecord | NativeTarget
+_TIERS_THAT_CALL_CODE: Final = ("fast", "auto")
+"""Tiers that call machine code of native functions."""
 
 
 def _mismatch(name: str, wanted: str, offered: list[str]) -> InternalError:
@@ -77,7 +79,7 @@ class BytecodeInstance:
             target = context.resolve(item)
             if isinstance(target, NativeTarget):
                 record.link(ordinal, None)
-                natives[ordinal] = self._binder(item, target)
+                natives[ordinal] = self._binder(ordinal, target, context.tier)
             elif target is not None and item.cconv is None and not _is_nullary(_convention(target)):
                 record.link(ordinal, None)
                 natives[ordinal] = _unusable(item, _convention(target))
@@ -88,16 +90,20 @@ class BytecodeInstance:
             if make is not None:
                 record.sites[site.index] = make(site.index)
 
-    def _binder(self, item: Import, target: NativeTarget) -> Callable[[int], SiteCall]:
+    def _binder(self, ordinal: int, target: NativeTarget, tier: str) -> Callable[[int], SiteCall]:
         """Makes site calls that bind themselves when first called: many sites never run."""
+        item = self.module.imports[ordinal]
         if item.cconv is None and not _is_nullary(target.export.cconv):
             return _unusable(item, target.export.cconv)
         program_sites, bound = self.module.program.sites, self.record.sites
+        compiled = target.export.compiled if tier in _TIERS_THAT_CALL_CODE else None
 
         def make(index: int) -> SiteCall:
             def first_call(machine: Machine) -> bool:
                 call = sites.bind(program_sites[index], target)
                 bound[index] = call
+                if compiled is not None:
+                    self.record.link_compiled(ordinal, compiled())
                 return call(machine)
 
             return first_call

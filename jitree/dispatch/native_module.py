@@ -39,6 +39,9 @@ class NativeExport:
     function: Callable[..., Any]
     attrs: dict[str, str] = field(default_factory=dict)
     """Reflection."""
+    compiled: Callable[[], int] | None = None
+    """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``); asked when the
+    function is called for the first time, by tiers that can use it."""
 
 
 class NativeModule:

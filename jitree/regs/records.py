@@ -169,6 +169,11 @@ class ModuleRecord:
         self._memory[begin + IMPORT.word("function")] = callee.address if callee else 0
         self._memory[begin + IMPORT.word("resolved")] = 1
 
+    def link_compiled(self, ordinal: int, address: int) -> None:
+        """Gives machine code for an import that is a native function; it must stay where it is."""
+        begin = (MODULE.size + len(self.functions) * FUNCTION.size + ordinal * IMPORT.size) // 8
+        self._memory[begin + IMPORT.word("compiled")] = address
+
     def copy_globals(self, other: ModuleRecord, table: HandleTable) -> None:
         """Takes over the globals of a module state of the same handle table: values copied, refs shared."""
         self.global_bytes[:] = other.global_bytes

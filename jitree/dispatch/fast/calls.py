@@ -1,7 +1,8 @@
 """Handlers of calls between bytecode functions and of returns.
 
 The callee's registers lie behind the caller's in the same arenas; a frame record links them. A full stack
-leaves the loop, where the plain tier reports it. Calls of imports that are not bytecode leave the loop.
+leaves the loop, where the plain tier reports it. Calls of imports that are not bytecode leave the loop as
+well, unless there is machine code for the function, which is given the registers and does the call.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.dispatch.fast.handler import Handler
-from jitree.regs.layout import FRAME, FUNCTION, IMPORT, MODULE, STATE
+from jitree.regs.layout import COMPILED_DONE, FRAME, FUNCTION, IMPORT, MODULE, STATE
 
 MNEMONICS: Final = ("return", "import.resolved", "call.internal", "call.import", "host.exit")
 
@@ -57,7 +58,11 @@ def _emit_call_import(handler: Handler) -> None:
     """size, call site, import, argument count, result count, arguments (tag, source), results"""
     record = _record(handler, "imports", handler.ordinal(3), IMPORT.size)
     function = handler.pointer_field(record, IMPORT["function"])
-    handler.require(handler.let(f"icmp ne ptr {function}, null"))
+    across, native = handler.fresh("across"), handler.fresh("native")
+    handler.branch(handler.let(f"icmp ne ptr {function}, null"), across, native)
+    handler.label(native)
+    _emit_call_compiled(handler, record)
+    handler.label(across)
     handler.spend()
     values, refs = _enter(handler, function)
     count = handler.ordinal(4)
@@ -69,6 +74,16 @@ def _emit_call_import(handler: Handler) -> None:
     module = handler.pointer_field(function, FUNCTION["module"])
     handler.store_pointer(module, handler.field("%state", STATE["module"]))
     _begin(handler, function, values, refs, handler.element("[2 x i32]", first, count))
+
+
+def _emit_call_compiled(handler: Handler, record: str) -> None:
+    """Calls the machine code of a native function and goes on behind the call."""
+    code = handler.pointer_field(record, IMPORT["compiled"])
+    handler.require(handler.let(f"icmp ne ptr {code}, null"))
+    words = handler.place(6)
+    status = handler.let(f"call i32 {code}(ptr %state, ptr %values, ptr %refs, ptr {words})")
+    handler.require(handler.let(f"icmp eq i32 {status}, {COMPILED_DONE}"))
+    handler.go(handler.element("i32", handler.place(0), handler.ordinal(1)))
 
 
 def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs: str) -> None:

@@ -3031,7 +3031,7 @@ entry:
   %t4 = load ptr, ptr %t3, align 8
   %t5 = getelementptr i8, ptr %t4, i64 16
   %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr [16 x i8], ptr %t6, i64 %t2
+  %t7 = getelementptr [24 x i8], ptr %t6, i64 %t2
   %t8 = getelementptr i8, ptr %t7, i64 8
   %t9 = load i64, ptr %t8, align 8
   %t10 = trunc i64 %t9 to i32
@@ -8167,139 +8167,160 @@ entry:
   %t4 = load ptr, ptr %t3, align 8
   %t5 = getelementptr i8, ptr %t4, i64 16
   %t6 = load ptr, ptr %t5, align 8
-  %t7 = getelementptr [16 x i8], ptr %t6, i64 %t2
+  %t7 = getelementptr [24 x i8], ptr %t6, i64 %t2
   %t8 = load ptr, ptr %t7, align 8
-  %t9 = icmp ne ptr %t8, null
-  br i1 %t9, label %valid.10, label %escape.11, !prof !2
-valid.10:
-  %t13 = sub i64 %fuel, 1
-  %t14 = icmp ne i64 %t13, 0
-  br i1 %t14, label %valid.15, label %escape.11, !prof !2
+  %t11 = icmp ne ptr %t8, null
+  br i1 %t11, label %across.9, label %native.10
+native.10:
+  %t12 = getelementptr i8, ptr %t7, i64 16
+  %t13 = load ptr, ptr %t12, align 8
+  %t14 = icmp ne ptr %t13, null
+  br i1 %t14, label %valid.15, label %escape.16, !prof !2
 valid.15:
-  %t16 = getelementptr i8, ptr %state, i64 32
-  %t17 = load ptr, ptr %t16, align 8
-  %t18 = getelementptr i8, ptr %t17, i64 32
-  %t19 = load ptr, ptr %t18, align 8
-  %t20 = getelementptr i8, ptr %t17, i64 40
-  %t21 = load ptr, ptr %t20, align 8
-  %t22 = getelementptr i8, ptr %t8, i64 24
+  %t18 = getelementptr i32, ptr %pc, i64 6
+  %t19 = call i32 %t13(ptr %state, ptr %values, ptr %refs, ptr %t18)
+  %t20 = icmp eq i32 %t19, 0
+  br i1 %t20, label %valid.21, label %escape.16, !prof !2
+valid.21:
+  %t22 = getelementptr i32, ptr %pc, i64 1
   %t23 = load i32, ptr %t22, align 4, !invariant.load !0
   %t24 = zext i32 %t23 to i64
-  %t25 = getelementptr i8, ptr %t8, i64 28
+  %t25 = getelementptr i32, ptr %pc, i64 %t24
   %t26 = load i32, ptr %t25, align 4, !invariant.load !0
   %t27 = zext i32 %t26 to i64
-  %t28 = getelementptr i32, ptr %t19, i64 %t24
-  %t29 = getelementptr ptr, ptr %t21, i64 %t27
-  %t30 = getelementptr i8, ptr %t17, i64 128
-  %t31 = getelementptr i8, ptr %state, i64 48
-  %t32 = load ptr, ptr %t31, align 8
-  %t33 = icmp ule ptr %t28, %t32
-  br i1 %t33, label %valid.34, label %escape.11, !prof !2
-valid.34:
-  %t35 = getelementptr i8, ptr %state, i64 56
-  %t36 = load ptr, ptr %t35, align 8
-  %t37 = icmp ule ptr %t29, %t36
-  br i1 %t37, label %valid.38, label %escape.11, !prof !2
-valid.38:
-  %t39 = getelementptr i8, ptr %state, i64 64
-  %t40 = load ptr, ptr %t39, align 8
-  %t41 = icmp ule ptr %t30, %t40
-  br i1 %t41, label %valid.42, label %escape.11, !prof !2
-valid.42:
-  %t43 = lshr i64 %t24, 1
-  br label %each.44.before
-each.44.before:
-  %t45 = icmp eq i64 %t43, 0
-  br i1 %t45, label %each.44.done, label %each.44.body
-each.44.body:
-  %each.44.index = phi i64 [ 0, %each.44.before ], [ %each.44.next, %each.44.latch ]
-  %t46 = getelementptr i64, ptr %t19, i64 %each.44.index
-  store i64 0, ptr %t46, align 8
-  br label %each.44.latch
-each.44.latch:
-  %each.44.next = add i64 %each.44.index, 1
-  %t47 = icmp eq i64 %each.44.next, %t43
-  br i1 %t47, label %each.44.done, label %each.44.body
-each.44.done:
-  br label %each.48.before
-each.48.before:
-  %t49 = icmp eq i64 %t27, 0
-  br i1 %t49, label %each.48.done, label %each.48.body
-each.48.body:
-  %each.48.index = phi i64 [ 0, %each.48.before ], [ %each.48.next, %each.48.latch ]
-  %t50 = getelementptr ptr, ptr %t21, i64 %each.48.index
-  store ptr null, ptr %t50, align 8
-  br label %each.48.latch
-each.48.latch:
-  %each.48.next = add i64 %each.48.index, 1
-  %t51 = icmp eq i64 %each.48.next, %t27
-  br i1 %t51, label %each.48.done, label %each.48.body
-each.48.done:
-  %t52 = getelementptr i8, ptr %t17, i64 64
-  store ptr %t8, ptr %t52, align 8
-  %t53 = getelementptr i8, ptr %t52, i64 16
-  store ptr %t19, ptr %t53, align 8
-  %t54 = getelementptr i8, ptr %t52, i64 24
-  store ptr %t21, ptr %t54, align 8
-  %t55 = getelementptr i8, ptr %t52, i64 32
-  store ptr %t28, ptr %t55, align 8
-  %t56 = getelementptr i8, ptr %t52, i64 40
-  store ptr %t29, ptr %t56, align 8
-  %t57 = getelementptr i32, ptr %pc, i64 4
-  %t58 = load i32, ptr %t57, align 4, !invariant.load !0
-  %t59 = zext i32 %t58 to i64
-  %t60 = getelementptr i32, ptr %pc, i64 6
-  %t61 = getelementptr i8, ptr %t8, i64 16
-  %t62 = load ptr, ptr %t61, align 8
-  br label %each.63.before
-each.63.before:
-  %t64 = icmp eq i64 %t59, 0
-  br i1 %t64, label %each.63.done, label %each.63.body
-each.63.body:
-  %each.63.index = phi i64 [ 0, %each.63.before ], [ %each.63.next, %each.63.latch ]
-  %t65 = getelementptr [2 x i32], ptr %t60, i64 %each.63.index
-  %t66 = getelementptr i32, ptr %t62, i64 %each.63.index
-  %t67 = load i32, ptr %t65, align 4
-  %t68 = getelementptr i32, ptr %t65, i64 1
-  %t69 = load i32, ptr %t68, align 4, !invariant.load !0
-  %t70 = zext i32 %t69 to i64
-  %t71 = load i32, ptr %t66, align 4, !invariant.load !0
-  %t72 = zext i32 %t71 to i64
-  call void @move(i32 %t67, i64 %t70, i64 %t72, ptr %values, ptr %refs, ptr %t19, ptr %t21, ptr %state)
-  br label %each.63.latch
-each.63.latch:
-  %each.63.next = add i64 %each.63.index, 1
-  %t73 = icmp eq i64 %each.63.next, %t59
-  br i1 %t73, label %each.63.done, label %each.63.body
-each.63.done:
-  %t74 = getelementptr i8, ptr %t8, i64 8
-  %t75 = load ptr, ptr %t74, align 8
-  %t76 = getelementptr i8, ptr %state, i64 40
-  store ptr %t75, ptr %t76, align 8
-  %t77 = getelementptr [2 x i32], ptr %t60, i64 %t59
-  %t78 = getelementptr i8, ptr %state, i64 32
-  %t79 = load ptr, ptr %t78, align 8
-  %t80 = getelementptr i32, ptr %pc, i64 1
-  %t81 = load i32, ptr %t80, align 4, !invariant.load !0
-  %t82 = zext i32 %t81 to i64
-  %t83 = getelementptr i32, ptr %pc, i64 %t82
-  %t84 = getelementptr i8, ptr %t79, i64 8
-  store ptr %t83, ptr %t84, align 8
-  %t85 = getelementptr i8, ptr %t79, i64 64
-  %t86 = getelementptr i8, ptr %t85, i64 48
-  store ptr %t77, ptr %t86, align 8
-  %t87 = getelementptr i8, ptr %state, i64 32
-  store ptr %t85, ptr %t87, align 8
-  %t88 = load ptr, ptr %t8, align 8
-  %t89 = load i32, ptr %t88, align 4, !invariant.load !0
+  %t28 = getelementptr ptr, ptr %table, i64 %t27
+  %t29 = load ptr, ptr %t28, align 8, !invariant.load !0
+  %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t30
+across.9:
+  %t31 = sub i64 %fuel, 1
+  %t32 = icmp ne i64 %t31, 0
+  br i1 %t32, label %valid.33, label %escape.16, !prof !2
+valid.33:
+  %t34 = getelementptr i8, ptr %state, i64 32
+  %t35 = load ptr, ptr %t34, align 8
+  %t36 = getelementptr i8, ptr %t35, i64 32
+  %t37 = load ptr, ptr %t36, align 8
+  %t38 = getelementptr i8, ptr %t35, i64 40
+  %t39 = load ptr, ptr %t38, align 8
+  %t40 = getelementptr i8, ptr %t8, i64 24
+  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
+  %t42 = zext i32 %t41 to i64
+  %t43 = getelementptr i8, ptr %t8, i64 28
+  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
+  %t45 = zext i32 %t44 to i64
+  %t46 = getelementptr i32, ptr %t37, i64 %t42
+  %t47 = getelementptr ptr, ptr %t39, i64 %t45
+  %t48 = getelementptr i8, ptr %t35, i64 128
+  %t49 = getelementptr i8, ptr %state, i64 48
+  %t50 = load ptr, ptr %t49, align 8
+  %t51 = icmp ule ptr %t46, %t50
+  br i1 %t51, label %valid.52, label %escape.16, !prof !2
+valid.52:
+  %t53 = getelementptr i8, ptr %state, i64 56
+  %t54 = load ptr, ptr %t53, align 8
+  %t55 = icmp ule ptr %t47, %t54
+  br i1 %t55, label %valid.56, label %escape.16, !prof !2
+valid.56:
+  %t57 = getelementptr i8, ptr %state, i64 64
+  %t58 = load ptr, ptr %t57, align 8
+  %t59 = icmp ule ptr %t48, %t58
+  br i1 %t59, label %valid.60, label %escape.16, !prof !2
+valid.60:
+  %t61 = lshr i64 %t42, 1
+  br label %each.62.before
+each.62.before:
+  %t63 = icmp eq i64 %t61, 0
+  br i1 %t63, label %each.62.done, label %each.62.body
+each.62.body:
+  %each.62.index = phi i64 [ 0, %each.62.before ], [ %each.62.next, %each.62.latch ]
+  %t64 = getelementptr i64, ptr %t37, i64 %each.62.index
+  store i64 0, ptr %t64, align 8
+  br label %each.62.latch
+each.62.latch:
+  %each.62.next = add i64 %each.62.index, 1
+  %t65 = icmp eq i64 %each.62.next, %t61
+  br i1 %t65, label %each.62.done, label %each.62.body
+each.62.done:
+  br label %each.66.before
+each.66.before:
+  %t67 = icmp eq i64 %t45, 0
+  br i1 %t67, label %each.66.done, label %each.66.body
+each.66.body:
+  %each.66.index = phi i64 [ 0, %each.66.before ], [ %each.66.next, %each.66.latch ]
+  %t68 = getelementptr ptr, ptr %t39, i64 %each.66.index
+  store ptr null, ptr %t68, align 8
+  br label %each.66.latch
+each.66.latch:
+  %each.66.next = add i64 %each.66.index, 1
+  %t69 = icmp eq i64 %each.66.next, %t45
+  br i1 %t69, label %each.66.done, label %each.66.body
+each.66.done:
+  %t70 = getelementptr i8, ptr %t35, i64 64
+  store ptr %t8, ptr %t70, align 8
+  %t71 = getelementptr i8, ptr %t70, i64 16
+  store ptr %t37, ptr %t71, align 8
+  %t72 = getelementptr i8, ptr %t70, i64 24
+  store ptr %t39, ptr %t72, align 8
+  %t73 = getelementptr i8, ptr %t70, i64 32
+  store ptr %t46, ptr %t73, align 8
+  %t74 = getelementptr i8, ptr %t70, i64 40
+  store ptr %t47, ptr %t74, align 8
+  %t75 = getelementptr i32, ptr %pc, i64 4
+  %t76 = load i32, ptr %t75, align 4, !invariant.load !0
+  %t77 = zext i32 %t76 to i64
+  %t78 = getelementptr i32, ptr %pc, i64 6
+  %t79 = getelementptr i8, ptr %t8, i64 16
+  %t80 = load ptr, ptr %t79, align 8
+  br label %each.81.before
+each.81.before:
+  %t82 = icmp eq i64 %t77, 0
+  br i1 %t82, label %each.81.done, label %each.81.body
+each.81.body:
+  %each.81.index = phi i64 [ 0, %each.81.before ], [ %each.81.next, %each.81.latch ]
+  %t83 = getelementptr [2 x i32], ptr %t78, i64 %each.81.index
+  %t84 = getelementptr i32, ptr %t80, i64 %each.81.index
+  %t85 = load i32, ptr %t83, align 4
+  %t86 = getelementptr i32, ptr %t83, i64 1
+  %t87 = load i32, ptr %t86, align 4, !invariant.load !0
+  %t88 = zext i32 %t87 to i64
+  %t89 = load i32, ptr %t84, align 4, !invariant.load !0
   %t90 = zext i32 %t89 to i64
-  %t91 = getelementptr ptr, ptr %table, i64 %t90
-  %t92 = load ptr, ptr %t91, align 8, !invariant.load !0
-  %t93 = musttail call tailcc i64 %t92(ptr %t88, ptr %t19, ptr %t21, ptr %state, ptr %table, i64 %t13)
-  ret i64 %t93
-escape.11:
-  %left.12 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
-  ret i64 %left.12
+  call void @move(i32 %t85, i64 %t88, i64 %t90, ptr %values, ptr %refs, ptr %t37, ptr %t39, ptr %state)
+  br label %each.81.latch
+each.81.latch:
+  %each.81.next = add i64 %each.81.index, 1
+  %t91 = icmp eq i64 %each.81.next, %t77
+  br i1 %t91, label %each.81.done, label %each.81.body
+each.81.done:
+  %t92 = getelementptr i8, ptr %t8, i64 8
+  %t93 = load ptr, ptr %t92, align 8
+  %t94 = getelementptr i8, ptr %state, i64 40
+  store ptr %t93, ptr %t94, align 8
+  %t95 = getelementptr [2 x i32], ptr %t78, i64 %t77
+  %t96 = getelementptr i8, ptr %state, i64 32
+  %t97 = load ptr, ptr %t96, align 8
+  %t98 = getelementptr i32, ptr %pc, i64 1
+  %t99 = load i32, ptr %t98, align 4, !invariant.load !0
+  %t100 = zext i32 %t99 to i64
+  %t101 = getelementptr i32, ptr %pc, i64 %t100
+  %t102 = getelementptr i8, ptr %t97, i64 8
+  store ptr %t101, ptr %t102, align 8
+  %t103 = getelementptr i8, ptr %t97, i64 64
+  %t104 = getelementptr i8, ptr %t103, i64 48
+  store ptr %t95, ptr %t104, align 8
+  %t105 = getelementptr i8, ptr %state, i64 32
+  store ptr %t103, ptr %t105, align 8
+  %t106 = load ptr, ptr %t8, align 8
+  %t107 = load i32, ptr %t106, align 4, !invariant.load !0
+  %t108 = zext i32 %t107 to i64
+  %t109 = getelementptr ptr, ptr %table, i64 %t108
+  %t110 = load ptr, ptr %t109, align 8, !invariant.load !0
+  %t111 = musttail call tailcc i64 %t110(ptr %t106, ptr %t37, ptr %t39, ptr %state, ptr %table, i64 %t31)
+  ret i64 %t111
+escape.16:
+  %left.17 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.17
 }
 
 define internal tailcc i64 @"op.br.bare"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {

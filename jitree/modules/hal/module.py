@@ -72,6 +72,7 @@ class CheckedExport(NativeExport):
         set_attribute(self, "name", row.name)
         set_attribute(self, "cconv", row.cconv)
         set_attribute(self, "attrs", {})
+        set_attribute(self, "compiled", None)
         set_attribute(self, "_module", module)
         set_attribute(self, "_row", row)
         set_attribute(self, "_checked", None)
