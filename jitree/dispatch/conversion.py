@@ -98,6 +98,17 @@ def result(value: object, character: str, index: int) -> int | float:
     )
 
 
+def host_results(convention: CallingConvention, value: object) -> list[object]:
+    """What a native function returned to the host, as if it had gone through registers. INTERNAL if number or
+    types differ."""
+    return [
+        item if character == "r" else result(item, character, index)
+        for index, (character, item) in enumerate(
+            zip(convention.results, results(convention, value), strict=True)
+        )
+    ]
+
+
 def results(convention: CallingConvention, value: object) -> list[object]:
     """What a native function returned, as a list of one value per result. INTERNAL if the number differs."""
     count = len(convention.results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion
@@ -119,6 +120,9 @@ class Invoker:
 
     def _enter(self) -> None:
         self.require_open()
+        self._nest()
+
+    def _nest(self) -> None:
         if self._nesting >= MAXIMUM_NESTING:
             raise ResourceExhaustedError(
                 f"stack overflow: native functions called back into the context {MAXIMUM_NESTING} times"
@@ -138,10 +142,8 @@ class Invoker:
     def _resume(self, machine: Machine) -> None:
         """What the machine waited for has happened: takes its results and goes on."""
         pending, completion = machine.pending, machine.completion
-        if self.closed:
-            raise CancelledError("the context was closed while the call was waiting")
         assert pending is not None
-        result = pending.resume()
+        result = self._result_of(pending)
         if isinstance(result, Pending):
             machine.pending = result
             return
@@ -150,6 +152,12 @@ class Invoker:
         machine.pending = machine.completion = None
         machine.pc = machine.resume_pc
         self.engine.run(machine)
+
+    def _result_of(self, pending: Awaited) -> object:
+        """What a call that has been waited for gives. CANCELLED if its module's state is gone by now."""
+        if self.closed:
+            raise CancelledError("the context was closed while the call was waiting")
+        return pending.resume()
 
     def _unlocked(self, wait: Callable[[float | None], object]) -> None:
         """Waits without holding the lock, unless a native function further out needs it held."""
@@ -197,8 +205,8 @@ class Invoker:
                 result = self._call_native(function, arguments)
                 while isinstance(result, Pending):
                     self._unlocked(result.wait)
-                    result = result.resume()
-                results = conversion.results(function.convention, result)
+                    result = self._result_of(result)
+                results = conversion.host_results(function.convention, result)
                 self._require_faultless()
                 return results
             except BaseException as error:
@@ -209,6 +217,7 @@ class Invoker:
                 self._nesting -= 1
 
     def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
+        self.require_open()
         target = function.target
         return target.export.function(target.state, *conversion.arguments(function.convention, arguments))
 
@@ -244,13 +253,14 @@ class Invoker:
                 self._give_back(machine)
 
     def _start(self, machine: Machine, function: BytecodeFunction, arguments: Sequence[object]) -> None:
+        self.require_open()
         function.begin(machine, arguments)
         self.engine.run(machine)
 
     def _locked(self, action: Callable[[], T], shortcomings: list[str]) -> T:
         """Takes a step of an asynchronous call, which ``shortcomings`` belong to."""
         with self.lock:
-            self._enter()
+            self._nest()
             others, self.shortcomings = self.shortcomings, shortcomings
             try:
                 return action()
@@ -264,8 +274,8 @@ class Invoker:
             result = self._locked(lambda: self._call_native(function, arguments), shortcomings)
             while isinstance(result, Pending):
                 await _happened(result)
-                result = self._locked(result.resume, shortcomings)
-            results = conversion.results(function.convention, result)
+                result = self._locked(partial(self._result_of, result), shortcomings)
+            results = conversion.host_results(function.convention, result)
             if shortcomings:
                 raise _failed(shortcomings)
             return results

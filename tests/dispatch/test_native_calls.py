@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,30 @@ def test_native_functions_called_by_the_host(vm: Vm) -> None:
         vm.call("f", 1, 5, None)
     with pytest.raises(InvalidArgumentError, match="argument 1"):
         vm.call("f", 1, [(1, 2, 3)], None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"), [("i", 2**32 - 1, -1), ("i", True, 1), ("I", 7, 7), ("F", 3, 3.0)]
+)
+def test_results_to_the_host_are_those_that_programs_get(
+    vm: Vm, kind: str, value: object, expected: float
+) -> None:
+    """Called directly, through a program, and awaited."""
+    module = Assembler("m").import_function("n.f", f"0v_{kind}")
+    register = "%i0" if kind == "i" else "%i0:1"
+    module.function("g", f"0v_{kind}", f"[{register}] = call @n.f\nreturn [{register}]")
+    vm.add(Natives("n", [("f", f"0v_{kind}", lambda: value)]), module)
+    found = [vm.call("n:f"), vm.call("g"), asyncio.run(vm.context.invoke_async(vm.function("n:f")))]
+    assert found == [[expected]] * 3
+    assert {type(results[0]) for results in found} == {type(expected)}
+
+
+def test_wrong_results_to_the_host_are_internal_errors(vm: Vm) -> None:
+    vm.add(Natives("n", [("f", "0v_i", lambda: "x"), ("g", "0v_iI", lambda: (1, None))]))
+    with pytest.raises(InternalError, match="result 0: expected i32"):
+        vm.call("f")
+    with pytest.raises(InternalError, match="result 1: expected i64"):
+        asyncio.run(vm.context.invoke_async(vm.function("g")))
 
 
 def test_calls_within_calls(vm: Vm) -> None:

@@ -214,6 +214,25 @@ def test_closing_cancels_what_waits(vm: Vm) -> None:
     assert "closed" in failures[0].message
 
 
+@pytest.mark.parametrize("name", ["m:outer", "gate:wait"])
+def test_closing_cancels_what_is_awaited(vm: Vm, name: str) -> None:
+    """A program's call, and a native function's."""
+    gate = Gate()
+    vm.add(gate.module, program(True))
+
+    async def main() -> None:
+        call = asyncio.create_task(vm.context.invoke_async(vm.function(name), [5, ONE]))
+        while not gate.waiting.is_set():
+            await asyncio.sleep(0.001)
+        vm.context.close()
+        gate.opened.set()
+        with pytest.raises(CancelledError, match="closed while the call was waiting"):
+            await call
+
+    asyncio.run(main())
+    assert vm.context.table.live_count == 0
+
+
 def test_threads_share_a_context(vm: Vm) -> None:
     module = Assembler("m", globals_size=8).function("add", "0rI_I", """
         %r1 = assign.ref %r0
