@@ -45,6 +45,7 @@ _ARGUMENT_FLAGS: Final = int(
 )
 """Arguments in other forms than constants and bindings."""
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
+_INLINE: Final = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 
 
 class BufferRange(NamedTuple):
@@ -252,7 +253,7 @@ class CommandBuffer(abc.ABC):
         """
         if self.recording:
             raise FailedPreconditionError("a command buffer must be finalized before it is submitted")
-        if waits and self.modes & CommandBufferMode.ALLOW_INLINE_EXECUTION:
+        if waits and self.modes & _INLINE:
             raise InvalidArgumentError(
                 "a command buffer that allows inline execution was submitted with a wait fence"
             )

@@ -159,11 +159,8 @@ class HeapAllocator(Allocator):
 
     def _collect(self) -> None:
         """Moves returned blocks to the free lists; the caller holds the lock."""
-        while True:
-            try:
-                block, memory_type, size = self._returned.popleft()
-            except IndexError:
-                return
+        while self._returned:  # only this method, under the lock, takes anything out
+            block, memory_type, size = self._returned.popleft()
             self._accounting.freed(memory_type, size)
             capacity = block[1]
             if self._kept + capacity <= _KEPT_LIMIT:
