@@ -53,7 +53,7 @@ class VmvxLoader(ExecutableLoader):
 
 
 def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:
-    exports = [export for export in module.exports if not export.name.startswith(_INTERNAL_PREFIX)]
+    exports = [export for export in module.exports if _is_kernel(export, module.functions[export.ordinal])]
     if layouts and len(layouts) != len(exports):
         raise InvalidArgumentError(
             f"the executable exports {len(exports)} functions, but {len(layouts)} pipeline layouts were given"
@@ -62,6 +62,12 @@ def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[Ent
         _entry_point(export, module.functions[export.ordinal], layouts[index] if layouts else None)
         for index, export in enumerate(exports)
     ]
+
+
+def _is_kernel(export: Export, function: Function) -> bool:
+    """Internal functions (``__init``, ``__set_constants``) are none; kernels that the compiler adds to every
+    program, such as ``__builtin_fill_i64``, are."""
+    return not export.name.startswith(_INTERNAL_PREFIX) or function.cconv == ENTRY_CONVENTION
 
 
 def _entry_point(export: Export, function: Function, layout: PipelineLayout | None) -> EntryPoint:

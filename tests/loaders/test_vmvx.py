@@ -99,6 +99,12 @@ def test_internal_exports_are_no_kernels() -> None:
     assert [executable.function_name(i) for i in range(executable.function_count)] == ["count", "fail"]
 
 
+def test_kernels_that_the_compiler_adds_are_kernels() -> None:
+    """Tensors of 64-bit integers are filled by ``__builtin_fill_i64``."""
+    executable = load(kernels().function("__builtin_fill_i64", ENTRY_CONVENTION, "return []"))
+    assert executable.lookup("__builtin_fill_i64") == 2
+
+
 def test_wrong_signature() -> None:
     with pytest.raises(InvalidArgumentError, match="'f' of the executable has signature '0r_v'") as caught:
         load(Assembler("m").function("f", "0r_v", "return []"))
