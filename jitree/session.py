@@ -215,6 +215,18 @@ class Session:
         self._require_open()
         return self._register([module])[0]
 
+    def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
+        """Loads the C module that a shared library makes, by its function ``create`` (default
+        ``iree_vm_dynamic_module_create``) with ``parameters``; what is loaded later may import from it.
+
+        NOT_FOUND without the file or the function, UNIMPLEMENTED for modules that take arrays or devices,
+        FAILED_PRECONDITION for other interfaces, or what the function fails with.
+        """
+        self._require_open()
+        from jitree.native_libraries import open_library_module
+
+        return self._register([open_library_module(path, create, parameters, self._instance)])[0]
+
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
         if isinstance(source, (BytecodeModule, NativeModule)):
             return source

@@ -30,7 +30,7 @@ from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.fatelf import select_slice
 from jitree.loaders.library import Memory
-from jitree.loaders.plugin_allocator import allocator_address
+from jitree.c_allocator import allocator_address
 from jitree.loaders.shared_object import SharedObject
 
 QUERY_SYMBOL: Final = "iree_hal_executable_plugin_query"

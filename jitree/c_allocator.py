@@ -1,4 +1,4 @@
-"""The memory allocator that executable plugins are given: the C library's."""
+"""The memory allocator that libraries of users are given: the C library's."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ for _name, _arguments in (
     _function = getattr(_libc, _name)
     _function.restype = ctypes.c_void_p
     _function.argtypes = _arguments
+
+
+def allocate(size: int) -> int:
+    """Zeroed bytes of the C library. MemoryError if there is no room."""
+    address: int | None = _libc.calloc(1, size)
+    if address is None:
+        raise MemoryError(f"{size} bytes")
+    return address
+
+
+def free(address: int) -> None:
+    """Frees a block that the C library allocated."""
+    _libc.free(address)
 
 
 def _control(_: int, command: int, parameters: int, place: int) -> int:

@@ -1,0 +1,1 @@
+"""C modules, loaded from shared libraries by their published binary interface."""

@@ -1,0 +1,79 @@
+"""The table of ref types that libraries register theirs in, and find the built-in ones."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from jitree.c_allocator import allocator_address
+from jitree.errors import FailedPreconditionError
+from jitree.modules.native_library.layout import (
+    DESTROY,
+    Allocator,
+    Descriptor,
+    Instance,
+    RegisteredType,
+    String,
+)
+
+_CAPACITY: Final = 1024
+_PLAUSIBLE_NAME: Final = 256
+
+
+class TypeInstance:
+    """The C object. It outlives all libraries that were given it."""
+
+    def __init__(self) -> None:
+        size = ctypes.sizeof(RegisteredType)
+        self._block = ctypes.create_string_buffer(ctypes.sizeof(Instance) + _CAPACITY * size)
+        self._instance = Instance.from_buffer(self._block)
+        self._instance.count = 1  # never released: the destructor in the library must not run
+        self._instance.allocator = Allocator(None, allocator_address())
+        self._instance.capacity = _CAPACITY
+        self._types = (RegisteredType * _CAPACITY).from_buffer(self._block, ctypes.sizeof(Instance))
+        self._kept: list[object] = []
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._block)
+
+    def add(self, name: str, destroy: Callable[[int], None]) -> int:
+        """Registers a type of the runtime; gives what the refs of it have as type."""
+        text = ctypes.create_string_buffer(name.encode())
+        function = DESTROY(destroy)
+        block = ctypes.create_string_buffer(ctypes.sizeof(Descriptor) + 8)
+        address = ctypes.addressof(block) + 7 & -8
+        descriptor = Descriptor.from_address(address)
+        descriptor.destroy = ctypes.cast(function, ctypes.c_void_p)
+        descriptor.name = String(ctypes.addressof(text), len(name))
+        self._kept += (text, function, block)
+        entry = self._types[self._instance.type_count]
+        entry.descriptor, entry.count = address, 1
+        self._instance.type_count += 1
+        return address
+
+    def names(self) -> Iterator[str]:
+        """Names of all registered types. FAILED_PRECONDITION if a library has left nonsense."""
+        if self._instance.mutex or self._instance.type_count > _CAPACITY:
+            raise _other_layout()
+        for index in range(self._instance.type_count):
+            address = self._types[index].descriptor or 0
+            if not address or address % 8:
+                raise _other_layout()
+            yield type_name(address)
+
+
+def type_name(address: int) -> str:
+    """The name of the type with the descriptor at ``address``."""
+    name = Descriptor.from_address(address).name
+    if not name.data or not 0 < name.size <= _PLAUSIBLE_NAME:
+        raise _other_layout()
+    return ctypes.string_at(name.data, name.size).decode("utf-8", "replace")
+
+
+def _other_layout() -> FailedPreconditionError:
+    return FailedPreconditionError(
+        "the library does not keep to the layout of the VM instance of releases 2023 to 3.13, where types "
+        "are registered; build it against one of these releases"
+    )

@@ -1,0 +1,154 @@
+"""The module structure that a library made: what its functions tell, checked and in Python's types."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from jitree.errors import FailedPreconditionError, StatusCode, error_context
+from jitree.modules.native_library.layout import (
+    CODE_MASK,
+    DEPENDENCY,
+    DEPENDENCY_OPTIONAL,
+    FUNCTIONS,
+    LINKAGE_EXPORT,
+    LINKAGE_IMPORT,
+    LINKAGE_IMPORT_OPTIONAL,
+    Function,
+    Module,
+    Pair,
+    String,
+)
+from jitree.modules.native_library.machine_code import machine_code
+from jitree.modules.native_library.status import read_memory, take_status
+from jitree.vmfb.schema import Attr, Dependency, Import
+
+_OPTIONAL: Final = {
+    "destroy", "enumerate_dependencies", "get_module_attr", "get_function_attr", "alloc_state", "free_state",
+    "fork_state", "resolve_import", "notify", "resume_call",
+}  # fmt: skip
+"""Functions that a module without need for them may leave null."""
+_MOST_FUNCTIONS: Final = 1 << 16
+_MOST_ATTRIBUTES: Final = 256
+
+
+class ExportedFunction(NamedTuple):
+    name: str
+    cconv: str
+    attrs: dict[str, str]
+
+
+class ModuleInterface:
+    """One reference to a C module, given back when the object goes; ``library`` stays open as long."""
+
+    def __init__(self, address: int, library: object) -> None:
+        """FAILED_PRECONDITION for what is no module structure."""
+        self.address = address
+        self.library = library
+        if address % 8 or read_memory(address, ctypes.sizeof(Module)) is None:
+            raise FailedPreconditionError(f"{address:#x}, where the library's module should be, is no memory")
+        self._module = Module.from_address(address)
+        self.self = self._module.self
+        self._functions: dict[str, Any] = {}
+        for name, function_type in FUNCTIONS.items():
+            function = getattr(self._module, name)
+            if function and read_memory(function, 1) is not None:
+                self._functions[name] = function_type(function)
+            elif function or name not in _OPTIONAL:
+                raise FailedPreconditionError(
+                    f"the library's module has no function '{name}'; it was built for another interface"
+                )
+        signature = self._functions["signature"](self.self)
+        self.version: int = signature.version
+        self._counts = signature
+        if max(signature.imports, signature.exports) > _MOST_FUNCTIONS:
+            raise FailedPreconditionError("the signature of the library's module makes no sense")
+        self.name = text(self._functions["name"](self.self))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._functions
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function that returns a status; raises what it failed with."""
+        error = take_status(self._functions[name](self.self, *arguments))
+        if error is not None:
+            raise error
+
+    def begin(self, name: str, *arguments: Any) -> int:
+        """As :meth:`call`, with the status as it is."""
+        status: int = self._functions[name](self.self, *arguments)
+        return status
+
+    def free_state(self, state: int | None) -> None:
+        if "free_state" in self:
+            self._functions["free_state"](self.self, state)
+
+    def release(self) -> None:
+        """Gives the reference back, once."""
+        if machine_code().add(self.address + Module.count.offset, -1) == 1 and "destroy" in self:
+            self._functions["destroy"](self.self)
+
+    # -- what it consists of -----------------------------------------------------------------------------
+
+    def exports(self) -> list[ExportedFunction]:
+        found = []
+        for ordinal in range(self._counts.exports):
+            _, name, cconv = self._function(LINKAGE_EXPORT, ordinal)
+            found.append(ExportedFunction(name, cconv or "0v_v", dict(self._attributes(ordinal))))
+        return found
+
+    def imports(self) -> list[Import]:
+        found = []
+        for ordinal in range(self._counts.imports):
+            linkage, name, cconv = self._function(LINKAGE_IMPORT, ordinal)
+            found.append(Import(name, cconv or None, {}, linkage == LINKAGE_IMPORT_OPTIONAL))
+        return found
+
+    def _function(self, linkage: int, ordinal: int) -> tuple[int, str, str]:
+        function, name, cconv = Function(), String(), String()
+        with error_context(f"asking the library for function {ordinal}"):
+            self.call("get_function", linkage, ordinal, function, name, cconv)
+        return function.linkage, text(name), text(cconv)
+
+    def _attributes(self, ordinal: int) -> Iterator[tuple[str, str]]:
+        for index in range(_MOST_ATTRIBUTES if "get_function_attr" in self else 0):
+            pair = Pair()
+            status = self.begin("get_function_attr", LINKAGE_EXPORT, ordinal, index, pair)
+            if status & CODE_MASK != StatusCode.OK:  # how the end of the list is told
+                take_status(status)
+                return
+            yield text(pair.key), text(pair.value)
+
+    def attributes(self) -> list[Attr]:
+        found = []
+        for index in range(
+            min(self._counts.attributes, _MOST_ATTRIBUTES) if "get_module_attr" in self else 0
+        ):
+            pair = Pair()
+            self.call("get_module_attr", index, pair)
+            found.append(Attr(text(pair.key), text(pair.value)))
+        return found
+
+    def dependencies(self) -> list[Dependency]:
+        found: list[Dependency] = []
+
+        def note(_: int, dependency: Any) -> int:
+            item = dependency[0]
+            required = not item.flags & DEPENDENCY_OPTIONAL
+            found.append(Dependency(text(item.name), item.minimum_version, required))
+            return 0
+
+        if "enumerate_dependencies" in self:
+            self.call("enumerate_dependencies", DEPENDENCY(note), None)
+        return found
+
+
+def text(string: String) -> str:
+    """FAILED_PRECONDITION where there is no text."""
+    if not string.size:
+        return ""
+    data = read_memory(string.data or 0, string.size)
+    if data is None:
+        raise FailedPreconditionError("the library gave a text that is not in memory")
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,160 @@
+"""C modules as native modules."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from jitree.c_allocator import allocator_address
+from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.errors import (
+    FailedPreconditionError,
+    IncompatibleError,
+    NotFoundError,
+    UnimplementedError,
+    error_context,
+)
+from jitree.modules.native_library.interface import ModuleInterface
+from jitree.modules.native_library.layout import CREATE, DEFAULT_CREATE, VERSION, Allocator, Pair, String
+from jitree.modules.native_library.references import INSTEAD, References
+from jitree.modules.native_library.state import LibraryState
+from jitree.modules.native_library.status import take_status
+from jitree.vmfb.cconv import parse
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import Context
+    from jitree.dispatch.function import Function
+    from jitree.regs.ref_types import RefTypes
+
+_HAL: Final = "hal"
+
+
+class Library(Protocol):
+    """An open shared library."""
+
+    def symbol(self, name: str) -> int | None: ...
+
+
+class LibraryModule(NativeModule):
+    """A module that a function of a shared library creates. The library stays open as long as the module, a
+    state of it or an object that it made is used.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        ref_types: RefTypes,
+        create: str = "",
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        """Calls ``create`` (default ``iree_vm_dynamic_module_create``) with the parameters.
+
+        NOT_FOUND without such a function, INCOMPATIBLE if it knows no interface of version 0.1, UNIMPLEMENTED
+        for modules that use the HAL, FAILED_PRECONDITION for what is no module, or what ``create`` failed
+        with.
+        """
+        self._references = References.of(ref_types)
+        create = create or DEFAULT_CREATE
+        with error_context(f"creating a module by '{create}'"):
+            address = _create(library, create, self._references.instance.address, parameters or {})
+            self._interface = interface = ModuleInterface(address, library)
+            weakref.finalize(self, _release, interface).atexit = False
+            self.name = interface.name
+            self.version = interface.version
+            self.attrs = interface.attributes()
+            self.dependencies = interface.dependencies()
+            self.imports = interface.imports()
+            self._refuse_hal()
+            self._exports = interface.exports()
+
+    def _refuse_hal(self) -> None:
+        names = [dependency.name for dependency in self.dependencies]
+        names += [item.full_name.partition(".")[0] for item in self.imports]
+        if _HAL in names:
+            raise UnimplementedError(f"the C module '{self.name}' uses the module 'hal': {INSTEAD}")
+
+    def exports(self) -> Iterable[NativeExport]:
+        return [
+            NativeExport(export.name, export.cconv, _caller(ordinal, export.cconv), export.attrs)
+            for ordinal, export in enumerate(self._exports)
+        ]
+
+    def register_types(self, ref_types: RefTypes) -> None:
+        if References.of(ref_types) is not self._references:
+            raise FailedPreconditionError(
+                f"the C module '{self.name}' was loaded for another jitree instance"
+            )
+        self._references.register_types()
+
+    def create_state(self, context: Context) -> LibraryState:
+        pointer = ctypes.c_void_p()
+        if "alloc_state" in self._interface:
+            self._interface.call("alloc_state", _allocator(), pointer)
+        return LibraryState(self._interface, self._references, context, pointer.value)
+
+    def fork_state(self, state: object, context: Context) -> LibraryState:
+        assert isinstance(state, LibraryState)
+        pointer = ctypes.c_void_p()
+        if "fork_state" in self._interface:
+            self._interface.call("fork_state", state.pointer, _allocator(), pointer)
+        elif state.pointer:
+            raise UnimplementedError(f"the C module '{self.name}' cannot fork its state")
+        return LibraryState(self._interface, self._references, context, pointer.value)
+
+    def free_state(self, state: object) -> None:
+        assert isinstance(state, LibraryState)
+        state.free()
+
+    def resolve_import(self, state: object, index: int, function: Function | None) -> None:
+        assert isinstance(state, LibraryState)
+        state.resolve_import(index, function)
+
+    def notify(self, state: object, signal: Signal) -> None:
+        assert isinstance(state, LibraryState)
+        if "notify" in self._interface:
+            self._interface.call("notify", state.pointer, int(signal))
+
+
+def _create(library: Library, create: str, instance: int, parameters: Mapping[str, str]) -> int:
+    function = library.symbol(create)
+    if function is None:
+        raise NotFoundError(
+            f"the library exports no function '{create}'; name the one that creates the module"
+        )
+    pairs = (Pair * len(parameters))()
+    texts = []
+    for pair, item in zip(pairs, parameters.items(), strict=True):
+        for field, value in zip(("key", "value"), item, strict=True):
+            texts.append(ctypes.create_string_buffer(value.encode()))
+            setattr(pair, field, String(ctypes.addressof(texts[-1]), len(texts[-1]) - 1))
+    out = ctypes.c_void_p()
+    error = take_status(CREATE(function)(VERSION, instance, len(pairs), pairs, _allocator(), out))
+    if error is not None:
+        raise error
+    if not out.value:
+        raise IncompatibleError(
+            "the function created no module: it supports no interface of version 0.1; build the library "
+            "against a release that has it"
+        )
+    return out.value
+
+
+def _allocator() -> Allocator:
+    return Allocator(None, allocator_address())
+
+
+def _release(interface: ModuleInterface) -> None:
+    if not sys.is_finalizing():
+        interface.release()
+
+
+def _caller(ordinal: int, cconv: str) -> Callable[..., Any]:
+    convention = parse(cconv)
+
+    def call(state: LibraryState, *values: object) -> object:
+        return state.call(ordinal, convention, values)
+
+    return call

@@ -1,0 +1,243 @@
+"""References across the border: objects of libraries in Python, buffers of programs in C.
+
+An object of a library is a :class:`LibraryObject`, one per address, which owns one count of the C object as
+long as anything in Python or a program refers to it. Numbers of counts are changed atomically because code
+in libraries may have threads of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import weakref
+from typing import ClassVar, Final
+
+from jitree.c_allocator import allocate, allocator_address, free
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.modules.hal.references import HAL_TYPES, type_name
+from jitree.modules.native_library.instance import TypeInstance
+from jitree.modules.native_library.instance import type_name as name_of_descriptor
+from jitree.modules.native_library.layout import (
+    BUFFER_FROM_HOST,
+    BUFFER_MUTABLE,
+    DESTROY,
+    TYPE_MASK,
+    Allocator,
+    Buffer,
+    Descriptor,
+    Span,
+)
+from jitree.modules.native_library.machine_code import machine_code
+from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import RefTypes
+
+INSTEAD: Final = (
+    "arrays, buffers and devices do not cross into C modules, which would have to be built for one release "
+    "of one runtime; write the module in Python (Numba compiles it where it has to be fast), or pass a "
+    "vm.buffer"
+)
+_HAL: Final = "hal."
+_BUFFER: Final = "vm.buffer"
+_LIST: Final = "vm.list"
+_WORD: Final = 8
+_FARTHEST_BASE: Final = 4096
+
+
+class LibraryObject:
+    """An object of a C module's own type. It can be passed on, kept and dropped."""
+
+    __slots__ = ("__weakref__", "pointer", "type")
+    type_name: ClassVar[str]
+
+    def __init__(self, pointer: int, type_word: int) -> None:
+        self.pointer = pointer
+        self.type = type_word
+
+    def __repr__(self) -> str:
+        return f"<!{self.type_name} at {self.pointer:#x}>"
+
+
+class _Owned(weakref.ref[LibraryObject]):
+    """Releases the C object when the Python object is gone."""
+
+    __slots__ = ("library", "pointer", "table", "type")
+    library: object
+    pointer: int
+    table: References
+    type: int
+
+
+def _object_gone(owned: weakref.ref[LibraryObject]) -> None:
+    assert isinstance(owned, _Owned)
+    if not sys.is_finalizing():
+        owned.table.forget(owned)
+
+
+class References:
+    """All objects that libraries and programs of one jitree instance share."""
+
+    def __init__(self, ref_types: RefTypes) -> None:
+        self.instance = TypeInstance()
+        self._ref_types = ref_types
+        self._lock = threading.RLock()
+        self._classes: dict[str, type[LibraryObject]] = {}
+        self._objects: dict[tuple[int, int], _Owned] = {}
+        self._buffers: dict[int, VmBuffer] = {}
+        self._addresses: dict[int, int] = {}
+        self._buffer_type = self.instance.add(_BUFFER, self._destroy_buffer)
+        self._list_type = self.instance.add(_LIST, _leave)
+        for name in HAL_TYPES:
+            self.instance.add(name, _leave)
+
+    @staticmethod
+    def of(ref_types: RefTypes) -> References:
+        """The one of an instance."""
+        with _tables_lock:
+            table = _tables.get(ref_types)
+            if table is None:
+                table = _tables[ref_types] = References(ref_types)
+            return table
+
+    def register_types(self) -> None:
+        """Makes the types that libraries have registered known to programs."""
+        for name in self.instance.names():
+            if not self._is_builtin(name):
+                self._class(name)
+
+    @staticmethod
+    def _is_builtin(name: str) -> bool:
+        return name in (_BUFFER, _LIST) or name.startswith(_HAL)
+
+    def _class(self, name: str) -> type[LibraryObject]:
+        with self._lock:
+            cls = self._classes.get(name)
+            if cls is None:
+                cls = type("LibraryObject", (LibraryObject,), {"__slots__": (), "type_name": name})
+                self._ref_types.register(name, cls)
+                self._classes[name] = cls
+            return cls
+
+    # -- from C ------------------------------------------------------------------------------------------
+
+    def take(self, pointer: int, type_word: int, library: object) -> object:
+        """The object of a ref whose count passes to the caller. ``library`` is kept open with it.
+
+        UNIMPLEMENTED for HAL objects and lists.
+        """
+        if not pointer:
+            return None
+        name = name_of_descriptor(type_word & ~TYPE_MASK)
+        if name == _BUFFER:
+            return self._take_buffer(pointer, type_word)
+        if self._is_builtin(name):
+            raise UnimplementedError(f"the C module gave a !{name}: {INSTEAD}")
+        cls = self._class(name)
+        with self._lock:
+            known = self._objects.get((pointer, type_word))
+            obj = None if known is None else known()
+            if obj is None:
+                obj = cls(pointer, type_word)
+                owned = _Owned(obj, _object_gone)
+                owned.library, owned.table, owned.pointer, owned.type = library, self, pointer, type_word
+                self._objects[pointer, type_word] = owned
+                return obj
+        self.release(pointer, type_word)
+        return obj
+
+    def borrow(self, pointer: int, type_word: int, library: object) -> object:
+        """The object of a ref that stays its owner's."""
+        if pointer:
+            self._add(pointer, type_word, 1)
+        return self.take(pointer, type_word, library)
+
+    def forget(self, owned: _Owned) -> None:
+        """The Python object is gone."""
+        key = (owned.pointer, owned.type)
+        with self._lock:
+            if self._objects.get(key) is owned:
+                del self._objects[key]
+        self.release(*key)
+
+    def _take_buffer(self, pointer: int, type_word: int) -> VmBuffer:
+        buffer = self._buffers.get(pointer)
+        if buffer is None:
+            data = Buffer.from_address(pointer).data
+            buffer = VmBuffer(data.size)
+            ctypes.memmove(buffer.address, data.data, data.size)
+        self.release(pointer, type_word)
+        return buffer
+
+    # -- to C --------------------------------------------------------------------------------------------
+
+    def give(self, value: object) -> tuple[int, int]:
+        """A new count of an object, as pointer and type.
+
+        UNIMPLEMENTED for HAL objects and lists, INVALID_ARGUMENT for what no C module knows.
+        """
+        if value is None:
+            return 0, 0
+        if isinstance(value, LibraryObject):
+            self._add(value.pointer, value.type, 1)
+            return value.pointer, value.type
+        if isinstance(value, VmBuffer):
+            return self._give_buffer(value), self._buffer_type
+        name = type_name(value)
+        if name.startswith(_HAL) or self._ref_types.id_of(value) == self._ref_types.lookup(_LIST):
+            raise UnimplementedError(f"a {name} was to be passed to a C module: {INSTEAD}")
+        raise InvalidArgumentError(f"a {name} was to be passed to a C module, which can do nothing with it")
+
+    def _give_buffer(self, buffer: VmBuffer) -> int:
+        with self._lock:
+            address = self._addresses.get(id(buffer))
+            if address is not None:
+                self._add(address, self._buffer_type, 1)
+                return address
+            address = allocate(ctypes.sizeof(Buffer))
+            block = Buffer.from_address(address)
+            block.count = 1
+            block.access = BUFFER_FROM_HOST | (BUFFER_MUTABLE if buffer.writable else 0)
+            block.data = Span(buffer.address, buffer.length)
+            self._buffers[address] = buffer
+            self._addresses[id(buffer)] = address
+            return address
+
+    def _destroy_buffer(self, address: int) -> None:
+        with self._lock:
+            buffer = self._buffers.get(address)
+            if buffer is not None:
+                if Buffer.from_address(address).count <= 0:  # else it was passed again in the meantime
+                    del self._buffers[address], self._addresses[id(buffer)]
+                    free(address)
+                return
+        self._free_foreign(address)
+
+    @staticmethod
+    def _free_foreign(address: int) -> None:
+        """A buffer that code in a library made: one aligned block, its beginning noted in front."""
+        allocator: Allocator = Buffer.from_address(address).allocator
+        base = ctypes.c_size_t.from_address(address - _WORD).value
+        if allocator.control == allocator_address() and address - _FARTHEST_BASE <= base < address:
+            free(base)
+
+    # -- counts ------------------------------------------------------------------------------------------
+
+    def release(self, pointer: int, type_word: int) -> None:
+        """Gives a count back."""
+        if pointer and self._add(pointer, type_word, -1) == 1:
+            destroy = Descriptor.from_address(type_word & ~TYPE_MASK).destroy
+            if destroy:
+                DESTROY(destroy)(pointer)
+
+    @staticmethod
+    def _add(pointer: int, type_word: int, count: int) -> int:
+        before: int = machine_code().add(pointer + 4 * (type_word & TYPE_MASK), count)
+        return before
+
+
+def _leave(address: int) -> None:
+    """An object of the HAL or a list that a library made with code of its own: only that could free it."""
+
+
+_tables: weakref.WeakKeyDictionary[RefTypes, References] = weakref.WeakKeyDictionary()
+_tables_lock = threading.Lock()

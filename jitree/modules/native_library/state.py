@@ -1,0 +1,211 @@
+"""A C module in one context: its state, and calls of its functions."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.dispatch.pending import Pending
+from jitree.errors import (
+    FailedPreconditionError,
+    StatusCode,
+    StatusError,
+    UnimplementedError,
+)
+from jitree.modules.native_library.host_module import HostModule
+from jitree.modules.native_library.interface import ModuleInterface
+from jitree.modules.native_library.layout import (
+    CODE_MASK,
+    LINKAGE_EXPORT,
+    RESOLVE_STATE,
+    Call,
+    Function,
+    Span,
+)
+from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, unpack_values
+from jitree.modules.native_library.references import References
+from jitree.modules.native_library.stack import CallStack
+from jitree.modules.native_library.status import take_status
+from jitree.vmfb.cconv import CallingConvention
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import Context
+    from jitree.dispatch.function import Function as VmFunction
+
+_MOST_IDLE_STACKS: Final = 4
+
+
+class LibraryState:
+    """Made by ``alloc_state`` or ``fork_state``, freed by :meth:`free`."""
+
+    def __init__(
+        self, interface: ModuleInterface, references: References, context: Context, pointer: int | None
+    ) -> None:
+        self.interface = interface
+        self.references = references
+        self.pointer = pointer
+        self.failure: BaseException | None = None
+        """What a function of another module failed with that C code called last."""
+        self._context = weakref.ref(context)
+        self._host_modules: dict[str, HostModule] = {}
+        self._stacks: list[CallStack] = []
+        self._broken: FailedPreconditionError | None = None
+        self._token = next(_tokens)
+        _states[self._token] = self
+
+    def free(self) -> None:
+        """The context is closed."""
+        self.interface.free_state(self.pointer)
+        self._stacks.clear()
+        self._host_modules.clear()
+        _states.pop(self._token, None)
+
+    def resolve_import(self, ordinal: int, function: VmFunction | None) -> None:
+        """Tells the module what an import of it is; None for an optional one that is missing."""
+        if function is None:
+            return
+        name, version = function.module.name, function.module.version
+        host = self._host_modules.get(name)
+        if host is None:
+            host = self._host_modules[name] = HostModule(name, version, self)
+        target = host.add(function)
+        self.interface.call("resolve_import", self.pointer, ordinal, target, host.convention(target))
+
+    def invoke(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]:
+        """Calls a function of another module for C code."""
+        context = self._context()
+        if context is None:
+            raise FailedPreconditionError("the context is closed")
+        return context.invoke(function, arguments)
+
+    def borrow(self, pointer: int, type_word: int) -> object:
+        return self.references.borrow(pointer, type_word, self.interface)
+
+    def take(self, pointer: int, type_word: int) -> object:
+        return self.references.take(pointer, type_word, self.interface)
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    def call(self, ordinal: int, convention: CallingConvention, values: Sequence[object]) -> object:
+        """Calls an exported function; see :class:`jitree.dispatch.native_module.NativeExport`."""
+        if self._broken is not None:
+            raise FailedPreconditionError(self._broken.message)
+        given: list[tuple[int, int]] = []
+
+        def give(value: object) -> tuple[int, int]:
+            given.append(self.references.give(value))
+            return given[-1]
+
+        try:
+            arguments = ctypes.create_string_buffer(pack_arguments(convention, values, give))
+        except BaseException:
+            for ref in given:
+                self.references.release(*ref)
+            raise
+        running = _Running(self, convention, len(arguments) - 1, arguments)
+        function = Function(self.interface.address, LINKAGE_EXPORT, ordinal)
+        call = Call(function, Span(ctypes.addressof(arguments), running.size), running.result_span)
+        return running.finish(self.interface.begin("begin_call", running.stack.address, call))
+
+    def take_stack(self) -> CallStack:
+        if self._stacks:
+            return self._stacks.pop()
+        return CallStack(self._token, ctypes.cast(_RESOLVE_STATE, ctypes.c_void_p).value or 0)
+
+    def give_stack_back(self, stack: CallStack, leave: Callable[[], None]) -> None:
+        """FAILED_PRECONDITION, now and for all further calls, if the library spoiled the stack."""
+        try:
+            leave()
+        except FailedPreconditionError as error:
+            self._broken = error
+            raise
+        if len(self._stacks) < _MOST_IDLE_STACKS:
+            self._stacks.append(stack)
+
+    def error_of(self, status: int) -> BaseException:
+        """The exception for a failed call: that of another module's function if C code passed it on."""
+        failure, self.failure = self.failure, None
+        error = take_status(status)
+        assert error is not None
+        expected = failure.code if isinstance(failure, StatusError) else StatusCode.UNKNOWN
+        if failure is None or error.code != expected:
+            return error
+        return failure
+
+
+class _Running:
+    """A call between ``begin_call`` and its end."""
+
+    def __init__(
+        self,
+        state: LibraryState,
+        convention: CallingConvention,
+        size: int,
+        arguments: ctypes.Array[ctypes.c_char],
+    ) -> None:
+        self.stack = state.take_stack()
+        self.size = size
+        self._state = state
+        self._convention = convention
+        self._arguments = arguments
+        size = size_of(convention.results)
+        self._results = ctypes.create_string_buffer(size + 1)
+        self.result_span = Span(ctypes.addressof(self._results), size)
+        state.failure = None
+
+    def finish(self, status: int) -> object:
+        """The results, or what the call failed with; a Pending when the function gave way to others."""
+        state = self._state
+        if status & CODE_MASK == StatusCode.DEFERRED and not self.stack.waits:
+            return Pending(_nothing_to_wait_for, self._resume)
+        error: BaseException | None = None
+        if status & CODE_MASK == StatusCode.DEFERRED:
+            take_status(status)
+            error = UnimplementedError(
+                "the C function waits for something; C modules can give way but not wait"
+            )
+        elif status:
+            error = state.error_of(status)
+        data = memoryview(self._results).cast("B")[: self.result_span.size]
+        self._release_arguments()
+        if error is not None:
+            unpack_values(self._convention.results, data, state.references.release)
+            state.give_stack_back(self.stack, self.stack.unwind)
+            raise error
+        state.give_stack_back(self.stack, self.stack.require_left)
+        values = unpack_values(self._convention.results, data, state.take)
+        return values[0] if len(values) == 1 else tuple(values) if values else None
+
+    def _release_arguments(self) -> None:
+        """What the function did not take out of the buffer."""
+        for ref in refs_of(self._convention, memoryview(self._arguments).cast("B")[: self.size]):
+            self._state.references.release(*ref)
+
+    def _resume(self) -> object:
+        if "resume_call" not in self._state.interface:
+            raise FailedPreconditionError("the C function gave way but its module has no 'resume_call'")
+        interface = self._state.interface
+        return self.finish(interface.begin("resume_call", self.stack.address, self.result_span))
+
+
+def _nothing_to_wait_for(timeout: float | None) -> bool:
+    return True
+
+
+_states: Final[weakref.WeakValueDictionary[int, LibraryState]] = weakref.WeakValueDictionary()
+_tokens: Final = itertools.count(1)
+
+
+def _resolve_state(token: int, module: int, out: Any) -> int:
+    """What code in a library asks when it enters a frame: the state of its module."""
+    state = _states.get(token)
+    if state is None or module != state.interface.address:
+        return int(StatusCode.NOT_FOUND)
+    out[0] = state.pointer
+    return 0
+
+
+_RESOLVE_STATE: Final = RESOLVE_STATE(_resolve_state)
