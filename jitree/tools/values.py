@@ -11,7 +11,8 @@ Whether a text is a scalar or a tensor is chosen by the parameter it is for, not
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -155,14 +156,22 @@ def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> e
     if 1 < len(tokens) < count:
         raise OutOfRangeError(f"input data string underflow: dst_i={len(tokens)} < element_capacity={count}")
     items = element_parsing.parse_elements(tokens, row)
-    if len(items) < count:
-        items = np.repeat(items, count)
-    return elements.pack_integers(items, row) if elements.is_packed(row) else hv.to_bytes(items)
+    with _memory_for(length):
+        if len(items) < count:
+            items = np.repeat(items, count)
+        return elements.pack_integers(items, row) if elements.is_packed(row) else hv.to_bytes(items)
 
 
 def _zeros(length: int) -> elements.Bytes:
-    try:
+    with _memory_for(length):
         return np.zeros(length, np.uint8)
+
+
+@contextmanager
+def _memory_for(length: int) -> Iterator[None]:
+    """RESOURCE_EXHAUSTED when an array cannot be made because there is no memory of that length."""
+    try:
+        yield
     except (MemoryError, ValueError, OverflowError):
         raise ResourceExhaustedError(f"a tensor of {length} bytes does not fit in memory") from None
 

@@ -80,6 +80,8 @@ def test_text_of_a_parsed_value_is_the_one_of_the_reference_tool(golden: dict[st
         ("1xcf64=zz", "INVALID_ARGUMENT", "neither a complex number"),
         ("1x*32=0102", "INVALID_ARGUMENT", "has 4 digits, expected 8"),
         ("99999999999x99999999999xf32", "RESOURCE_EXHAUSTED", "does not fit in memory"),
+        ("99999999999x99999999999xf32=1", "RESOURCE_EXHAUSTED", "does not fit in memory"),
+        ("999999x99999999xf32=1", "RESOURCE_EXHAUSTED", "does not fit in memory"),
         ("@absent.npy", "NOT_FOUND", "`absent.npy`"),
         ("@values.txt", "UNIMPLEMENTED", "only numpy (.npy, .npz) files"),
         ("4xf32=@absent.bin", "NOT_FOUND", "`absent.bin`"),
