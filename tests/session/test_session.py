@@ -364,6 +364,21 @@ def test_closing(session: Session) -> None:
     assert "closed" in repr(session)
 
 
+def test_closing_in_a_call_is_refused(session: Session) -> None:
+    class Closing(NativeModule):
+        name = "closing"
+        version = 0
+
+        def exports(self) -> list[NativeExport]:
+            return [NativeExport("close", "0_v", lambda state: session.close())]
+
+    add = session.load(ARITHMETIC).add
+    closing = session.append_module(Closing())
+    with pytest.raises(FailedPreconditionError, match="in use"):
+        closing.close()
+    assert not session.closed and np.array_equal(add(X, X), X + X)
+
+
 def test_a_function_keeps_its_session() -> None:
     function = jitree.load(ARITHMETIC, device="local-task", tier="plain").add
     gc.collect()
