@@ -123,6 +123,7 @@ class CustomModule(NativeModule):
             return self.export()(name)
 
         def register(function: F) -> F:
+            self._require_unused()
             own_name = function.__name__ if name is None else name
             self._add(self._make(own_name, function, signature, jit, dict(attrs or {})))
             return function
@@ -166,7 +167,6 @@ class CustomModule(NativeModule):
         return NativeExport(name, types.cconv, compiled.call, attrs, compiled.address)
 
     def _add(self, export: NativeExport) -> None:
-        self._require_unused()
         key = export.name, export.cconv
         if key in self._exports:
             raise AlreadyExistsError(

@@ -154,7 +154,8 @@ def signature_of(function: Callable[..., Any], skipped: int, classes: Mapping[ty
     """
     label = f"function '{function.__name__}'"
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        names = {cls.__name__: cls for cls in classes}
+        hints = typing.get_type_hints(function, localns=names, include_extras=True)
     except NameError as error:
         raise InvalidArgumentError(f"{label}: an annotation cannot be resolved: {error}") from None
     parameters = list(inspect.signature(function).parameters.values())[skipped:]

@@ -27,6 +27,7 @@ from jitree.hal.device import Device
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
 from jitree.module import Call, Function, Module, create_function
+from jitree.module_reference import open_module_file, parse_reference
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.number_packing import describe
@@ -192,7 +193,8 @@ class Session:
 
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
         """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
-        Modules that are read already, and those written in Python, may be among them.
+        Modules that are read already, and those written in Python, may be among them; files that make such
+        modules are named as on the command line, ``module.py@create?key=value``.
 
         They may import from one another, in any order that resolves, and from those that are loaded already.
         One source gives its module, several a tuple. When any of them fails none is loaded, and the session
@@ -230,8 +232,12 @@ class Session:
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
         if isinstance(source, (BytecodeModule, NativeModule)):
             return source
-        if isinstance(source, str) and source == STANDARD_INPUT:
-            return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+        if isinstance(source, str):
+            if source == STANDARD_INPUT:
+                return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+            reference = parse_reference(source)
+            if reference is not None:
+                return open_module_file(reference, self._instance)
         return BytecodeModule.load(source)
 
     def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
@@ -321,20 +327,18 @@ class Session:
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
 
-        Arrays that programs returned stay valid. Closing again does nothing. FAILED_PRECONDITION in a call of
-        the session, by a native function: the session stays open then.
+        Arrays that programs returned stay valid. Closing again does nothing.
         """
         if self._closed:
             return
+        self._closed = True
+        self._modules = {}
+        self._functions = {}
         try:
             self._context.close()
         finally:
-            if self._context.invoker.closed:
-                self._closed = True
-                self._modules = {}
-                self._functions = {}
-                for device in self._owned:
-                    device.close()
+            for device in self._owned:
+                device.close()
 
     def _require_open(self) -> None:
         if self._closed:

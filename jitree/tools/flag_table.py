@@ -29,8 +29,9 @@ MODULE_FLAGS: Final = (
         "module",
         _L,
         [],
-        "A compiled module (.vmfb); `-` reads standard input.\n"
-        "Repeat it for several, dependencies first; the last one is the program.",
+        "A compiled module (.vmfb), `-` reads standard input; or one written in Python:\n"
+        "<file.py>[@<function>][?<key>=<value>&...] calls the function, `create` unless named.\n"
+        "Repeat it for several; the last one is the program.",
     ),
     Flag("module_mode", _S, "mmap", "How module files are read.", ("preload", "mmap")),
     Flag("function", _S, "", "The exported function to call; may be left out when there is only one."),

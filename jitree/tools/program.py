@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from jitree.session import Session
 
 _STANDARD_INPUT: Final = "-"
-_NATIVE_MODULE: Final = re.compile(r".*\.(so|dylib|dll|py)([@?].*)?")
 _DEVICE_TARGET: Final = re.compile(r'#hal\.device\.target<"([^"]+)"')
 _EXECUTABLE_TARGET: Final = re.compile(r'#hal\.executable\.target<"[^"]+", "([^"]+)"')
 _TASK_DRIVER: Final = "local-task"
@@ -120,11 +119,11 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
 
 def _read_module(path: str, mode: str) -> ModuleLike:
     from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.module_reference import open_module_file, parse_reference
 
-    if _NATIVE_MODULE.fullmatch(path):
-        raise UnimplementedError(
-            f"'{path}': this version of jitree loads no C or Python modules from the command line"
-        )
+    reference = parse_reference(path)
+    if reference is not None:
+        return open_module_file(reference)
     if path == _STANDARD_INPUT:
         import sys
 

@@ -8,18 +8,36 @@ from pathlib import Path
 from types import TracebackType
 
 from jitree.errors import StatusError
+from jitree.module_reference import IMPORTED_NAME
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 def error_line(error: BaseException) -> str:
     """``<where>: <CODE>; <message>; <context>; …``; a failure that is not a status is INTERNAL."""
+    place = raised_by_custom_module(error.__traceback__)
+    if place is not None and not isinstance(error, StatusError):
+        return "; ".join([f"{place}: UNKNOWN", f"{type(error).__name__}: {error}", *_notes(error)])
     if isinstance(error, StatusError):
         text = "; ".join([str(error), *error.backtrace])
     else:
         text = f"INTERNAL; {type(error).__name__}: {error}; this is a defect of jitree (--verbose tells more)"
     where = raised_at(error.__traceback__)
     return f"{where}: {text}" if where else text
+
+
+def raised_by_custom_module(trace: TracebackType | None) -> str | None:
+    """``my_module.py:12``: the innermost place in a module that the user wrote; None if none was involved."""
+    where = None
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).startswith(IMPORTED_NAME):
+            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return where
+
+
+def _notes(error: BaseException) -> list[str]:
+    return [line.strip() for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
 
 
 def raised_at(trace: TracebackType | None) -> str | None:

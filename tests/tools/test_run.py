@@ -176,7 +176,7 @@ ERRORS: list[tuple[list[str], str, list[str]]] = [
     (["--equality_mode=x"], "INVALID_ARGUMENT", ["equality_mode"]),
     (["--parameters=s=/nonexistent/a.irpa"], "NOT_FOUND", ["/nonexistent/a.irpa"]),
     (["--parameter_mode=x"], "INVALID_ARGUMENT", ["parameter_mode"]),
-    (["--module=lib.so@create?a=b"], "UNIMPLEMENTED", ["lib.so"]),
+    (["--module=lib.so@create?a=b"], "NOT_FOUND", ["lib.so"]),
     (["--device_replay_output=x"], "UNIMPLEMENTED",
      ["flag 'device_replay_output' is not supported by jitree"]),
     (["--agents_md"], "UNIMPLEMENTED", ["flag 'agents_md' is not supported by jitree"]),
