@@ -327,18 +327,20 @@ class Session:
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
 
-        Arrays that programs returned stay valid. Closing again does nothing.
+        Arrays that programs returned stay valid. Closing again does nothing. FAILED_PRECONDITION in a call of
+        the session, by a native function: the session stays open then.
         """
         if self._closed:
             return
-        self._closed = True
-        self._modules = {}
-        self._functions = {}
         try:
             self._context.close()
         finally:
-            for device in self._owned:
-                device.close()
+            if self._context.invoker.closed:
+                self._closed = True
+                self._modules = {}
+                self._functions = {}
+                for device in self._owned:
+                    device.close()
 
     def _require_open(self) -> None:
         if self._closed:
