@@ -40,7 +40,7 @@ _SNIPPETS: Final = {
 class MachineCode:
     """The functions at their addresses, as long as the process lives."""
 
-    def __init__(self, snippets: _Snippets, mapping: Mapping, offsets: tuple[int, int, int]) -> None:
+    def __init__(self, mapping: Mapping, offsets: tuple[int, int, int]) -> None:
         self._mapping = mapping
         add, name, signature = (mapping.address + offset for offset in offsets)
         self.add = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32)(add)
@@ -61,4 +61,4 @@ def machine_code() -> MachineCode:
         code.extend(bytes(-len(code) % _ALIGNMENT))
         offsets.append(len(code))
         code.extend(bytes.fromhex(text))
-    return MachineCode(snippets, map_code(bytes(code)), (offsets[0], offsets[1], offsets[2]))
+    return MachineCode(map_code(bytes(code)), (offsets[0], offsets[1], offsets[2]))

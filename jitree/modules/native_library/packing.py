@@ -36,10 +36,7 @@ def _flat(convention: CallingConvention, values: Sequence[Any]) -> Iterator[tupl
 
 
 def pack_arguments(convention: CallingConvention, values: Sequence[Any], give: Give) -> bytes:
-    """The arguments of a call; refs are given by ``give`` and are the buffer's then.
-
-    What ``give`` raises is passed on with the refs before it in the exception's ``given``.
-    """
+    """The arguments of a call; the counts that ``give`` makes are the buffer's then."""
     return _pack(list(_flat(convention, values)), give)
 
 
