@@ -143,6 +143,17 @@ def _check_load(load: Segment, available: int) -> None:
         raise bad_elf(f"a segment of {load.memory_size} bytes is filled with {load.file_size}")
     if load.alignment & (load.alignment - 1):
         raise bad_elf(f"a segment's alignment {load.alignment} is not a power of two")
+    # What no linker writes but damage does, and what would be run if it were loaded:
+    if load.alignment and (load.address - load.offset) & (load.alignment - 1):
+        raise bad_elf(
+            f"a segment for address {load.address:#x} is at byte {load.offset:#x}, which differs modulo its "
+            f"alignment {load.alignment:#x}; the data is damaged"
+        )
+    if load.flags & elf.PF_X and load.file_size != load.memory_size:
+        raise bad_elf(
+            f"a segment of {load.memory_size} bytes of code is filled with {load.file_size}; the data is "
+            "damaged"
+        )
 
 
 def bad_elf(reason: str) -> StatusError:

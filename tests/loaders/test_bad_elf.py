@@ -88,7 +88,10 @@ CASES = {
     "alignment": (_first_load(48, "<Q", 3), "alignment 3 is not a power of two"),
     "huge alignment": (_first_load(48, "<Q", 1 << 62), "spread over"),
     "huge segment": (_first_load(40, "<Q", 1 << 50, 2), "spread over"),
-    "overlapping segments": (_first_load(16, "<Q", 0, 1), "share a memory page|outside"),
+    "overlapping segments": (_first_load(16, "<Q", 0x430, 1), "share a memory page|outside"),
+    "code at another offset": (_first_load(8, "<Q", 0x438, 1), "differs modulo its alignment 0x1000"),
+    "code at another address": (_first_load(16, "<Q", 0x1438, 1), "differs modulo its alignment 0x1000"),
+    "code cut off": (_first_load(32, "<Q", 16, 1), "bytes of code is filled with 16"),
     "no dynamic segment": (patched(TINY, DYNAMIC, "<I", 0), "no dynamic segment"),
     "dynamic segment outside": (patched(TINY, DYNAMIC + 16, "<Q", 1 << 30), "the dynamic section"),
     "RELRO over code": (
