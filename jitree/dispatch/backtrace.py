@@ -35,7 +35,7 @@ def annotate(error: BaseException, machine: Machine) -> None:
         lines += [describe(*frame) for frame in frames[-_SHOWN_FRAMES:]]
     else:
         lines = [describe(*frame) for frame in frames]
-    native = _native_callee(machine)
+    native = _native_callee(*frames[0]) if frames else None
     if isinstance(error, StatusError):
         error.backtrace += lines
         if native:
@@ -45,11 +45,11 @@ def annotate(error: BaseException, machine: Machine) -> None:
         error.add_note("\n  ".join(["VM backtrace, innermost first:", *called, *lines]))
 
 
-def _native_callee(machine: Machine) -> str | None:
-    """The native function that the instruction at the machine's pc calls."""
-    if machine.frame == 0:  # failed before the program began
+def _native_callee(function: FunctionRecord, word: int) -> str | None:
+    """The native function that an instruction calls."""
+    code, module = function.code, function.module
+    if word >= len(code):  # Ctrl-C came between entering a function of another module and its first word
         return None
-    code, pc = machine.code, machine.pc
-    if code[pc] != _CALL_IMPORT or machine.module.sites[code[pc + 2]] is None:
+    if code[word] != _CALL_IMPORT or module.sites[code[word + 2]] is None:
         return None
-    return machine.module.module.imports[code[pc + 3]].full_name
+    return module.module.imports[code[word + 3]].full_name

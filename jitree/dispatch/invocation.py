@@ -72,51 +72,57 @@ class Invoker:
             assert isinstance(function, NativeFunction)
             return self._invoke_native(function, arguments)
         with self.lock:
-            self._enter()
-            machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
+            nesting = self._nesting
             try:
-                function.begin(machine, arguments)
-                self.engine.run(machine)
-                while machine.pending is not None:
-                    self._unlocked(machine.pending.wait)
-                    self._resume(machine)
-                results = function.unpack(machine)
-                self._require_faultless()
-                return results
-            except RecursionError as error:
-                raise self._overflow(machine, function) from error
-            except BaseException as error:
-                self._explain(error, machine, function)
-                raise
+                self._enter()
+                machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
+                try:
+                    function.begin(machine, arguments)
+                    self.engine.run(machine)
+                    while machine.pending is not None:
+                        self._unlocked(machine.pending.wait)
+                        self._resume(machine)
+                    results = function.unpack(machine)
+                    self._require_faultless()
+                    return results
+                except RecursionError as error:
+                    raise self._overflow(machine, function) from error
+                except BaseException as error:
+                    self._explain(error, machine, function)
+                    raise
+                finally:
+                    self._give_back(machine)
             finally:
-                self._nesting -= 1
-                self._give_back(machine)
+                self._nesting = nesting
 
     def repeat(
         self, call: RepeatedCall, arguments: Sequence[object], variations: Iterable[Sequence[int]]
     ) -> None:
         """Makes one call after the other until one fails; each takes its values when it is its turn."""
         with self.lock:
-            self._enter()
-            self.functions[call.host.address] = call.host
-            machine = self._take_machine()
+            nesting = self._nesting
             try:
-                call.begin(machine, arguments)
-                for values in variations:
-                    call.vary(machine, values)
-                    self.engine.run(machine)
-                    while machine.pending is not None:
-                        self._unlocked(machine.pending.wait)
-                        self._resume(machine)
-                    self._require_faultless()
-            except RecursionError as error:
-                raise self._overflow(machine, call.function) from error
-            except BaseException as error:
-                self._explain(error, machine, call.function)
-                raise
+                self._enter()
+                self.functions[call.host.address] = call.host
+                machine = self._take_machine()
+                try:
+                    call.begin(machine, arguments)
+                    for values in variations:
+                        call.vary(machine, values)
+                        self.engine.run(machine)
+                        while machine.pending is not None:
+                            self._unlocked(machine.pending.wait)
+                            self._resume(machine)
+                        self._require_faultless()
+                except RecursionError as error:
+                    raise self._overflow(machine, call.function) from error
+                except BaseException as error:
+                    self._explain(error, machine, call.function)
+                    raise
+                finally:
+                    self._give_back(machine)
             finally:
-                self._nesting -= 1
-                self._give_back(machine)
+                self._nesting = nesting
 
     def _enter(self) -> None:
         self.require_open()
@@ -200,8 +206,9 @@ class Invoker:
 
     def _invoke_native(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with self.lock, error_context(f"invoking function '{function.name}'"):
-            self._enter()
+            nesting = self._nesting
             try:
+                self._enter()
                 result = self._call_native(function, arguments)
                 while isinstance(result, Pending):
                     self._unlocked(result.wait)
@@ -214,7 +221,7 @@ class Invoker:
                     _add_to(error, self._take_shortcomings())
                 raise
             finally:
-                self._nesting -= 1
+                self._nesting = nesting
 
     def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
         self.require_open()
@@ -260,13 +267,14 @@ class Invoker:
     def _locked(self, action: Callable[[], T], shortcomings: list[str]) -> T:
         """Takes a step of an asynchronous call, which ``shortcomings`` belong to."""
         with self.lock:
-            self._nest()
-            others, self.shortcomings = self.shortcomings, shortcomings
+            nesting, others = self._nesting, self.shortcomings
             try:
+                self._nest()
+                self.shortcomings = shortcomings
                 return action()
             finally:
                 self.shortcomings = others
-                self._nesting -= 1
+                self._nesting = nesting
 
     async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with error_context(f"invoking function '{function.name}'"):

@@ -18,6 +18,7 @@ from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
+    StatusError,
 )
 from jitree.regs.layout import (
     LIST_EMPTY,
@@ -313,7 +314,7 @@ class VmList:
             handle = self.table.wrap(value)
             try:
                 self.set_handle(index, handle)
-            except BaseException:
+            except StatusError:
                 self.table.release(handle)
                 raise
         else:

@@ -122,18 +122,22 @@ class Machine:
         self.refs: memoryview
 
     # -- frames --------------------------------------------------------------------------------------
+    # Ctrl-C may come between any two lines. What is dropped for good then must be gone from the registers
+    # already: a reference too many is memory until the context closes, one too few is somebody else's object.
 
     def begin(self, function: FunctionRecord) -> None:
         """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
         if self._host is not function:
             base = self._memory.address
+            self._host = None
             self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
-            self._host = function
             self._select(0, function)
             # Frames of earlier calls, behind a smaller frame of the host, left dropped handles here.
             self.refs[: function.ref_count] = function.null_refs
+            self._host = function
         else:
             self._select(0, function)
+        self.frame = 0
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers behind the current one, which becomes current.
@@ -155,6 +159,7 @@ class Machine:
         self._select(frame + FRAME_WORDS, function)
         self.i32[: function.value_count] = function.zero_values
         self.refs[: function.ref_count] = function.null_refs
+        self.frame = frame + FRAME_WORDS
 
     def _write_frame(
         self, frame: int, function: FunctionRecord, values: int, refs: int, results: int
@@ -177,18 +182,21 @@ class Machine:
         Returns where the caller goes on."""
         count = self.function.ref_count
         if count:
-            self.table.release_all(self.refs[:count].tolist())
+            handles = self.refs[:count].tolist()
+            self.refs[:count] = self.function.null_refs
+            self.table.release_all(handles)
         frame = self.frame - FRAME_WORDS
         self._select(frame, self.functions[self.frames[frame + _FUNCTION]])
+        self.frame = frame
         return (self.frames[frame + _PC] - self.code_address) >> 2
 
     def _select(self, frame: int, function: FunctionRecord) -> None:
+        """Shows the registers and the code of a frame, which the caller then makes current."""
         key = (self.frames[frame + _VALUES], self.frames[frame + _REFS])
         window = self._windows.get(key)
         if window is None:
             window = self._make_window(key)
         self.i32, self.i64, self.f32, self.f64, self.refs = window
-        self.frame = frame
         self.function = function
         self.code = function.code
         self.code_address = function.code_address
@@ -218,6 +226,8 @@ class Machine:
 
     def release_frames(self) -> None:
         """Drops every reference in the registers of every frame: the call is over."""
+        if self.state[_STATE_RELEASED]:  # Ctrl-C came before they were freed
+            self.table.drain(self.state)
         count = (self.frames[self.frame + _REFS_END] - self._memory.address - _REFS_AT) >> 3
         self.frame = 0
         self.pending = self.completion = None
@@ -256,6 +266,7 @@ class Machine:
         frame = (state[_STATE_FRAME] - self.frames_address) >> 3
         if frame != self.frame or self.frames[frame + _FUNCTION] != self.function.address:
             self._select(frame, self.functions[self.frames[frame + _FUNCTION]])
+            self.frame = frame
         if state[_STATE_RELEASED]:
             self.table.drain(state)
         return (state[_STATE_PC] - self.code_address) >> 2

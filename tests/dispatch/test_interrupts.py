@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import traceback
+from types import FrameType
 
 import pytest
 
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
+from jitree.regs.layout import KIND_LIST
 from tests.assembler import Assembler
-from tests.dispatch.harness import Vm
+from tests.dispatch.harness import Natives, Vm
 
 ENDLESS = {
     "a branch to itself": "br ^a\n^a:\nbr ^a",
@@ -84,3 +88,61 @@ def test_leaving_changes_nothing(
     """The loop goes on where it left, in the same state."""
     monkeypatch.setattr(machine, "FUEL", fuel)
     assert vm.run("0i_i", text, [argument]) == [expected]
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the n-th line that jitree executes, as a signal handler might."""
+
+    def __init__(self, lines: int) -> None:
+        self.lines = lines
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupter | None:
+        if not any(folder in frame.f_code.co_filename for folder in ("/regs/", "/dispatch/plain/")):
+            return None
+        if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
+            return None  # Python swallows what is raised there
+        if event == "line":
+            self.lines -= 1
+            if self.lines == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_no_reference_is_dropped_twice_wherever_an_interrupt_comes(vm: Vm) -> None:
+    """Some may be kept until the context closes."""
+    module = Assembler("m", ref_global_count=1).import_function("n.same", "0r_r")
+    module.function("inner", "0rr_rr", "[%r2] = call @n.same [%r0]\n%r3 = assign.ref %r1\nreturn [%R2, %r3]")
+    module.function("f", "0rr_r", """
+        [%r2, %r3] = call @inner [%r0, %R1]
+        global.store.ref 0, !vm.buffer, %R2
+        %r1 = global.load.ref 0, !vm.buffer
+        %i0 = const.i32 1
+        %r4 = list.alloc !vm.buffer, %i0
+        list.resize %r4, %i0
+        %i0 = const.i32.zero
+        list.set.ref %r4, %i0, %R3
+        %r3 = list.get.ref %r4, %i0, !vm.buffer
+        return [%r3]
+    """)  # fmt: skip
+    vm.add(Natives("n", [("same", "0r_r", lambda thing: thing)]), module)
+    function = vm.function("f")
+    first, second = VmBuffer(1), VmBuffer(2)
+    interrupted = 0
+    finished = False
+    while not finished:
+        interrupted += 1
+        before = sys.gettrace()
+        sys.settrace(Interrupter(interrupted))
+        try:
+            vm.context.invoke(function, [first, second])
+            finished = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert vm.context.invoke(function, [first, second]) == [second]
+    assert interrupted > 50
+    vm.context.close()
+    table = vm.context.table
+    while table.live_count:  # what was kept; lists first, since they hold others
+        table.release(max(table._addresses.values(), key=lambda handle: table.kind(handle) == KIND_LIST))

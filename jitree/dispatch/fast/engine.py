@@ -80,10 +80,10 @@ def run_loop(run: Run, machine: Machine) -> None:
             else:
                 machine.publish(following)
             pc = _RUNNING
+        machine.pc = machine.adopt()
     except BaseException:
         machine.pc = machine.adopt() if pc == _RUNNING else pc
         raise
-    machine.pc = machine.adopt()
 
 
 class FastEngine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.dispatch.plain.handler import Handler
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, StatusError
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
 from jitree.regs.machine import Machine
@@ -104,7 +104,7 @@ def list_set_ref(machine: Machine, pc: int) -> int:
     handle = table.retain(machine.refs[register])
     try:
         items.set_handle(machine.i32[code[pc + 2]] & _U32, handle)
-    except BaseException:
+    except StatusError:
         table.release(handle)
         raise
     if code[pc + 4]:
