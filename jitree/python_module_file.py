@@ -111,7 +111,7 @@ def _arguments(function: Callable[..., Any], reference: ModuleReference) -> dict
     except TypeError as error:
         given = ", ".join(arguments) or "none"
         raise InvalidArgumentError(
-            f"'{reference.path}': {function.__name__}{signature} does not take the parameters given ({given}): "
-            f"{error}"
+            f"'{reference.path}': {function.__name__}{signature} does not take the parameters given "
+            f"({given}): {error}"
         ) from None
     return arguments

@@ -46,7 +46,8 @@ class Fence:
 
     def is_reached(self) -> bool:
         """Without raising: False while pending and when failed."""
-        for semaphore, value in self.timepoints:  # a generator for ``all`` takes as long as the rest
+        # A generator for ``all`` takes as long as the rest.
+        for semaphore, value in self.timepoints:  # noqa: SIM110
             if not semaphore.is_reached(value):
                 return False
         return True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from jitree.c_allocator import allocator_address
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -30,7 +31,6 @@ from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.fatelf import select_slice
 from jitree.loaders.library import Memory
-from jitree.c_allocator import allocator_address
 from jitree.loaders.shared_object import SharedObject
 
 QUERY_SYMBOL: Final = "iree_hal_executable_plugin_query"
