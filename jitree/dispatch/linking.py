@@ -101,12 +101,22 @@ class BytecodeInstance:
         def make(index: int) -> SiteCall:
             def first_call(machine: Machine) -> bool:
                 call = sites.bind(program_sites[index], target)
-                bound[index] = call
                 if compiled is not None:
-                    self.record.link_compiled(ordinal, compiled())
+                    call = link_compiled(index, compiled, call)
+                bound[index] = call
                 return call(machine)
 
             return first_call
+
+        def link_compiled(index: int, compiled: Callable[[], int], call: SiteCall) -> SiteCall:
+            def call_until_compiled(machine: Machine) -> bool:
+                address = compiled()
+                if address:
+                    self.record.link_compiled(ordinal, address)
+                    bound[index] = call
+                return call(machine)
+
+            return call_until_compiled
 
         return make
 

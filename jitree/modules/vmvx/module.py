@@ -1,4 +1,8 @@
-"""The native module ``vmvx``."""
+"""The native module ``vmvx``.
+
+Its functions exist twice: in Python, which says what they do and is complete, and as machine code
+(``native.py``) that compiled tiers call for the plain cases as soon as it is built.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.modules.vmvx import native
 from jitree.modules.vmvx.elementwise import BINARY, UNARY, fill
 from jitree.modules.vmvx.matmul import mmt4d
 from jitree.modules.vmvx.operands import operation
@@ -41,4 +46,7 @@ class VmvxModule(NativeModule):
 
 @cache
 def _exports() -> tuple[NativeExport, ...]:
-    return tuple(NativeExport(name, cconv, operation(function)) for name, cconv, function in ROWS)
+    return tuple(
+        NativeExport(name, cconv, operation(function), compiled=native.address(name, cconv))
+        for name, cconv, function in ROWS
+    )

@@ -13,8 +13,8 @@ _TYPE_MASK: Final = 0xFF
 _PACK_TYPES: Final[dict[int, Any]] = {1: np.uint32, 2: np.uint8, 3: np.uint32}
 """As bits: f32, i8, i32."""
 _UNPACK_TYPES: Final[dict[int, Any]] = {1: np.uint32, 3: np.uint32}
-_TRANSPOSE_INNER: Final = 0x100
-_TRANSPOSE_OUTER: Final = 0x200
+TRANSPOSE_INNER: Final = 0x100
+TRANSPOSE_OUTER: Final = 0x200
 
 _TILES: Final = {0x100: (8, 8, 1), 0x200: (8, 8, 2)}
 """M, N, K of a tile for matrix products of f32 and of i8, the same on every processor. Compiled programs
@@ -146,16 +146,16 @@ def query_tile_sizes(size0: int, size1: int, flags: int) -> tuple[int, int]:
 
 def _element_type(name: str, types: dict[int, Any], flags: int) -> Any:
     dtype = types.get(flags & _TYPE_MASK)
-    if dtype is None or flags & ~(_TYPE_MASK | _TRANSPOSE_INNER | _TRANSPOSE_OUTER):
+    if dtype is None or flags & ~(_TYPE_MASK | TRANSPOSE_INNER | TRANSPOSE_OUTER):
         raise InvalidArgumentError(f"{name}: unknown flags {flags & 0xFFFFFFFF:#x}")
     return dtype
 
 
 def _in_matrix_order(storage: Array, flags: int) -> Array:
     """Tile row, tile column, row in the tile, column in the tile."""
-    if flags & _TRANSPOSE_OUTER:
+    if flags & TRANSPOSE_OUTER:
         storage = storage.swapaxes(0, 1)
-    return storage.swapaxes(2, 3) if flags & _TRANSPOSE_INNER else storage
+    return storage.swapaxes(2, 3) if flags & TRANSPOSE_INNER else storage
 
 
 def _check_fit(name: str, tiles: Array, size0: int, size1: int) -> None:

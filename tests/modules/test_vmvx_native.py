@@ -1,0 +1,288 @@
+"""The machine code of module ``vmvx`` against its functions in Python."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jitree.dispatch import image
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context
+from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.modules.vmvx import VmvxModule, native
+from jitree.modules.vmvx.native import MMT4D, PACK, PACK_DENSE, SYMBOLS, UNPACK, UNPACK_DENSE
+from jitree.regs.layout import ENTRY, KIND_BUFFER
+from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+from tests.assembler import Assembler
+
+MODULE = VmvxModule()
+BINARY = sorted(name for name, cconv in SYMBOLS if cconv == native.native_loops.BINARY_CCONV)
+UNARY = sorted(name for name, cconv in SYMBOLS if cconv == native.native_loops.UNARY_CCONV)
+RANDOM = np.random.default_rng(7)
+
+
+class Frame:
+    """The registers of a bytecode function that calls."""
+
+    def __init__(self, cconv: str, arguments: tuple[Any, ...], ref_tag: int, references: int = 2) -> None:
+        self.values = np.zeros(64, np.int32)
+        self.refs = np.zeros(8, np.int64)
+        self.entries = np.zeros((8, ENTRY.size), np.uint8)
+        words: list[int] = []
+        value = ref = 0
+        for kind, argument in zip(cconv[1:], arguments, strict=False):
+            if kind == "r":
+                if argument is not None:
+                    self._fill(ref, argument, references)
+                words += [ref_tag, ref]
+                ref += 1
+            elif kind == "i":
+                self.values[value] = np.array(argument, np.int64).astype(np.int32)
+                words += [TAG_VALUE32, value]
+                value += 2
+            else:
+                self.values.view(np.int64)[value // 2] = argument
+                words += [TAG_VALUE64, value]
+                value += 2
+        self.words = np.array(words, np.int32)
+
+    def _fill(self, ref: int, buffer: VmBuffer, references: int) -> None:
+        entry = self.entries[ref]
+        for name, size, number in (
+            ("kind", 4, KIND_BUFFER), ("count", 4, references), ("address", 8, buffer.address),
+            ("length", 8, buffer.length), ("access", 4, buffer.access),
+        ):  # fmt: skip
+            at = ENTRY[name]
+            entry[at : at + size] = np.frombuffer(int(number).to_bytes(size, "little"), np.uint8)
+        self.refs[ref] = entry.ctypes.data
+
+    def count(self, ref: int) -> int:
+        return int(self.entries[ref].view(np.int32)[ENTRY["count"] // 4])
+
+    def call(self, name: str, cconv: str) -> int:
+        function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(
+            image.wait(native.RECIPE).addresses[SYMBOLS[name, cconv]]
+        )
+        status: int = function(None, *(part.ctypes.data for part in (self.values, self.refs, self.words)))
+        return status
+
+
+def compiled(name: str, cconv: str, *arguments: Any, ref_tag: int = TAG_REF_COPY) -> int:
+    return Frame(cconv, arguments, ref_tag).call(name, cconv)
+
+
+def buffer(data: np.ndarray) -> VmBuffer:
+    return VmBuffer.alias(bytearray(data.tobytes()))
+
+
+def both(
+    name: str, cconv: str, sources: list[np.ndarray], target: np.ndarray, *rest: Any
+) -> tuple[bytes, bytes]:
+    """What the two forms leave in the target; ``rest`` has an ellipsis in place of each buffer."""
+    results = []
+    for form in ("compiled", "python"):
+        buffers = [*map(buffer, sources), buffer(target)]
+        waiting = iter(buffers)
+        arguments = tuple(next(waiting) if item is ... else item for item in rest)
+        if form == "compiled":
+            assert compiled(name, cconv, *arguments) == 0
+        else:
+            MODULE.find(name)[cconv].function(None, *arguments)
+        results.append(bytes(buffers[-1]))
+    return results[0], results[1]
+
+
+def numbers(name: str, count: int) -> np.ndarray:
+    bits = RANDOM.integers(0, 256, 8 * count, np.uint8)
+    if name.endswith(".f32"):
+        return np.abs(RANDOM.standard_normal(count)).astype(np.float32) * np.float32(100) - np.float32(50)
+    return bits[: count * (int(name.rpartition("x")[2]) // 8 if ".x" in name else 4)]
+
+
+STRIDES = st.sampled_from([(0, 1), (1, 1), (7, 1), (1, 7), (20, 2), (40, 0), (0, 0)])
+SIZES = st.tuples(st.integers(1, 6), st.integers(1, 20))
+
+
+@pytest.mark.parametrize("name", BINARY)
+@settings(max_examples=20, deadline=None)
+@given(lhs=STRIDES, rhs=STRIDES, sizes=SIZES, offset=st.integers(0, 9))
+def test_binary(
+    name: str, lhs: tuple[int, int], rhs: tuple[int, int], sizes: tuple[int, int], offset: int
+) -> None:
+    sources, target = [numbers(name, 300), numbers(name, 300)], numbers(name, 300)
+    got, expected = both(
+        name, native.native_loops.BINARY_CCONV, sources, target,
+        ..., offset, *lhs, ..., 0, *rhs, ..., 3, 40, 1, *sizes,
+    )  # fmt: skip
+    assert got == expected
+
+
+@pytest.mark.parametrize("name", UNARY)
+@settings(max_examples=20, deadline=None)
+@given(strides=STRIDES, sizes=SIZES, transposed=st.booleans())
+def test_unary(name: str, strides: tuple[int, int], sizes: tuple[int, int], transposed: bool) -> None:
+    source = np.abs(numbers(name, 300)) if name == "rsqrt.2d.f32" else numbers(name, 300)
+    result = (1, 7) if transposed else (40, 1)
+    got, expected = both(
+        name, native.native_loops.UNARY_CCONV, [source], numbers(name, 300),
+        ..., 1, *strides, ..., 3, *result, *sizes,
+    )  # fmt: skip
+    assert got == expected
+
+
+def test_fill() -> None:
+    target = np.zeros(60, np.int32)
+    got, expected = both("fill.2d.x32", native.FILL, [], target, -5, ..., 2, 20, 3, 11)
+    assert got == expected and got.count(b"\xfb") == 33
+
+
+@pytest.mark.parametrize("cconv", [PACK, PACK_DENSE, UNPACK, UNPACK_DENSE])
+@settings(max_examples=60, deadline=None)
+@given(
+    outer=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    tile=st.tuples(st.integers(1, 5), st.integers(1, 9)),
+    cut=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    flags=st.sampled_from([0, 0x100, 0x200, 0x300]),
+    kind=st.integers(1, 3),
+)
+def test_packing(
+    cconv: str, outer: tuple[int, int], tile: tuple[int, int], cut: tuple[int, int], flags: int, kind: int
+) -> None:
+    packs = cconv in (PACK, PACK_DENSE)
+    if kind == 2 and not packs:
+        kind = 3
+    rows, columns = outer[::-1] if flags & 0x200 else outer
+    height, width = tile[::-1] if flags & 0x100 else tile
+    sizes = (max(1, rows * height - cut[0]), max(1, columns * width - cut[1]))
+    dtype = np.uint8 if kind == 2 else np.uint32
+    plain = RANDOM.integers(0, 255, sizes[0] * (sizes[1] + 2) + 5).astype(dtype)
+    packed = RANDOM.integers(0, 255, rows * columns * height * width + 3).astype(dtype)
+    tile_size = tile[0] * tile[1]
+    dense = cconv in (PACK_DENSE, UNPACK_DENSE)
+    side = (..., 5, sizes[1] + 2) if dense else (..., 5, sizes[1] + 2, 1)
+    tiles = (..., 3, outer[1] * tile_size) if dense else (..., 3, outer[1] * tile_size, tile_size)
+    if packs:
+        arguments = (*side, *tiles, *sizes, *outer, *tile, -3, flags | kind)
+        got, expected = both("pack", cconv, [plain], packed, *arguments)
+    else:
+        arguments = (*tiles, *side, *outer, *tile, *sizes, flags | kind)
+        got, expected = both("unpack", cconv, [packed], plain, *arguments)
+    assert got == expected
+
+
+@pytest.mark.parametrize("flags", [0x601, 0x701, 0x002, 0x102])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 3, 5), (3, 1, 33)])
+def test_products_of_tiles(flags: int, sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    depth, element, result = (1, np.float32, np.float32) if flags & 1 else (2, np.int8, np.int32)
+    tile = 8 * depth
+
+    def random(count: int, dtype: Any) -> np.ndarray:
+        return RANDOM.integers(-128, 127, count).astype(dtype)
+
+    got, expected = both(
+        "mmt4d", MMT4D, [random(4 + m * k * tile, element), random(n * k * tile, element)],
+        random(m * (n * 64 + 3), result),
+        ..., 4, k * tile, ..., 0, k * tile, ..., 0, n * 64 + 3, m, n, k, 8, 8, depth, flags,
+    )  # fmt: skip
+    assert got == expected, "whole numbers, which add up exactly in any order"
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, None),
+        (1, -1),
+        (1, 1 << 62),
+        (2, -1),
+        (2, 1 << 31),
+        (9, 85),
+        (12, 0),
+        (12, 1 << 40),
+        (12, -1),
+        (13, 1 << 33),
+    ],
+)
+def test_other_cases_are_left_to_python(position: int, value: Any) -> None:
+    """And nothing is written: what fails there is what fails everywhere."""
+    buffers = [buffer(np.ones(100, np.float32)) for _ in range(3)]
+    arguments = [buffers[0], 0, 10, 1, buffers[1], 0, 10, 1, buffers[2], 0, 10, 1, 2, 10]
+    arguments[position] = value
+    assert compiled("add.2d.f32", native.native_loops.BINARY_CCONV, *arguments) != 0
+    assert bytes(buffers[2]) == np.ones(100, np.float32).tobytes()
+
+
+def test_read_only_results_are_left_to_python() -> None:
+    source, target = buffer(np.ones(4, np.uint8)), VmBuffer.alias(bytes(4))
+    arguments = (source, 0, 4, 1, target, 0, 4, 1, 1, 4)
+    assert compiled("copy.2d.x8", native.native_loops.UNARY_CCONV, *arguments) != 0
+    assert bytes(target) == bytes(4)
+
+
+def test_tiles_of_other_sizes_are_left_to_python() -> None:
+    buffers = [buffer(np.ones(64, np.float32)) for _ in range(3)]
+    sides = [item for part in buffers for item in (part, 0, 16)]
+    assert compiled("mmt4d", MMT4D, *sides, 1, 1, 1, 4, 8, 1, 1) != 0
+    assert compiled("mmt4d", MMT4D, *sides, 1, 1, 1, 8, 8, 1, 3) != 0
+
+
+@pytest.mark.parametrize(("references", "left"), [(2, 1), (1, 1)])
+def test_references_that_the_call_gives_up(references: int, left: int) -> None:
+    source, target = buffer(np.ones(4, np.uint8)), buffer(np.zeros(4, np.uint8))
+    cconv = native.native_loops.UNARY_CCONV
+    frame = Frame(cconv, (source, 0, 4, 1, target, 0, 4, 1, 1, 4), TAG_REF_MOVE, references)
+    assert frame.call("copy.2d.x8", cconv) == 0
+    assert [frame.count(ref) for ref in (0, 1)] == [left, left], "never dropped, which only Python can do"
+    assert [ref == 0 for ref in frame.refs[:2]] == [references > 1] * 2
+    assert bytes(target) == b"\1" * 4
+
+
+COPY = "0rr_v"
+FOUR_COPIES = """
+    %i0 = const.i32 4
+    br ^again
+    ^again:
+    [] = call @copier.copy [%r0, %r1]
+    %i1 = const.i32 1
+    %i0 = sub.i32 %i0, %i1
+    cond_br %i0, ^again, ^done
+    ^done:
+    return []
+"""
+
+
+class Copier(NativeModule):
+    """Its machine code is ready when it is asked for the third time, and does nothing."""
+
+    name = "copier"
+
+    def __init__(self) -> None:
+        self.asked = self.called = 0
+        self._done = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(lambda *_: 0)
+
+    def exports(self) -> list[NativeExport]:
+        return [NativeExport("copy", COPY, self._copy, compiled=self._address)]
+
+    def _copy(self, state: object, source: VmBuffer, target: VmBuffer) -> None:
+        self.called += 1
+
+    def _address(self) -> int:
+        self.asked += 1
+        return (ctypes.cast(self._done, ctypes.c_void_p).value or 0) if self.asked == 3 else 0
+
+
+@pytest.mark.parametrize(("tier", "asked", "called"), [("fast", 3, 3), ("plain", 0, 4)])
+def test_machine_code_is_asked_for_until_it_is_there(tier: str, asked: int, called: int) -> None:
+    module = Assembler("m").import_function("copier.copy", COPY).function("f", COPY, FOUR_COPIES).build()
+    copier, context = Copier(), Context(RefTypes(), tier=tier)
+    context.register([copier, BytecodeModule.load(module)])
+    context.invoke(context.lookup("m.f"), [VmBuffer.alias(bytearray(4)), VmBuffer.alias(bytearray(4))])
+    assert (copier.asked, copier.called) == (asked, called)
+    context.close()
