@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -113,7 +114,7 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
         return message
     return (
         f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
-        f"and the devices here are: {', '.join(devices)}; {message}"
+        f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; {message}"
     )
 
 

@@ -233,7 +233,7 @@ def test_a_module_for_another_device_says_what_it_needs_and_what_is_here() -> No
     )
     assert explain_incompatible(message, ["local-sync"]) == (
         "the module was compiled for device 'cuda' with executables 'cuda-nvptx-fb', "
-        f"and the devices here are: local-sync; {message}"
+        f"and the devices here are: local-sync on {os.uname().machine}; {message}"
     )
     assert explain_incompatible("something else", ["local-sync"]) == "something else"
 
