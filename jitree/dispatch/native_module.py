@@ -40,8 +40,8 @@ class NativeExport:
     attrs: dict[str, str] = field(default_factory=dict)
     """Reflection."""
     compiled: Callable[[], int] | None = None
-    """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as there
-    is none; asked by tiers that can use it when the function is called, until there is one."""
+    """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
+    there is none; asked by tiers that can use it when the function is called, until there is one."""
 
 
 class NativeModule:

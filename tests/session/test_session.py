@@ -1,15 +1,11 @@
-"""Sessions: loading, calling, state, several modules and devices, errors, lifetime."""
+"""Sessions: loading, calling, state, several modules and devices, errors, environment."""
 
 from __future__ import annotations
 
-import gc
 import io
 import subprocess
 import sys
-import threading
-import weakref
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -342,123 +338,6 @@ def test_inspection() -> None:
     assert summary.file_size == ARITHMETIC.stat().st_size
     with pytest.raises(NotFoundError):
         jitree.inspect("no/such/file.vmfb")
-
-
-# -- life --------------------------------------------------------------------------------------------
-
-
-def test_closing(session: Session) -> None:
-    module = session.load(ARITHMETIC)
-    function = module.add
-    result = function(X, X)
-    session.close()
-    session.close()
-    assert session.closed and np.asarray(result).tolist() == [0, 2, 4, 6]
-    for use in (
-        lambda: function(X, X), lambda: session.load(STATE), lambda: session.lookup("arithmetic.add"),
-        lambda: session.to_device(X), lambda: session.call("arithmetic.add", X, X), session.trim,
-        lambda: module["twice"],
-    ):  # fmt: skip
-        with pytest.raises(FailedPreconditionError, match="closed"):
-            use()
-    assert "closed" in repr(session)
-
-
-def test_closing_in_a_call_is_refused(session: Session) -> None:
-    class Closing(NativeModule):
-        name = "closing"
-        version = 0
-
-        def exports(self) -> list[NativeExport]:
-            return [NativeExport("close", "0_v", lambda state: session.close())]
-
-    add = session.load(ARITHMETIC).add
-    closing = session.append_module(Closing())
-    with pytest.raises(FailedPreconditionError, match="in use"):
-        closing.close()
-    assert not session.closed and np.array_equal(add(X, X), X + X)
-
-
-def test_a_function_keeps_its_session() -> None:
-    function = jitree.load(ARITHMETIC, device="local-task", tier="plain").add
-    gc.collect()
-    assert np.array_equal(function(X, X), X + X)
-    session = weakref.ref(function.session)
-    del function
-    gc.collect()
-    assert session() is None
-
-
-def test_what_load_cannot_load_leaves_nothing() -> None:
-    before = threading.active_count()
-    with pytest.raises(NotFoundError):
-        jitree.load("no/such/file.vmfb", device="local-task", tier="plain")
-    gc.collect()
-    assert threading.active_count() <= before
-
-
-def test_sessions_come_and_go() -> None:
-    """Handles, threads and memory of closed sessions are gone."""
-    threads = threading.active_count()
-    for _ in range(3):
-        with Session("local-task", tier="plain") as session:
-            module = session.load(STATE)
-            for _ in range(10):
-                module.accumulate(X)
-            live = session.context.table.live_count
-            for _ in range(50):
-                module.accumulate(X)
-            assert session.context.table.live_count == live
-            device = weakref.ref(session.device)
-    assert session.context.table.live_count == 0
-    del session, module
-    gc.collect()
-    assert device() is None
-    assert threading.active_count() == threads
-
-
-def test_memory_of_results_is_reused(plain_session: Session) -> None:
-    module = plain_session.load(ARITHMETIC)
-    values = np.ones(65536, np.float32)
-    for _ in range(5):
-        module.large(values)
-    statistics = plain_session.device_allocator.statistics
-    for _ in range(50):
-        module.large(values)
-    later = plain_session.device_allocator.statistics
-    assert later.device.live == statistics.device.live
-    assert later.device.peak <= statistics.device.peak + values.nbytes
-    plain_session.trim()
-
-
-def test_many_threads_on_one_session(session: Session) -> None:
-    module, state = session.load(ARITHMETIC), session.load(STATE)
-
-    def work(number: int) -> list[int]:
-        counts = []
-        for step in range(20):
-            value = np.full(4, number * 100 + step, np.float32)
-            assert np.array_equal(module.add(value, X), value + X)
-            counts.append(state.increment())
-        return counts
-
-    with ThreadPoolExecutor(8) as pool:
-        counts = [count for counts in pool.map(work, range(8)) for count in counts]
-    assert sorted(counts) == list(range(11, 171))
-
-
-def test_two_sessions_on_one_device_in_two_threads() -> None:
-    device = Instance.default().create_device("local-task")
-
-    def work(number: int) -> None:
-        with Session(device, tier="plain") as session:
-            module = session.load(STATE)
-            for step in range(30):
-                assert np.array_equal(module.accumulate(X), X * (step + 1))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    device.close()
 
 
 # -- environment -------------------------------------------------------------------------------------
