@@ -307,7 +307,7 @@ def test_a_missing_archive_of_parameters() -> None:
     [
         ("no/such/file.vmfb", NotFoundError, "no such file: 'no/such/file.vmfb'"),
         (".", InvalidArgumentError, "is a directory"),
-        (__file__, InvalidArgumentError, "FlatBuffer"),
+        (ARITHMETIC.with_suffix(".mlir"), InvalidArgumentError, "MLIR"),
         (b"", InvalidArgumentError, "less than 16 bytes"),
         (ARITHMETIC.read_bytes()[:2000], InvalidArgumentError, "out of bounds"),
         (None, InvalidArgumentError, "a path, bytes or an open binary file, not from NoneType"),
