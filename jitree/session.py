@@ -24,6 +24,7 @@ from jitree.errors import (
 from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
+from jitree.incompatible import explained
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
 from jitree.module import Call, Function, Module, create_function
@@ -248,7 +249,8 @@ class Session:
                     f"a module '{module.name}' is registered already; use another session for the second one"
                 )
             names.append(module.name)
-        self._context.register([*self._builtins_for(loaded, names), *load_order(loaded)])
+        with explained(self._devices):
+            self._context.register([*self._builtins_for(loaded, names), *load_order(loaded)])
         modules = tuple(Module(self, module) for module in loaded)
         self._modules.update((module.name, module) for module in modules)
         return modules

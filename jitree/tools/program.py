@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.errors import (
-    IncompatibleError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from jitree.session import Session
 
 _STANDARD_INPUT: Final = "-"
-_DEVICE_TARGET: Final = re.compile(r'#hal\.device\.target<"([^"]+)"')
-_EXECUTABLE_TARGET: Final = re.compile(r'#hal\.executable\.target<"[^"]+", "([^"]+)"')
 _TASK_DRIVER: Final = "local-task"
 _TASK_FLAGS: Final = (
     "task_topology_group_count",
@@ -98,24 +93,8 @@ def create_session(flags: Flags, devices: Sequence[Device]) -> Session:
 
 def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
     """Loads modules into a session and gives the last one."""
-    try:
-        session.load(*loaded)
-    except IncompatibleError as error:
-        error.message = explain_incompatible(error.message, [device.id for device in session.devices])
-        raise
+    session.load(*loaded)
     return session.modules[loaded[-1].name]
-
-
-def explain_incompatible(message: str, devices: Sequence[str]) -> str:
-    """What a module that found no device was compiled for and what is here, before its own text."""
-    targets = ", ".join(dict.fromkeys(_DEVICE_TARGET.findall(message)))
-    formats = ", ".join(dict.fromkeys(_EXECUTABLE_TARGET.findall(message)))
-    if not targets:
-        return message
-    return (
-        f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
-        f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; {message}"
-    )
 
 
 def _read_module(path: str, mode: str) -> ModuleLike:

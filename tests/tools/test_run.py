@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from jitree.tools import run
-from jitree.tools.program import explain_incompatible
 from tests.tools.command import ECHO, ROOT, jitree, run_echo
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
@@ -224,18 +223,6 @@ def test_help_is_a_flag_file(tmp_path: Path) -> None:
     path.write_text(outcome.stdout)
     code, _ = run_here(f"--flagfile={path}", "--device=local-sync", "--function=s_i32", "--input=1")
     assert code == 0
-
-
-def test_a_module_for_another_device_says_what_it_needs_and_what_is_here() -> None:
-    message = (
-        'HAL device `__device_0` not found or unavailable: #hal.device.target<"cuda", '
-        '[#hal.executable.target<"cuda", "cuda-nvptx-fb", {}>]>'
-    )
-    assert explain_incompatible(message, ["local-sync"]) == (
-        "the module was compiled for device 'cuda' with executables 'cuda-nvptx-fb', "
-        f"and the devices here are: local-sync on {os.uname().machine}; {message}"
-    )
-    assert explain_incompatible("something else", ["local-sync"]) == "something else"
 
 
 def test_what_a_run_on_the_plain_tier_does_not_import() -> None:
