@@ -18,7 +18,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, error_context
+from jitree.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    StatusError,
+    UnimplementedError,
+    error_context,
+)
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.params.files import ParameterFile, check_range
 from jitree.types import element_type_of
@@ -88,11 +94,11 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
         archive = zipfile.ZipFile(_ViewReader(file.view))
         members = archive.infolist()
         return [_member(file, archive, member) for member in members]
+    except StatusError:
+        raise
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error) as error:
         raise InvalidArgumentError(f"no numpy archive: {error}") from None
-    except (NotImplementedError, RuntimeError) as error:
-        if isinstance(error, UnimplementedError | InvalidArgumentError | OutOfRangeError):
-            raise
+    except (NotImplementedError, RuntimeError) as error:  # of zipfile: unknown compression, encryption
         raise UnimplementedError(f"this numpy archive cannot be read: {error}") from None
 
 
