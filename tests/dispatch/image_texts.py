@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from jitree.dispatch.image import Generated, Unit
+
 ENTRY = "twice"
 
 _MAIN = """
@@ -54,3 +56,45 @@ def external_texts() -> list[str]:
 
 def writable_texts() -> list[str]:
     return ["@count = global i64 7\ndefine ptr @twice() { ret ptr @count }"]
+
+
+def sum_of_constants(*numbers: bytes) -> Generated:
+    """Two units: ``first`` gives the first number, ``total`` calls it and adds the others."""
+    first, *others = map(int, numbers)
+    total = (
+        f"declare i64 @first()\ndefine i64 @total() {{\n %x = call i64 @first()\n"
+        f" %y = add i64 %x, {sum(others)}\n ret i64 %y\n}}"
+    )
+    return Generated(
+        (Unit([f"define i64 @first() {{ ret i64 {first} }}"], ("first",)), Unit([total], ("total",))),
+        ("total", "first"),
+        b"2 units",
+    )
+
+
+def same_name_twice() -> Generated:
+    unit = Unit(["define i64 @first() { ret i64 1 }"], ("first",))
+    return Generated((unit, unit), ("first",))
+
+
+def memory_texts() -> Generated:
+    """Calls of what works on blocks of memory, which the builder has to add."""
+    text = """
+declare ptr @memset(ptr, i32, i64)
+declare ptr @memcpy(ptr, ptr, i64)
+declare ptr @memmove(ptr, ptr, i64)
+define void @fill(ptr %to, i32 %value, i64 %size) {
+  %r = call ptr @memset(ptr %to, i32 %value, i64 %size)
+  ret void
+}
+define void @copy(ptr %to, ptr %from, i64 %size) {
+  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %size)
+  ret void
+}
+define void @move(ptr %to, ptr %from, i64 %size) {
+  %r = call ptr @memmove(ptr %to, ptr %from, i64 %size)
+  ret void
+}
+"""
+    names = ("fill", "copy", "move")
+    return Generated((Unit([text], names),), names)

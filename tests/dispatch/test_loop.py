@@ -218,7 +218,7 @@ def test_builds_for_aarch64(convention: str) -> None:
     if convention != "tailcc" and llvm_version_info < PRESERVE_NONE_SINCE:
         convention = "tailcc"
     texts = loop_texts(convention)
-    flat = link(compile_object(texts, ("run",), Target("aarch64-linux-gnu", "generic", "")), ("run",))
+    flat = link([compile_object(texts, ("run",), Target("aarch64-linux-gnu", "generic", ""))], ("run",))
     table = np.frombuffer(flat.code, "<u8")[np.frombuffer(flat.rebase, "<u4") >> 3]
     assert len(table) == len(BASE_OPCODE)
     assert len(set(table.tolist())) > len(BASE_OPCODE) - len(ESCAPES), "a handler each"

@@ -169,7 +169,7 @@ class NativeExecutable:
     name = "test kernels"
 
     def __init__(self) -> None:
-        self._image = map_image(link(compile_object([_TEXT], NAMES, host_target()), NAMES))
+        self._image = map_image(link([compile_object([_TEXT], NAMES, host_target())], NAMES))
         self._environment = zeroed(96)
         self._entries = array("q")
         for ordinal, name in enumerate(NAMES):

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from jitree.dispatch.image import cache
 from jitree.dispatch.image.flat import FlatImage
+from jitree.dispatch.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.image.mapping import Image, map_image
 from jitree.dispatch.image.recipe import Recipe, key_of
 from jitree.errors import StatusError, UnavailableError
@@ -20,18 +24,20 @@ from jitree.errors import StatusError, UnavailableError
 if TYPE_CHECKING:
     from jitree.dispatch.image.background import Builder
 
-__all__ = ["Image", "Recipe", "get", "wait"]
+__all__ = ["Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit", "get", "provider", "wait"]
 
 _POLL_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 300.0
+_BACKGROUND_NICENESS: Final = 5
+"""Gives way to the program's own work, and still gets a share of a busy machine."""
 
 
-class _Provider:
-    """The state of one image in this process: mapped, being built, or failed."""
+class Provider:
+    """The state of one image in this process: mapped, being built, or failed. It keeps the mapped image."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, key: bytes) -> None:
         self.recipe = recipe
-        self.key = key_of(recipe)
+        self.key = key
         self.image: Image | None = None
         self.failure: str | None = None
         self._lock = threading.Lock()
@@ -42,8 +48,43 @@ class _Provider:
     def settled(self) -> bool:
         return self.image is not None or self.failure is not None
 
-    def look(self, niceness: int | None = None) -> None:
-        """Maps the file if it is there, else sees to it that somebody builds it; at most every 20 ms."""
+    @property
+    def is_building(self) -> bool:
+        """Whether a builder that this process started is at work."""
+        return self._builder is not None and not self._builder.has_ended()
+
+    def get(self) -> Image | None:
+        """The image if it is ready, else None; sees to it that a process of low priority builds it.
+
+        A build that failed is reported once as a RuntimeWarning; after that the answer stays None.
+        """
+        if not self.settled:
+            self._look(_background_niceness)
+            if self.failure is not None:
+                warnings.warn(f"jitree: no {self.recipe.title}: {self.failure}", RuntimeWarning, stacklevel=2)
+        return self.image
+
+    def wait(self) -> Image:
+        """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails."""
+        self._look(_full_priority)
+        if not self.settled:
+            recipe = self.recipe
+            print(f"jitree: building {recipe.title} (about {recipe.seconds:.0f} s, once) …", file=sys.stderr)
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while not self.settled:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(f"{recipe.title} was not built within {_PATIENCE_SECONDS:.0f} s")
+                time.sleep(_POLL_SECONDS)
+                self._look(_full_priority)
+        if self.image is None:
+            raise UnavailableError(f"building {self.recipe.title} failed: {self.failure}")
+        return self.image
+
+    def _look(self, niceness: Callable[[], int | None]) -> None:
+        """Maps the file if it is there, else sees to it that somebody builds it; at most every 20 ms.
+
+        ``niceness`` gives the builder's, None for a builder that must not start yet.
+        """
         with self._lock:
             now = time.monotonic()
             if self.settled or now < self._next_look:
@@ -54,7 +95,7 @@ class _Provider:
             if flat is not None:
                 self._map(flat)
             elif self._builder is None:
-                self._start(niceness)
+                self._start(niceness())
             elif has_ended:
                 self.failure = self._builder.failure()
 
@@ -69,50 +110,51 @@ class _Provider:
         from jitree.dispatch.image import background
 
         if niceness is None:
-            niceness = background.BACKGROUND_NICENESS
+            return
         try:
             self._builder = background.start_builder(self.recipe, self.key, niceness)
         except OSError as error:
             self.failure = f"the builder process cannot be started: {error}"
 
 
-_providers: Final[dict[str, _Provider]] = {}
+def _full_priority() -> int:
+    return 0
+
+
+def _background_niceness() -> int | None:
+    """None while as many builders are at work as leave the machine usable."""
+    if sum(item.is_building for item in list(_providers.values())) >= max(1, (os.cpu_count() or 1) // 2):
+        return None
+    return _BACKGROUND_NICENESS
+
+
+_providers: Final[WeakValueDictionary[bytes, Provider]] = WeakValueDictionary()
+_static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = threading.Lock()
 
 
-def _provider(recipe: Recipe) -> _Provider:
+def provider(recipe: Recipe) -> Provider:
+    """The provider of an image, shared by all who want it at the same time."""
+    key = key_of(recipe)
     with _providers_lock:
-        provider = _providers.get(recipe.name)
-        if provider is None:
-            provider = _providers[recipe.name] = _Provider(recipe)
-        return provider
+        found = _providers.get(key)
+        if found is None:
+            found = _providers[key] = Provider(recipe, key)
+        return found
+
+
+def _static_provider(recipe: Recipe) -> Provider:
+    found = _static.get(recipe.name)
+    if found is None:
+        found = _static[recipe.name] = provider(recipe)
+    return found
 
 
 def get(recipe: Recipe) -> Image | None:
-    """The image if it is ready, else None; the first call starts its building in a process of low priority.
-
-    A build that failed is reported once as a RuntimeWarning; after that the answer stays None.
-    """
-    provider = _provider(recipe)
-    if not provider.settled:
-        provider.look()
-        if provider.failure is not None:
-            warnings.warn(f"jitree: no {recipe.title}: {provider.failure}", RuntimeWarning, stacklevel=2)
-    return provider.image
+    """As :meth:`Provider.get`, for an image that the process keeps: one of its name."""
+    return _static_provider(recipe).get()
 
 
 def wait(recipe: Recipe) -> Image:
-    """The image, waiting for its building if need be, which is said on stderr. UNAVAILABLE if that fails."""
-    provider = _provider(recipe)
-    provider.look(niceness=0)
-    if not provider.settled:
-        print(f"jitree: building {recipe.title} (about {recipe.seconds:.0f} s, once) …", file=sys.stderr)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not provider.settled:
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"{recipe.title} was not built within {_PATIENCE_SECONDS:.0f} s")
-            time.sleep(_POLL_SECONDS)
-            provider.look(niceness=0)
-    if provider.image is None:
-        raise UnavailableError(f"building {recipe.title} failed: {provider.failure}")
-    return provider.image
+    """As :meth:`Provider.wait`, for an image that the process keeps: one of its name."""
+    return _static_provider(recipe).wait()

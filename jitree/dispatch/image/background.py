@@ -6,15 +6,14 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from jitree.dispatch.image import cache
 from jitree.dispatch.image.build import to_json
 from jitree.dispatch.image.recipe import Recipe
-
-BACKGROUND_NICENESS: Final = 5
-"""Gives way to the program's own work, and still gets a share of a busy machine."""
 
 _PACKAGE_ROOT: Final = str(Path(__file__).parents[3])
 _PROGRAM: Final = (
@@ -59,19 +58,27 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
             return None
         if cache.load(recipe, key) is not None:  # the other one has just finished
             return None
-        with open(log_path, "wb") as log:
+        with open(log_path, "wb") as log, _file_of(recipe.data) as data:
             process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, to_json(recipe), str(niceness)],
+                [sys.executable, "-c", _PROGRAM, to_json(recipe), str(niceness), str(data.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(lock,),
+                pass_fds=(lock, data.fileno()),
                 start_new_session=True,
                 env=_environment(target.parent),
             )
         return Builder(process, log_path)
     finally:
         os.close(lock)  # the builder's copy keeps the lock
+
+
+def _file_of(data: Sequence[bytes]) -> IO[bytes]:
+    """A file without a name that holds the parts one behind the other."""
+    file = tempfile.TemporaryFile()
+    file.writelines(data)
+    file.flush()
+    return file
 
 
 def _environment(directory: Path) -> dict[str, str]:

@@ -11,32 +11,53 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
-from jitree.dispatch.image import cache
+from jitree.dispatch.image import cache, contents
 from jitree.dispatch.image.flat import FlatImage
+from jitree.dispatch.image.generated import Generated, Unit
 from jitree.dispatch.image.recipe import Recipe, key_of
+
+_MEMORY_TEXT: Final = Path(__file__).with_name("memory.ll")
+_MEMORY_FUNCTIONS: Final = ("memset", "memcpy", "memmove")
+
+
+def generate(recipe: Recipe) -> Generated:
+    """What the recipe's generator makes of its data."""
+    module, _, function = recipe.generator.partition(":")
+    made = getattr(importlib.import_module(module), function)(*recipe.data)
+    if isinstance(made, Generated):
+        return made
+    return Generated((Unit(made, recipe.entries),), ())
 
 
 def build(recipe: Recipe) -> FlatImage:
     """Generates, compiles and links; imports llvmlite, and what the generator imports."""
     from jitree.dispatch.image.compile import compile_object, host_target
     from jitree.dispatch.image.link import link
+    from jitree.dispatch.image.object_file import ObjectFile
 
-    module, _, function = recipe.generator.partition(":")
-    texts = getattr(importlib.import_module(module), function)()
-    return link(compile_object(texts, recipe.entries, host_target()), recipe.entries)
+    generated, target = generate(recipe), host_target()
+    objects = [compile_object(unit.texts, unit.entries, target, unit.pipeline) for unit in generated.units]
+    if any(ObjectFile(data).undefined() & set(_MEMORY_FUNCTIONS) for data in objects):
+        text = _MEMORY_TEXT.read_text(encoding="ascii")
+        objects.append(compile_object([text], _MEMORY_FUNCTIONS, target))
+    return link(objects, (*recipe.entries, *generated.entries), generated.notes)
 
 
 def main() -> None:
-    """The builder process: argument 1 is the recipe as :func:`to_json` wrote it."""
-    recipe = from_json(sys.argv[1])
+    """The builder process. Argument 1 is the recipe as :func:`to_json` wrote it, 2 the process's niceness,
+    3 the descriptor of a file with the recipe's data."""
+    recipe = from_json(sys.argv[1], int(sys.argv[3]))
     os.nice(int(sys.argv[2]))
     path = cache.store(recipe, key_of(recipe), build(recipe))
+    contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
         path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def to_json(recipe: Recipe) -> str:
+    """All of a recipe but the bytes of its data."""
     return json.dumps(
         [
             recipe.name,
@@ -45,10 +66,15 @@ def to_json(recipe: Recipe) -> str:
             list(map(str, recipe.sources)),
             recipe.entries,
             recipe.seconds,
+            list(map(len, recipe.data)),
         ]
     )
 
 
-def from_json(text: str) -> Recipe:
-    name, title, generator, sources, entries, seconds = json.loads(text)
-    return Recipe(name, title, generator, tuple(map(Path, sources)), tuple(entries), seconds)
+def from_json(text: str, descriptor: int) -> Recipe:
+    """The recipe of :func:`to_json`, with its data read from the start of a file."""
+    name, title, generator, sources, entries, seconds, sizes = json.loads(text)
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        data = tuple(file.read(size) for size in sizes)
+    return Recipe(name, title, generator, tuple(map(Path, sources)), tuple(entries), seconds, data)

@@ -1,7 +1,8 @@
 """The folder where images are kept between processes.
 
 Files are written under a temporary name and renamed, so a reader sees a whole file or none. A file that is
-missing, short, damaged, made for another key or owned by somebody else is a miss, never an error.
+missing, short, damaged, made for another key or owned by somebody else is a miss, never an error. A file's
+time of modification is when it was last used; :mod:`jitree.dispatch.image.contents` goes by it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ from typing import Final
 from jitree.dispatch.image.flat import FlatImage, decode, encode
 from jitree.dispatch.image.recipe import Recipe
 
-_SUFFIX: Final = ".image"
+IMAGE_SUFFIX: Final = ".image"
 LOCK_SUFFIX: Final = ".lock"
 LOG_SUFFIX: Final = ".log"
 """Of files beside an image while it is built; the log of a failed build stays."""
-_KEPT: Final = 8
-"""Images of one name that stay: processors and versions that share a home directory."""
 
 
 _chosen: Path | None = None
@@ -55,7 +54,7 @@ def _default_directory() -> Path:
 
 
 def path_of(recipe: Recipe, key: bytes) -> Path:
-    return directory() / f"{recipe.name}-{key.hex()[:32]}{_SUFFIX}"
+    return directory() / f"{recipe.name}-{key.hex()[:32]}{IMAGE_SUFFIX}"
 
 
 def load(recipe: Recipe, key: bytes) -> FlatImage | None:
@@ -64,33 +63,28 @@ def load(recipe: Recipe, key: bytes) -> FlatImage | None:
         with open(path_of(recipe, key), "rb") as file:
             if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
                 return None
-            return decode(file.read(), key)
+            image = decode(file.read(), key)
+            if image is not None:
+                _mark_used(file.fileno())
+            return image
     except OSError:
         return None
 
 
+def _mark_used(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # somebody else's, or read-only
+        os.utime(descriptor)
+
+
 def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
-    """Writes the file of a key and drops the oldest files of the same name. OSError if the folder refuses."""
+    """Writes the file of a key. OSError if the folder refuses."""
     target = path_of(recipe, key)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(f".{os.getpid()}")
     try:
-        temporary.write_bytes(encode(image, key))
+        temporary.write_bytes(encode(image, key, recipe.title))
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _drop_oldest(recipe)
     return target
-
-
-def _drop_oldest(recipe: Recipe) -> None:
-    def age(path: Path) -> float:
-        try:
-            return path.stat().st_mtime
-        except FileNotFoundError:  # another process dropped it
-            return 0.0
-
-    files = sorted(directory().glob(f"{recipe.name}-*{_SUFFIX}"), key=age)
-    for path in files[:-_KEPT]:
-        path.unlink(missing_ok=True)

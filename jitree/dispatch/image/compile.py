@@ -9,6 +9,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from jitree.dispatch.image.generated import PLAIN, Pipeline
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -35,7 +37,9 @@ def target_machine(target: Target) -> Any:
     )
 
 
-def optimized_module(texts: Sequence[str], entries: Iterable[str], target: Target) -> Any:
+def optimized_module(
+    texts: Sequence[str], entries: Iterable[str], target: Target, pipeline: Pipeline = PLAIN
+) -> Any:
     """Links the texts into the first one, keeps only ``entries`` visible, inlines and optimises."""
     machine = target_machine(target)
     module = _parse(texts[0], target)
@@ -50,18 +54,20 @@ def optimized_module(texts: Sequence[str], entries: Iterable[str], target: Targe
         if not variable.is_declaration or str(variable.linkage) == "Linkage.common":
             variable.linkage = "internal"
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
+    options = llvm.create_pipeline_tuning_options(speed_level=pipeline.speed_level)
+    options.loop_vectorization = pipeline.loop_vectorization
+    options.slp_vectorization = pipeline.slp_vectorization
+    options.loop_unrolling = pipeline.loop_unrolling
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return module
 
 
-def compile_object(texts: Sequence[str], entries: Iterable[str], target: Target) -> bytes:
-    """The relocatable object of some IR texts (see :class:`~jitree.dispatch.image.recipe.Recipe`)."""
-    module = optimized_module(texts, entries, target)
+def compile_object(
+    texts: Sequence[str], entries: Iterable[str], target: Target, pipeline: Pipeline = PLAIN
+) -> bytes:
+    """The relocatable object of some IR texts (see :class:`~jitree.dispatch.image.generated.Unit`)."""
+    module = optimized_module(texts, entries, target, pipeline)
     return bytes(target_machine(target).emit_object(module))
 
 

@@ -1,7 +1,7 @@
 """The flat image: position-free machine code with the few facts needed to map it, and its file form.
 
-File: magic, key, and the checksum of all that follows: sizes, entry table (offset, name length, name),
-offsets of the 64-bit words that hold image-relative addresses, the image itself.
+File: magic, key, checksum of all that follows: sizes, title, entry table (offset, name length, name), offsets
+of the 64-bit words that hold image-relative addresses, notes, the image itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-MAGIC: Final = b"jitree\x00\x01"
+MAGIC: Final = b"jitree\x00\x02"
 KEY_SIZE: Final = 32
 _HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}sI")
-_SIZES: Final = struct.Struct("<III")
+_SIZES: Final = struct.Struct("<IIIII")
 _ENTRY: Final = struct.Struct("<IH")
 
 
@@ -26,34 +26,56 @@ class FlatImage:
     """Little-endian u32 offsets of words to which the load address must be added."""
     entries: dict[str, int]
     """Offsets of the functions that may be called from outside."""
+    notes: bytes = b""
+    """What the generator wants kept with the code."""
 
 
-def encode(image: FlatImage, key: bytes) -> bytes:
-    """The file form of an image made for ``key``."""
+def encode(image: FlatImage, key: bytes, title: str) -> bytes:
+    """The file form of an image made for ``key``; ``title`` says what it is to people who list files."""
     names = b"".join(
         _ENTRY.pack(offset, len(name.encode())) + name.encode() for name, offset in image.entries.items()
     )
-    sizes = _SIZES.pack(len(image.entries), len(image.rebase), len(image.code))
-    payload = sizes + names + image.rebase + image.code
+    label = title.encode()
+    sizes = _SIZES.pack(len(label), len(image.entries), len(image.rebase), len(image.notes), len(image.code))
+    payload = sizes + label + names + image.rebase + image.notes + image.code
     return _HEADER.pack(MAGIC, key, zlib.crc32(payload)) + payload
 
 
 def decode(data: bytes, key: bytes) -> FlatImage | None:
     """The image of a file made for ``key``; None for any other, damaged or short file."""
-    if len(data) < _HEADER.size + _SIZES.size:
+    payload = _payload(data, key)
+    if payload is None:
         return None
-    magic, file_key, checksum = _HEADER.unpack_from(data)
-    payload = data[_HEADER.size :]
-    if magic != MAGIC or file_key != key or zlib.crc32(payload) != checksum:
-        return None
-    entry_count, rebase_size, code_size = _SIZES.unpack_from(payload)
+    label_size, entry_count, rebase_size, notes_size, code_size = _SIZES.unpack_from(payload)
     entries: dict[str, int] = {}
-    position = _SIZES.size
+    position = _SIZES.size + label_size
     for _ in range(entry_count):
         offset, length = _ENTRY.unpack_from(payload, position)
         position += _ENTRY.size
-        entries[payload[position : position + length].decode()] = offset
+        entries[str(payload[position : position + length], "utf-8")] = offset
         position += length
-    if len(payload) != position + rebase_size + code_size:
+    notes, code = position + rebase_size, position + rebase_size + notes_size
+    if len(payload) != code + code_size:
         return None
-    return FlatImage(payload[position + rebase_size :], payload[position : position + rebase_size], entries)
+    return FlatImage(
+        bytes(payload[code:]), bytes(payload[position:notes]), entries, bytes(payload[notes:code])
+    )
+
+
+def title_of(data: bytes) -> str | None:
+    """What a file says it is; None for a file that is damaged, short or of another version."""
+    payload = _payload(data, data[len(MAGIC) : len(MAGIC) + KEY_SIZE])
+    if payload is None:
+        return None
+    (size, *_) = _SIZES.unpack_from(payload)
+    return str(payload[_SIZES.size : _SIZES.size + size], "utf-8", "replace")
+
+
+def _payload(data: bytes, key: bytes) -> memoryview | None:
+    if len(data) < _HEADER.size + _SIZES.size:
+        return None
+    magic, file_key, checksum = _HEADER.unpack_from(data)
+    payload = memoryview(data)[_HEADER.size :]
+    if magic != MAGIC or file_key != key or zlib.crc32(payload) != checksum:
+        return None
+    return payload

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingOf
 from typing import Final
 
-import numpy as np
-
 from jitree.dispatch.image.flat import FlatImage
 from jitree.memory import EXECUTE, READ, WRITE, Mapping
 
 
 class Image:
-    """Executable code. ``addresses`` of its entries are valid while this object lives."""
+    """Executable code. ``addresses`` of its entries are valid while this object lives; ``notes`` are what its
+    generator kept with it."""
 
-    def __init__(self, addresses: MappingOf[str, int], memory: Mapping) -> None:
+    def __init__(self, addresses: MappingOf[str, int], memory: Mapping, notes: bytes = b"") -> None:
         self.addresses: Final = addresses
+        self.notes: Final = notes
         self._memory: Final = memory
 
 
@@ -29,8 +29,11 @@ def map_image(image: FlatImage) -> Image:
     memory.protect(0, size, READ | WRITE)
     view = memory.view()
     view[:size] = image.code
-    words = np.frombuffer(view, np.uint64)
-    words[np.frombuffer(image.rebase, "<u4") >> 3] += np.uint64(memory.address)
+    words = view.cast("Q")
+    for place in memoryview(image.rebase).cast("I"):
+        words[place >> 3] += memory.address
     memory.protect(0, size, READ | EXECUTE)
     memory.publish()
-    return Image({name: memory.address + offset for name, offset in image.entries.items()}, memory)
+    return Image(
+        {name: memory.address + offset for name, offset in image.entries.items()}, memory, image.notes
+    )

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raised when the builder, linker or file form changes so that old files must not be used."""
 
 _COMPILERS: Final = ("llvmlite", "numba")
@@ -23,10 +23,10 @@ _COMPILERS: Final = ("llvmlite", "numba")
 class Recipe:
     """One image: a few functions made from LLVM IR, kept in one file.
 
-    ``generator`` is ``"package.module:function"``; the builder process calls it without arguments for the
-    LLVM IR texts to link, the first of which defines ``entries`` (functions called from outside, which
-    stay; everything else becomes internal and is inlined or dropped). ``sources`` are the files that decide
-    what it returns. ``title`` and ``seconds`` (to build it) are for messages.
+    ``generator`` is ``"package.module:function"``; the builder process calls it with ``data`` for the LLVM IR
+    to compile (see :mod:`jitree.dispatch.image.generated`). ``sources`` are the files that decide what it
+    returns. ``entries`` are functions called from outside; a generator may add more. ``name`` begins the
+    file's name. ``title`` and ``seconds`` (to build it) are for messages.
     """
 
     name: str
@@ -35,17 +35,23 @@ class Recipe:
     sources: tuple[Path, ...]
     entries: tuple[str, ...]
     seconds: float
+    data: tuple[bytes, ...] = ()
 
 
 def key_of(recipe: Recipe) -> bytes:
     """32 bytes that change with anything that could change the image's machine code."""
     digest = hashlib.sha256(_environment())
-    digest.update(repr((FORMAT, recipe.name, recipe.generator, recipe.entries)).encode())
+    digest.update(repr((FORMAT, recipe.name, recipe.generator, recipe.entries, len(recipe.data))).encode())
     for source in recipe.sources:
-        data = source.read_bytes()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
+        _add(digest, source.read_bytes())
+    for part in recipe.data:
+        _add(digest, part)
     return digest.digest()
+
+
+def _add(digest: hashlib._Hash, data: bytes) -> None:
+    digest.update(len(data).to_bytes(8, "little"))
+    digest.update(data)
 
 
 @cache

@@ -59,6 +59,9 @@ def _low12(scale: int) -> Patch:
     return patch
 
 
+MACHINES: Final = {62: "EM_X86_64", 183: "EM_AARCH64"}
+"""Names of the machines by their number in ELF files."""
+
 RELOCATIONS: Final[dict[str, dict[int, Patch]]] = {
     "EM_X86_64": {
         1: absolute64,  # R_X86_64_64
