@@ -1,0 +1,1 @@
+"""The native tier: whole functions of a module compiled by LLVM."""

@@ -1,0 +1,117 @@
+"""What the native tier needs to know of a decoded module: code and signatures, no constants, no names.
+
+It can be written to bytes, which go to the builder process and decide the key of the image.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jitree.vmfb.cconv import CallingConvention, Span
+
+if TYPE_CHECKING:
+    from jitree.vmfb.program import CallSite, DecodedFunction, Program
+
+VALUE_TYPES: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "ref"}
+"""Characters of calling conventions → types of values."""
+
+
+class FunctionSource(NamedTuple):
+    """A function: word indices of its first instruction and behind its last, and its frame."""
+
+    ordinal: int
+    start: int
+    end: int
+    value_count: int
+    ref_count: int
+    arguments: tuple[tuple[str, int], ...]
+    """(type, register) of each at entry."""
+    results: tuple[str, ...]
+    """Types."""
+
+
+class SiteSource(NamedTuple):
+    """A call of an import: the types of its flattened arguments and of its results."""
+
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+class Source(NamedTuple):
+    """A module. ``words`` and the indices in ``instruction_words`` are those of its
+    :class:`~jitree.vmfb.program.Program`."""
+
+    words: array[int]
+    instruction_words: array[int]
+    functions: tuple[FunctionSource, ...]
+    sites: tuple[SiteSource, ...]
+
+
+def from_program(program: Program) -> Source:
+    return Source(
+        array("i", program.words.tobytes()),
+        program.instruction_words,
+        tuple(map(_function, program.functions)),
+        tuple(map(_site, program.sites)),
+    )
+
+
+def _function(function: DecodedFunction) -> FunctionSource:
+    characters = map(str, function.cconv.arguments)
+    return FunctionSource(
+        function.ordinal,
+        function.start,
+        function.end,
+        function.value_count,
+        function.ref_count,
+        tuple(
+            (VALUE_TYPES[character], register)
+            for character, (_, register) in zip(characters, function.argument_slots, strict=True)
+        ),
+        _types(function.cconv.results),
+    )
+
+
+def _site(site: CallSite) -> SiteSource:
+    return SiteSource(_types(_flat(site.cconv, site.segments)), _types(site.cconv.results))
+
+
+def _flat(cconv: CallingConvention, segments: tuple[int, ...] | None) -> str:
+    """The characters of all arguments, spans unrolled."""
+    if segments is None:
+        return "".join(map(str, cconv.arguments))
+    return "".join(
+        item.characters * count if isinstance(item, Span) else str(item)
+        for item, count in zip(cconv.arguments, segments, strict=True)
+    )
+
+
+def _types(characters: Iterable[str]) -> tuple[str, ...]:
+    return tuple(VALUE_TYPES[character] for character in characters)
+
+
+def encode(source: Source) -> bytes:
+    """The source as bytes: a line of JSON, then both arrays."""
+    tables = json.dumps([len(source.words), source.functions, source.sites])
+    return tables.encode() + b"\n" + source.words.tobytes() + source.instruction_words.tobytes()
+
+
+def decode(data: bytes) -> Source:
+    """What :func:`encode` has written."""
+    tables, _, rest = data.partition(b"\n")
+    count, functions, sites = json.loads(tables)
+    words = array("i", rest[: 4 * count])
+    return Source(
+        words,
+        array("i", rest[4 * count :]),
+        tuple(
+            FunctionSource(*row[:5], tuple((kind, slot) for kind, slot in row[5]), tuple(row[6]))
+            for row in functions
+        ),
+        tuple(SiteSource(tuple(arguments), tuple(results)) for arguments, results in sites),
+    )
+
+

@@ -1,0 +1,213 @@
+"""A function in static single assignment form: what the native tier analyses and emits.
+
+Registers become values by *typed views*: the register bank is seen as separate variables for each slot and
+type (``i32``, ``f32`` slots; ``i64``, ``f64`` even slots; ``ref`` registers), and an instruction reads and
+writes the variables its operand kinds name. :mod:`jitree.dispatch.native.build` makes a :class:`Function`,
+after it has proved that every read sees the view that was written last.
+
+References are owned by registers. The builder resolves who owns what: an instruction says which references
+it has to retain before it and drop after it, so that emitting code needs no registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+VALUE_TYPES: Final = ("i32", "f32", "i64", "f64")
+REF: Final = "ref"
+
+ARGUMENT: Final = "argument"
+"""Operation of a function's arguments; ``literals`` is (position,)."""
+PHI: Final = "phi"
+"""Operation of a block parameter: one operand for each of the block's predecessors, in their order."""
+ZERO: Final = "zero"
+"""Operation of what a register holds that nobody has written: 0, or the null reference."""
+RESUMED: Final = "resumed"
+"""Operation of a value that is read from the frame where execution resumes in the middle of a function."""
+
+
+class Variable(NamedTuple):
+    """A register seen as one type."""
+
+    type: str
+    """``i32 f32 i64 f64 ref``"""
+    slot: int
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A value; identity is equality."""
+
+    number: int
+    """Unique in the function; the value is called ``%v<number>`` in LLVM IR."""
+    type: str
+    """``i32 f32 i64 f64 ref``"""
+    operation: str
+    """A mnemonic of the instruction table, or one of the constants above."""
+    operands: list[Value]
+    """The instruction's register inputs in table order (of calls: the arguments)."""
+    literals: tuple[int, ...]
+    """The instruction's immediates in table order: integers as signed numbers, floats as their bits."""
+    pc: int
+    """Word index of the instruction; of a block parameter, of the block's first instruction."""
+    block: Block = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"%v{self.number}"
+
+    def __repr__(self) -> str:
+        return f"<{self.name}:{self.type} = {self.operation} {[v.name for v in self.operands]} {self.literals}>"
+
+
+@dataclass(eq=False, slots=True)
+class Instruction:
+    """An instruction in its block. Pure ones have one result, which has the same operands and literals."""
+
+    pc: int
+    mnemonic: str
+    operands: tuple[Value, ...]
+    literals: tuple[int, ...]
+    results: tuple[Value, ...]
+    retained: tuple[Value, ...]
+    """References among the operands that need one more count before the instruction."""
+    dropped: tuple[Value, ...]
+    """References that have one less afterwards: overwritten ones, discarded ones, at a return all."""
+    changes: tuple[tuple[Variable, Value], ...]
+    """What the registers hold afterwards that differs: results, and null where a reference was moved away."""
+    live: int = 0
+    """Set of variables (bits by :meth:`Function.bit`) whose values are needed from here on; no refs."""
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """A run of instructions; the last one is the terminator."""
+
+    pc: int
+    """Word index of the first instruction. Unique, but for the block ``ENTRY_PC`` in front of all."""
+    parameters: list[Value] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    predecessors: list[Block] = field(default_factory=list, repr=False)
+    """One for each edge; a block that branches here twice is in it twice."""
+    successors: list[Block] = field(default_factory=list, repr=False)
+    """In the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default, cases."""
+    dominator: Block | None = field(default=None, repr=False)
+    """The immediate one."""
+    order: int = 0
+    """Position in reverse postorder."""
+    entry: dict[Variable, Value] = field(default_factory=dict, repr=False)
+    """What the registers hold at the beginning: every live variable and every ref."""
+
+    @property
+    def terminator(self) -> Instruction:
+        return self.instructions[-1]
+
+    @property
+    def label(self) -> str:
+        """Of the block in LLVM IR, without ``%``."""
+        return f"b{self.pc}" if self.pc != ENTRY_PC else "entry"
+
+    def dominates(self, other: Block) -> bool:
+        walk: Block | None = other
+        while walk is not None and walk.order > self.order:
+            walk = walk.dominator
+        return walk is self
+
+
+ENTRY_PC: Final = -1
+"""``pc`` of the block in front of a function's first instruction; it ends with a ``br.bare``, or, where
+execution resumes, with a ``resume`` that has an edge to each place."""
+RESUME: Final = "resume"
+"""Mnemonic of that terminator; ``literals`` are the word indices of the places."""
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """A natural loop."""
+
+    header: Block
+    blocks: set[Block] = field(repr=False)
+    """All of them, inner loops' included."""
+    parent: Loop | None = field(default=None, repr=False)
+    children: list[Loop] = field(default_factory=list, repr=False)
+
+    @property
+    def latches(self) -> list[Block]:
+        """Where its back edges come from."""
+        return [block for block in self.header.predecessors if block in self.blocks]
+
+    @property
+    def exits(self) -> list[tuple[Block, Block]]:
+        """(from, to) of each edge out."""
+        return [
+            (block, target)
+            for block in sorted(self.blocks, key=lambda block: block.order)
+            for target in block.successors
+            if target not in self.blocks
+        ]
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A function, or the part of it that is reachable from where execution resumes."""
+
+    ordinal: int
+    value_count: int
+    """Value slots of the frame."""
+    ref_count: int
+    arguments: tuple[Value, ...]
+    result_types: tuple[str, ...]
+    blocks: list[Block]
+    """In reverse postorder; the first is the entry."""
+    loops: list[Loop]
+    """Outermost ones; inner ones are their ``children``."""
+
+    @property
+    def entry(self) -> Block:
+        return self.blocks[0]
+
+    def bit(self, variable: Variable) -> int:
+        """The position of a value variable in sets of variables."""
+        return VALUE_TYPES.index(variable.type) * self.value_count + variable.slot
+
+    def variables(self, bits: int) -> Iterator[Variable]:
+        """The members of a set of value variables."""
+        while bits:
+            low = bits & -bits
+            kind, slot = divmod(low.bit_length() - 1, self.value_count)
+            yield Variable(VALUE_TYPES[kind], slot)
+            bits ^= low
+
+    def all_loops(self) -> Iterator[Loop]:
+        """Inner ones behind those that hold them."""
+        waiting = list(self.loops)
+        while waiting:
+            loop = waiting.pop(0)
+            yield loop
+            waiting += loop.children
+
+    def values(self) -> Iterator[Value]:
+        for block in self.blocks:
+            yield from block.parameters
+            for instruction in block.instructions:
+                yield from instruction.results
+
+
+def users(function: Function) -> dict[Value, list[tuple[Block, Instruction | Value]]]:
+    """Where each value is used: (block, instruction), or (block, parameter) for a parameter's operand. Uses
+    by the frame alone (``Instruction.live``) do not count."""
+    found: dict[Value, list[tuple[Block, Instruction | Value]]] = {}
+
+    def add(values: Sequence[Value], block: Block, user: Instruction | Value) -> None:
+        for value in values:
+            found.setdefault(value, []).append((block, user))
+
+    for block in function.blocks:
+        for parameter in block.parameters:
+            add(parameter.operands, block, parameter)
+        for instruction in block.instructions:
+            add(instruction.operands, block, instruction)
+            add(instruction.dropped, block, instruction)
+    return found
