@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from jitree.errors import InvalidArgumentError
 from jitree.regs.machine import Machine
@@ -13,10 +14,25 @@ TIERS: Final = ("plain", "fast", "auto")
 TIER_VARIABLE: Final = "JITREE_TIER"
 
 
+class Entry(NamedTuple):
+    """The way into machine code for callers that fill STATE and the host's registers by themselves."""
+
+    run: Callable[[int], int]
+    """(address of STATE) → LEFT_*"""
+    attach: Callable[[Machine], None]
+    """To be called once for each machine before its first run."""
+    go_on: Callable[[Machine], None]
+    """After ``run`` has left with something to do: does it and goes on like :meth:`Engine.run`."""
+
+
 class Engine(Protocol):
     """A tier. Engines have no state of their own; all of them run on the memory of a Machine."""
 
     name: str
+
+    @property
+    def entry(self) -> Entry | None:
+        """None as long as there is no machine code."""
 
     def run(self, machine: Machine) -> None:
         """Runs from ``machine.pc`` until the host's call is complete or has to wait (``machine.pending``).

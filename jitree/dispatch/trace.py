@@ -22,6 +22,7 @@ class TraceEngine:
     """The plain tier, printing as it goes."""
 
     name = "plain"
+    entry: Final = None
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream

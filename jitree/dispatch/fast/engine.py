@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from jitree.dispatch import image, primitives
+from jitree.dispatch.engine import Entry
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import STATE
+from jitree.regs.layout import LEFT_ESCAPE, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
@@ -60,16 +61,27 @@ def _run_function(loop: image.Image) -> Run:
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(loop.addresses["run"])
 
 
+def attach(machine: Machine) -> None:
+    """Puts into a machine's STATE what the loop needs and what never changes."""
+    machine.state[_MATH] = address_of(_library())
+
+
 def run_loop(run: Run, machine: Machine) -> None:
     """Runs a machine from its ``pc`` by the loop. Each instruction that the loop leaves to Python is executed
     by its plain handler, on the same memory."""
-    state, address, handlers = machine.state, machine.state_address, HANDLERS
-    if not state[_MATH]:
-        state[_MATH] = address_of(_library())
+    if not machine.state[_MATH]:
+        attach(machine)
     machine.publish(machine.pc)
+    _drive(run, run, machine)
+
+
+def _drive(first: Run, run: Run, machine: Machine) -> None:
+    """Enters machine code by ``first`` and, each time it has left, by ``run`` again."""
+    state, address, handlers = machine.state, machine.state_address, HANDLERS
     try:
         pc = _RUNNING
-        while run(address):
+        left = first(address)
+        while left:
             pc = machine.adopt()
             frame = machine.frame
             following = handlers[machine.code[pc]](machine, pc)
@@ -80,10 +92,21 @@ def run_loop(run: Run, machine: Machine) -> None:
             else:
                 machine.publish(following)
             pc = _RUNNING
+            left = run(address)
         machine.pc = machine.adopt()
     except BaseException:
         machine.pc = machine.adopt() if pc == _RUNNING else pc
         raise
+
+
+def _has_left(address: int) -> int:
+    """In place of entering machine code that a caller entered by itself."""
+    return LEFT_ESCAPE
+
+
+def make_entry(run: Run) -> Entry:
+    """The entry of a loop for callers that enter it by themselves."""
+    return Entry(run, attach, partial(_drive, _has_left, run))
 
 
 class FastEngine:
@@ -95,6 +118,7 @@ class FastEngine:
         """UNAVAILABLE if the loop cannot be built."""
         self._image = image.wait(LOOP)
         self._run = _run_function(self._image)
+        self.entry: Entry | None = make_entry(self._run)
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
@@ -109,6 +133,7 @@ class AutoEngine:
     def __init__(self) -> None:
         self._image: image.Image | None = None
         self._run: Run | None = None
+        self.entry: Entry | None = None
         self._look()
 
     def _look(self) -> Run | None:
@@ -116,6 +141,7 @@ class AutoEngine:
             self._image = image.get(LOOP)
             if self._image is not None:
                 self._run = _run_function(self._image)
+                self.entry = make_entry(self._run)
         return self._run
 
     def run(self, machine: Machine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.machine import Machine
 
@@ -10,6 +12,7 @@ class PlainEngine:
     """Runs everything in Python."""
 
     name = "plain"
+    entry: Final = None
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
