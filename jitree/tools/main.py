@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "dump": ("jitree.tools.dump", "show what a compiled module holds"),
     "parameters": ("jitree.tools.parameters", "make, convert and show parameter archives"),
     "check": ("jitree.tools.check", "run the functions of a compiled module that check themselves"),
+    "cache": ("jitree.tools.cache", "list, empty and fill the folder of machine code"),
     "devices": ("jitree.tools.devices", "list the drivers and devices of this machine"),
 }
 """Module of every command (its ``main`` takes the arguments and returns the exit code) and what it does."""

@@ -64,6 +64,11 @@ class Provider:
                 warnings.warn(f"jitree: no {self.recipe.title}: {self.failure}", RuntimeWarning, stacklevel=2)
         return self.image
 
+    def find(self) -> Image | None:
+        """The image if it has been built; never starts a builder."""
+        self._look(_not_now)
+        return self.image
+
     def wait(self) -> Image:
         """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails."""
         self._look(_full_priority)
@@ -119,6 +124,10 @@ class Provider:
 
 def _full_priority() -> int:
     return 0
+
+
+def _not_now() -> None:
+    return None
 
 
 def _background_niceness() -> int | None:

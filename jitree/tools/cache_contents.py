@@ -1,0 +1,67 @@
+"""``jitree cache list`` and ``jitree cache clear``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from jitree.dispatch.image import cache, contents
+from jitree.tools.flags import Flag, FlagSet, Kind, parse_flags
+
+_HELP: Final = Flag("help", Kind.BOOLEAN, False, "Shows this text.")
+LIST_FLAGS: Final = FlagSet(
+    command="cache list", summary="shows what the folder of machine code holds", flags=(_HELP,)
+)
+CLEAR_FLAGS: Final = FlagSet(
+    command="cache clear", summary="removes all machine code but what is being built", flags=(_HELP,)
+)
+_DAMAGED: Final = "(damaged, or of another version of jitree)"
+
+
+def list_main(arguments: Sequence[str]) -> int:
+    """Prints a line per image, the most recently used first. INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE."""
+    if parse_flags(arguments, LIST_FLAGS).boolean("help"):
+        sys.stdout.write(LIST_FLAGS.help_text())
+        return 0
+    limit = contents.maximum_size()
+    sys.stdout.writelines(line + "\n" for line in listing(contents.entries(), limit))
+    return 0
+
+
+def clear_main(arguments: Sequence[str]) -> int:
+    """Empties the folder and says how much that was."""
+    if parse_flags(arguments, CLEAR_FLAGS).boolean("help"):
+        sys.stdout.write(CLEAR_FLAGS.help_text())
+        return 0
+    count, size = contents.clear()
+    print(f"removed {_images(count)}, {size_text(size)}, from {cache.directory()}")
+    return 0
+
+
+def listing(entries: Sequence[contents.Entry], limit: int) -> Iterator[str]:
+    total = size_text(sum(entry.size for entry in entries))
+    yield f"{cache.directory()}: {_images(len(entries))}, {total} of {size_text(limit)}"
+    if not entries:
+        return
+    width = max(len("NAME"), *(len(entry.name) for entry in entries))
+    yield ""
+    yield f"{'NAME':{width}}  {'SIZE':>9}  {'LAST USED':16}  WHAT"
+    for entry in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        yield f"{entry.name:{width}}  {size_text(entry.size):>9}  {used}  {entry.title or _DAMAGED}"
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count} images"
+
+
+def size_text(size: int) -> str:
+    """Bytes in the largest unit that gives a number of at least one."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"

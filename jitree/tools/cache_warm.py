@@ -1,0 +1,53 @@
+"""``jitree cache warm``: builds the machine code that running modules takes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from jitree.tools.flags import Flag, FlagSet, Kind, parse_flags
+
+if TYPE_CHECKING:
+    from jitree.dispatch.image import Recipe
+
+FLAGS: Final = FlagSet(
+    command="cache warm",
+    summary="builds the machine code that running modules takes, so that no run waits or starts slowly",
+    flags=(
+        Flag("help", Kind.BOOLEAN, False, "Shows this text."),
+        Flag("module", Kind.LIST, [], "Module files (also without the flag's name)."),
+    ),
+    positional="module",
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
+    flags = parse_flags(arguments, FLAGS)
+    if flags.boolean("help"):
+        sys.stdout.write(FLAGS.help_text())
+        return 0
+    from jitree.dispatch import image
+
+    for recipe in recipes(flags.texts("module")):
+        start = time.perf_counter()
+        provider = image.provider(recipe)
+        ready = provider.find() is not None
+        provider.wait()
+        taken = "ready" if ready else f"built in {time.perf_counter() - start:.1f} s"
+        print(f"{recipe.title}: {taken}", flush=True)
+    return 0
+
+
+def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
+    """What every program uses, then what each module does; statuses as of loading a module."""
+    from jitree.dispatch.fast.engine import LOOP
+    from jitree.hal.local import walk_image
+    from jitree.modules.vmvx import native as vmvx
+
+    yield LOOP
+    if walk_image.supported():
+        yield walk_image.RECIPE
+    yield vmvx.RECIPE
