@@ -28,7 +28,7 @@ _KIND: Final = ENTRY.word("kind")
 _COUNT: Final = ENTRY.word("count")
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
-_NUMBER: Final = ENTRY.word("number")
+_OWNER: Final = ENTRY.word("owner")
 _LINK: Final = ENTRY.word("link")
 _RELEASED: Final = STATE.word("released")
 _POISON: Final = bytes(ENTRY.size)
@@ -113,7 +113,6 @@ class HandleTable:
         i32 = self.i32
         i32[word + _KIND] = traits.kind
         i32[word + _COUNT] = 1
-        i32[word + _NUMBER] = number
         self._addresses[id(obj)] = address
         if traits.fill is not None:
             try:

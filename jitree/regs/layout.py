@@ -52,6 +52,9 @@ STATE: Final = Record(
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
     i64 fuel              # branches and calls that a run of the loop may make before it must leave
+    i64 natives           # address of the record that machine code makes handles with (regs.natives), 0 = none
+    i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
+    i64 prompt            # 1 = the host must not be held up by what a call starts
     """,
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
@@ -132,14 +135,22 @@ ENTRY: Final = Record(
     i32 access            # ACCESS_* bits of a vm.buffer; memory type of a hal.buffer
     i32 usage             # allowed usage of a hal.buffer
     i32 element_type      # of a view; LIST_* element code or ref type id of a vm.list
-    i32 encoding          # of a view
+    i32 encoding          # of a view; allowed access of a hal.buffer
     i32 rank              # of a view; capacity of a vm.list
-    i32 number            # position of the host object in the table of objects
-    i64 dimensions        # address of i64 dimensions of a view
-    i64 link              # next in the free or the released list; handle of the buffer of a view
+    i32 owner             # OWNER_*
+    i64 parent            # handle that an object of OWNER_CODE keeps alive
+    i64 link              # next in the free or the released list
     """,
 )
 """A handle entry, 64 bytes. A ref register holds its address."""
+
+EXTENSION_SIZE: Final = 64
+"""Bytes that belong to every entry, as far behind it as the table is long: the i64 dimensions of a view."""
+
+OWNER_PYTHON: Final = 0
+"""There is a Python object."""
+OWNER_CODE: Final = 1
+"""Machine code made the object; there is none in Python until somebody looks at it."""
 
 assert ENTRY.size == 64 and FRAME.size == 64
 
@@ -148,6 +159,8 @@ KIND_BUFFER: Final = 1
 """``vm.buffer``"""
 KIND_LIST: Final = 2
 """``vm.list``"""
+KIND_STORAGE: Final = 3
+"""Memory of buffers that machine code makes; no register ever refers to it."""
 KIND_FIRST_REGISTERED: Final = 16
 """Types registered by modules are numbered from here."""
 

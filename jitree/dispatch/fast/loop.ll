@@ -32,7 +32,7 @@ define internal tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, 
 }
 
 ; Leaves the loop: the call of the host is complete.
-define internal tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
+define internal tailcc i64 @finish(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
   %pc.at = getelementptr i8, ptr %state, i64 8
   store ptr %pc, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 16
@@ -42,6 +42,24 @@ define internal tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, pt
   %status.at = getelementptr i8, ptr %state, i64 0
   store i64 0, ptr %status.at, align 8
   ret i64 0
+}
+
+; Leaves the loop: the call of the host is complete. What machine code made and nobody refers to goes first.
+define internal tailcc i64 @exit(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
+  %released.at = getelementptr i8, ptr %state, i64 72
+  %released = load ptr, ptr %released.at, align 8
+  %sweep.at = getelementptr i8, ptr %state, i64 104
+  %sweep = load ptr, ptr %sweep.at, align 8
+  %some = icmp ne ptr %released, null
+  %able = icmp ne ptr %sweep, null
+  %both = and i1 %some, %able
+  br i1 %both, label %free, label %leave
+free:
+  call void %sweep(ptr %state)
+  br label %leave
+leave:
+  %left = call tailcc i64 @finish(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left
 }
 
 ; Adds a reference; null is left alone.

@@ -32,6 +32,26 @@ define internal tailcc i64 @{name}({parameters}) #1 {{
 }}
 """
 
+_EXIT: Final = """\
+; Leaves the loop: the call of the host is complete. What machine code made and nobody refers to goes first.
+define internal tailcc i64 @exit({parameters}) #1 {{
+  %released.at = getelementptr i8, ptr %state, i64 {released}
+  %released = load ptr, ptr %released.at, align 8
+  %sweep.at = getelementptr i8, ptr %state, i64 {sweep}
+  %sweep = load ptr, ptr %sweep.at, align 8
+  %some = icmp ne ptr %released, null
+  %able = icmp ne ptr %sweep, null
+  %both = and i1 %some, %able
+  br i1 %both, label %free, label %leave
+free:
+  call void %sweep(ptr %state)
+  br label %leave
+leave:
+  %left = call tailcc i64 @finish({arguments})
+  ret i64 %left
+}}
+"""
+
 _RUN: Final = """\
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
 define i64 @run(ptr %state) #0 {{
@@ -147,7 +167,8 @@ def prelude() -> str:
     parts = [
         _RUN.format(**STATE.offsets),
         _leave("escape", "nothing of this instruction has happened", LEFT_ESCAPE),
-        _leave("exit", "the call of the host is complete", LEFT_EXIT),
+        _leave("finish", "the call of the host is complete", LEFT_EXIT),
+        _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
         _COUNTS.format(count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"]),
         _MOVE.format(value32=TAG_VALUE32, value64=TAG_VALUE64, copy=TAG_REF_COPY, take=TAG_REF_MOVE),
     ]
