@@ -10,10 +10,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from typing import Final
+from struct import Struct
+from typing import Final, TypeVar
 
 from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import MATH_FUNCTIONS
+
+Number = TypeVar("Number", int, float)
+_I32, _I64, _F32, _F64 = Struct("=i"), Struct("=q"), Struct("=f"), Struct("=d")
 
 INT32_MIN: Final = -(2**31)
 INT64_MIN: Final = -(2**63)
@@ -65,6 +69,31 @@ def f32(x: float) -> float:
 def f64(x: float) -> float:
     """A binary32 value as binary64, which is exact."""
     return x
+
+
+def choose(condition: bool, if_true: Number, if_false: Number) -> Number:
+    """Both values are computed before; so it is one instruction, for vectors too."""
+    return if_true if condition else if_false
+
+
+def f32_to_bits(x: float) -> int:
+    """The bits of a binary32 value as a signed integer."""
+    return _I32.unpack(_F32.pack(x))[0]  # type: ignore[no-any-return]
+
+
+def f32_of_bits(x: int) -> float:
+    """The binary32 value with the bits of a signed integer."""
+    return _F32.unpack(_I32.pack(x))[0]  # type: ignore[no-any-return]
+
+
+def f64_to_bits(x: float) -> int:
+    """The bits of a binary64 value as a signed integer."""
+    return _I64.unpack(_F64.pack(x))[0]  # type: ignore[no-any-return]
+
+
+def f64_of_bits(x: int) -> float:
+    """The binary64 value with the bits of a signed integer."""
+    return _F64.unpack(_I64.pack(x))[0]  # type: ignore[no-any-return]
 
 
 def f32_from_integer(x: int) -> float:

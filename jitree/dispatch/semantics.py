@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer
+from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer, vector_math
 from jitree.dispatch.primitives import MATH
 from jitree.dispatch.semantics_float import BIT_PATTERNS
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
-FAMILIES: Final[tuple[ModuleType, ...]] = (semantics_integer, semantics_float, semantics_conversion)
+FAMILIES: Final[tuple[ModuleType, ...]] = (
+    semantics_integer, semantics_float, semantics_conversion, vector_math,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,12 @@ def _find(row: Instruction) -> Semantic | None:
     if row.mnemonic in BIT_PATTERNS:
         types = [kind.replace("f", "i") for kind in types]
     arguments, result = tuple(types[:-1]), types[-1] if types else ""
-    math_name = _math_name(row)
-    if math_name is not None:
-        return Semantic(MATH[math_name], arguments, result, math_name)
     for family in FAMILIES:
         function = getattr(family, row.mnemonic.replace(".", "_"), None)
         if function is not None:
             return Semantic(function, arguments, result)
-    return None
+    math_name = _math_name(row)
+    return Semantic(MATH[math_name], arguments, result, math_name) if math_name is not None else None
 
 
 SEMANTICS: Final[dict[str, Semantic]] = {

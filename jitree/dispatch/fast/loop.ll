@@ -221,8 +221,13 @@ declare i32 @"semantics.cast.f32.si32"(float)
 declare i32 @"semantics.cast.f32.ui32"(float)
 declare i32 @"semantics.bitcast.i32.f32"(i32)
 declare i32 @"semantics.bitcast.f32.i32"(i32)
+declare float @"semantics.exp.f32"(float)
+declare float @"semantics.log.f32"(float)
+declare float @"semantics.pow.f32"(float, float)
 declare float @"semantics.rsqrt.f32"(float)
 declare float @"semantics.sqrt.f32"(float)
+declare float @"semantics.tanh.f32"(float)
+declare float @"semantics.erf.f32"(float)
 declare i32 @"semantics.cmp.eq.f32.o"(float, float)
 declare i32 @"semantics.cmp.eq.f32.u"(float, float)
 declare i32 @"semantics.cmp.ne.f32.o"(float, float)
@@ -5487,21 +5492,17 @@ entry:
   %t3 = lshr i64 %t1, 32
   %t4 = getelementptr i32, ptr %values, i64 %t2
   %t5 = load float, ptr %t4, align 4
-  %t6 = getelementptr i8, ptr %state, i64 80
-  %t7 = load ptr, ptr %t6, align 8
-  %t8 = getelementptr i8, ptr %t7, i64 32
-  %t9 = load ptr, ptr %t8, align 8
-  %t10 = call float %t9(float %t5)
-  %t11 = getelementptr i32, ptr %values, i64 %t3
-  store float %t10, ptr %t11, align 4
-  %t12 = getelementptr i32, ptr %pc, i64 3
-  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
-  %t14 = zext i32 %t13 to i64
-  %t15 = getelementptr i32, ptr %pc, i64 3
-  %t16 = getelementptr ptr, ptr %table, i64 %t14
-  %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
-  ret i64 %t18
+  %t6 = call float @"semantics.exp.f32"(float %t5)
+  %t7 = getelementptr i32, ptr %values, i64 %t3
+  store float %t6, ptr %t7, align 4
+  %t8 = getelementptr i32, ptr %pc, i64 3
+  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t10 = zext i32 %t9 to i64
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = getelementptr ptr, ptr %table, i64 %t10
+  %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t14
 }
 
 define internal tailcc i64 @"op.exp2.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
@@ -5562,21 +5563,17 @@ entry:
   %t3 = lshr i64 %t1, 32
   %t4 = getelementptr i32, ptr %values, i64 %t2
   %t5 = load float, ptr %t4, align 4
-  %t6 = getelementptr i8, ptr %state, i64 80
-  %t7 = load ptr, ptr %t6, align 8
-  %t8 = getelementptr i8, ptr %t7, i64 56
-  %t9 = load ptr, ptr %t8, align 8
-  %t10 = call float %t9(float %t5)
-  %t11 = getelementptr i32, ptr %values, i64 %t3
-  store float %t10, ptr %t11, align 4
-  %t12 = getelementptr i32, ptr %pc, i64 3
-  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
-  %t14 = zext i32 %t13 to i64
-  %t15 = getelementptr i32, ptr %pc, i64 3
-  %t16 = getelementptr ptr, ptr %table, i64 %t14
-  %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
-  ret i64 %t18
+  %t6 = call float @"semantics.log.f32"(float %t5)
+  %t7 = getelementptr i32, ptr %values, i64 %t3
+  store float %t6, ptr %t7, align 4
+  %t8 = getelementptr i32, ptr %pc, i64 3
+  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t10 = zext i32 %t9 to i64
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = getelementptr ptr, ptr %table, i64 %t10
+  %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t14
 }
 
 define internal tailcc i64 @"op.log10.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
@@ -5668,18 +5665,14 @@ entry:
   %t9 = load float, ptr %t8, align 4
   %t10 = getelementptr i32, ptr %values, i64 %t3
   %t11 = load float, ptr %t10, align 4
-  %t12 = getelementptr i8, ptr %state, i64 80
-  %t13 = load ptr, ptr %t12, align 8
-  %t14 = getelementptr i8, ptr %t13, i64 88
-  %t15 = load ptr, ptr %t14, align 8
-  %t16 = call float %t15(float %t9, float %t11)
-  %t17 = getelementptr i32, ptr %values, i64 %t6
-  store float %t16, ptr %t17, align 4
-  %t18 = getelementptr i32, ptr %pc, i64 4
-  %t19 = getelementptr ptr, ptr %table, i64 %t7
-  %t20 = load ptr, ptr %t19, align 8, !invariant.load !0
-  %t21 = musttail call tailcc i64 %t20(ptr %t18, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
-  ret i64 %t21
+  %t12 = call float @"semantics.pow.f32"(float %t9, float %t11)
+  %t13 = getelementptr i32, ptr %values, i64 %t6
+  store float %t12, ptr %t13, align 4
+  %t14 = getelementptr i32, ptr %pc, i64 4
+  %t15 = getelementptr ptr, ptr %table, i64 %t7
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.rsqrt.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
@@ -5732,21 +5725,17 @@ entry:
   %t3 = lshr i64 %t1, 32
   %t4 = getelementptr i32, ptr %values, i64 %t2
   %t5 = load float, ptr %t4, align 4
-  %t6 = getelementptr i8, ptr %state, i64 80
-  %t7 = load ptr, ptr %t6, align 8
-  %t8 = getelementptr i8, ptr %t7, i64 96
-  %t9 = load ptr, ptr %t8, align 8
-  %t10 = call float %t9(float %t5)
-  %t11 = getelementptr i32, ptr %values, i64 %t3
-  store float %t10, ptr %t11, align 4
-  %t12 = getelementptr i32, ptr %pc, i64 3
-  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
-  %t14 = zext i32 %t13 to i64
-  %t15 = getelementptr i32, ptr %pc, i64 3
-  %t16 = getelementptr ptr, ptr %table, i64 %t14
-  %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
-  ret i64 %t18
+  %t6 = call float @"semantics.tanh.f32"(float %t5)
+  %t7 = getelementptr i32, ptr %values, i64 %t3
+  store float %t6, ptr %t7, align 4
+  %t8 = getelementptr i32, ptr %pc, i64 3
+  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t10 = zext i32 %t9 to i64
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = getelementptr ptr, ptr %table, i64 %t10
+  %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t14
 }
 
 define internal tailcc i64 @"op.erf.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
@@ -5757,21 +5746,17 @@ entry:
   %t3 = lshr i64 %t1, 32
   %t4 = getelementptr i32, ptr %values, i64 %t2
   %t5 = load float, ptr %t4, align 4
-  %t6 = getelementptr i8, ptr %state, i64 80
-  %t7 = load ptr, ptr %t6, align 8
-  %t8 = getelementptr i8, ptr %t7, i64 104
-  %t9 = load ptr, ptr %t8, align 8
-  %t10 = call float %t9(float %t5)
-  %t11 = getelementptr i32, ptr %values, i64 %t3
-  store float %t10, ptr %t11, align 4
-  %t12 = getelementptr i32, ptr %pc, i64 3
-  %t13 = load i32, ptr %t12, align 4, !invariant.load !0
-  %t14 = zext i32 %t13 to i64
-  %t15 = getelementptr i32, ptr %pc, i64 3
-  %t16 = getelementptr ptr, ptr %table, i64 %t14
-  %t17 = load ptr, ptr %t16, align 8, !invariant.load !0
-  %t18 = musttail call tailcc i64 %t17(ptr %t15, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
-  ret i64 %t18
+  %t6 = call float @"semantics.erf.f32"(float %t5)
+  %t7 = getelementptr i32, ptr %values, i64 %t3
+  store float %t6, ptr %t7, align 4
+  %t8 = getelementptr i32, ptr %pc, i64 3
+  %t9 = load i32, ptr %t8, align 4, !invariant.load !0
+  %t10 = zext i32 %t9 to i64
+  %t11 = getelementptr i32, ptr %pc, i64 3
+  %t12 = getelementptr ptr, ptr %table, i64 %t10
+  %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
+  %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t14
 }
 
 define internal tailcc i64 @"op.cmp.eq.f32.o"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {

@@ -13,7 +13,7 @@ from typing import Any, Final
 from llvmlite.binding import llvm_version_info
 from numba import njit, types
 
-from jitree.dispatch import primitives
+from jitree.dispatch import primitives, vector_math_ir
 from jitree.dispatch.fast.arithmetic import symbol
 from jitree.dispatch.fast.handler import LLVM_TYPES
 from jitree.dispatch.fast.native_primitives import JIT_OPTIONS, NATIVE
@@ -79,7 +79,10 @@ def _native(value: Any) -> Any:
 
 
 def semantics_text(mnemonic: str, semantic: Semantic) -> str:
-    """Numba's IR of a semantics function and a definition of the symbol that the skeleton declares."""
+    """A definition of the symbol that the skeleton declares: Numba's IR of a semantics function, or ours of
+    vector math."""
+    if mnemonic in vector_math_ir.MNEMONICS:
+        return vector_math_ir.function_text(mnemonic, symbol(mnemonic), 1)
     dispatcher = compile_semantic(semantic)
     compiled = dispatcher.overloads[dispatcher.signatures[0]]
     name = compiled.fndesc.llvm_func_name
