@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from jitree.errors import UnimplementedError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
@@ -58,6 +59,20 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def trim(self) -> None:
         """Gives back all memory that is only kept for reuse."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads of this process share the work of one command buffer."""
+        return 1
+
+    def set_threads(self, count: int) -> None:
+        """Changes how many threads share the work of one command buffer, from the next one on.
+
+        1 to 64; results do not depend on it. It may be called at any time from any thread. OUT_OF_RANGE for
+        other counts, UNIMPLEMENTED for more than one on devices that have none of their own.
+        """
+        if count != 1:
+            raise UnimplementedError(f"{self.id} has no threads to share work with; local-task has")
 
     @abc.abstractmethod
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:

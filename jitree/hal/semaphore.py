@@ -10,9 +10,12 @@ from __future__ import annotations
 import time
 from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from jitree.errors import InvalidArgumentError, StatusError
+from jitree.hal import watchdog
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
+from jitree.hal.producer import Producer, help_with
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
@@ -45,13 +48,14 @@ class Timepoint:
 class Semaphore:
     """A timeline semaphore on the host."""
 
-    __slots__ = ("__weakref__", "_failure", "_lock", "_timepoints", "_value")
+    __slots__ = ("__weakref__", "_failure", "_lock", "_producers", "_timepoints", "_value")
 
     def __init__(self, initial_value: int = 0) -> None:
         self._lock = allocate_lock()
         self._value = initial_value
         self._failure: StatusError | None = None
         self._timepoints: dict[Timepoint, None] | None = None
+        self._producers: dict[int, Producer] | None = None
 
     @property
     def failure(self) -> StatusError | None:
@@ -126,6 +130,33 @@ class Semaphore:
                     return timepoint
         callback(self._failure)
         return None
+
+    def expect(self, value: int, producer: Producer) -> None:
+        """States who will signal ``value``: for work that does not run at once. Taken back by
+        :meth:`settle`."""
+        with self._lock:
+            if self._producers is None:
+                self._producers = {}
+            self._producers[value] = producer
+
+    def settle(self, value: int, producer: Producer) -> None:
+        """The work that was to signal ``value`` has ended."""
+        with self._lock:
+            producers = self._producers
+            if producers is not None and producers.get(value) is producer:
+                del producers[value]
+
+    def producer(self, value: int) -> Producer | None:
+        """Who will raise the payload to ``value`` or above, as far as has been stated."""
+        producers = self._producers
+        if not producers:
+            return None
+        with self._lock:
+            found = producers.get(value)
+            if found is None:
+                later = [signalled for signalled in producers if signalled > value]
+                found = producers[min(later)] if later else None
+            return found
 
     def wait(self, value: int, timeout: float | None = None) -> bool:
         """Waits until the payload is at least ``value``; the GIL is released meanwhile.
@@ -205,9 +236,48 @@ def when_reached(
     return [timepoint for timepoint in registered if timepoint is not None]
 
 
+def pending_producers(points: Sequence[tuple[Semaphore, int]], mode: WaitMode) -> list[Producer]:
+    """Who will signal the points; nobody when all (or any) of them are reached or one has failed."""
+    producers: list[Producer] = []
+    for semaphore, value in points:
+        if semaphore.failure is not None:
+            return []
+        if semaphore.is_reached(value):
+            if mode == WaitMode.ANY:
+                return []
+            continue
+        producer = semaphore.producer(value)
+        if producer is not None:
+            producers.append(producer)
+    return producers
+
+
+def describe_missing(points: Iterable[tuple[Semaphore, int]]) -> str:
+    """What a wait for the points still lacks, for reports."""
+    missing = [
+        f"a semaphore ({id(semaphore):#x}) to go from {semaphore._value} to {value}"
+        for semaphore, value in points
+        if not semaphore.is_reached(value)
+    ]
+    return " and ".join(missing) or "nothing more"
+
+
+def describe_wait(points: Iterable[tuple[Semaphore, int]]) -> str:
+    """As :func:`describe_missing`, with who is to bring it about."""
+    points = tuple(points)
+    producers = [producer.describe() for producer in pending_producers(points, WaitMode.ALL)]
+    by = "; ".join(producers) or "nobody: no operation that signals it has been submitted"
+    return f"{describe_missing(points)}; by {by}"
+
+
 def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: float | None) -> bool:
-    """Blocks until all or any of the points are reached; arguments and result as :meth:`Semaphore.wait`."""
+    """Blocks until all or any of the points are reached; arguments and result as :meth:`Semaphore.wait`.
+
+    Work that was submitted to signal them and has not been started is done here instead of waited for.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
+    if timeout != 0:
+        help_with(partial(pending_producers, points, mode), deadline)
     wake = allocate_lock()
     wake.acquire()
     failures: list[StatusError | None] = []
@@ -217,12 +287,16 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
         wake.release()
 
     open_points = when_reached(points, mode, reached)
+    dog = watchdog.current
+    activity = None if dog is None else dog.enter("waiting", partial(describe_wait, points))
     try:
         if deadline is None:
             wake.acquire()
         else:
             _acquire_until(wake, deadline)
     finally:  # also when a signal handler raised
+        if activity is not None:
+            activity.end()
         for timepoint in open_points:
             timepoint.cancel()
     if not failures:

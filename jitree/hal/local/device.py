@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, UnimplementedError
-from jitree.hal import checks
+from jitree.hal import checks, watchdog
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
@@ -28,6 +28,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.queue import Queue
+from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import copy, fill, transfer_cost, write
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
 from jitree.hal.profiling import Profiler, ProfilingMode
@@ -53,7 +54,11 @@ class LocalDevice(Device):
         allocator: Allocator | None = None,
     ) -> None:
         self._id = identifier
+        watchdog.start_from_environment()
         self._queues = tuple(queues)
+        for queue in self._queues:
+            if watchdog.current is not None:
+                queue.record.hold(WATCHED)
         self.loaders: list[ExecutableLoader] = list(loaders)
         """Asked in this order; loaders may be added, for caches created later."""
         self._host_allocator = HeapAllocator()
@@ -99,17 +104,12 @@ class LocalDevice(Device):
         if key == "concurrency" and category == "hal.device":
             return True, len(self._queues)
         if key == "concurrency" and category == "hal.dispatch":
-            return True, self.worker_count
+            return True, self.threads
         for loader in self.loaders:
             value = loader.query_i64(category, key)
             if value is not None:
                 return True, value
         return _UNKNOWN
-
-    @property
-    def worker_count(self) -> int:
-        """Threads that work for the first queue."""
-        return 1
 
     # Objects.
 
@@ -341,19 +341,32 @@ class LocalDevice(Device):
 
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
         self.profiler.begin(mode, path)
+        for queue in self._queues:
+            queue.record.hold(PROFILED)
 
     def profiling_flush(self) -> None:
         self.profiler.flush()
 
     def profiling_end(self) -> None:
         self.profiler.end()
+        for queue in self._queues:
+            queue.record.release(PROFILED)
 
     def close(self) -> None:
         for queue in self._queues:
             queue.close()
         self.trim()
 
+    def queue_record(self, queue_affinity: int = -1) -> int:
+        """Address of the QUEUE record of the queue that an affinity selects, valid as long as the device."""
+        return self._queue(queue_affinity).record.address
+
     # For the devices.
+
+    def _let_machine_code_execute(self) -> None:
+        """The device runs command lists in no other way than the native walker does."""
+        for queue in self._queues:
+            queue.record.release(UNSUPPORTED)
 
     def _submit(
         self,

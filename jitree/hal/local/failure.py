@@ -13,20 +13,25 @@ _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8
 
 
+def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str]:
+    """The executable that a dispatch uses, and the name of the function there."""
+    words = memoryview(commands.rows).cast("B").cast("i")
+    executable: Any = commands.kept[words[row * COMMAND.size // 4 + _OBJECT]]
+    entry = commands.rows[row * COMMAND.size // 8 + _ENTRY]
+    ordinal = ctypes.c_int32.from_address(entry + ENTRY_POINT["ordinal"]).value
+    return executable, executable.function_name(ordinal) or f"function {ordinal}"
+
+
 def function_failure(
     commands: CommandList, row: int, result: int, workgroup: tuple[int, int, int]
 ) -> BaseException:
     """INTERNAL naming executable, function, workgroup and what the function returned; or the error that the
     executable kept."""
-    words = memoryview(commands.rows).cast("B").cast("i")
-    executable: Any = commands.kept[words[row * COMMAND.size // 4 + _OBJECT]]
+    executable, name = dispatched_function(commands, row)
     if isinstance(executable, KeepsFailures):
         kept = executable.take_failure(result)
         if kept is not None:
             return kept
-    entry = commands.rows[row * COMMAND.size // 8 + _ENTRY]
-    ordinal = ctypes.c_int32.from_address(entry + ENTRY_POINT["ordinal"]).value
-    name = executable.function_name(ordinal) or f"function {ordinal}"
     return InternalError(
         f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
         f"{row}"

@@ -9,22 +9,39 @@ the :class:`Executor`.
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
+from jitree.hal import watchdog
+from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
+from jitree.hal.local.describe import describe_work
+from jitree.hal.local.queue_record import CLOSED, QueueRecord
+from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler, now
-from jitree.hal.semaphore import Timepoint, again
+from jitree.hal.semaphore import Timepoint, again, describe_missing, pending_producers
+
+
+class Post(Protocol):
+    """Where operations wait for a thread."""
+
+    def withdraw(self, task: Operation) -> bool:
+        """Takes a task back; True for the one caller that may run it then."""
 
 
 class Operation:
-    """One queue operation: work to do, the fence to signal, and what it is expected to cost."""
+    """One queue operation: work to do, the fence to signal, and what it is expected to cost.
 
-    __slots__ = ("__weakref__", "cost", "name", "queue", "signal", "timepoints", "work")
+    It is a :class:`~jitree.hal.producer.Producer` while it waits for its wait fence or for a thread.
+    """
+
+    __slots__ = ("__weakref__", "cost", "name", "post", "queue", "signal", "timepoints", "wait", "work")
 
     def __init__(
         self, queue: Queue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
@@ -35,17 +52,22 @@ class Operation:
         self.signal = signal
         self.work = work
         self.cost = cost
+        self.wait: Fence | None = None
+        """What it waits for, while it does."""
         self.timepoints: Sequence[Timepoint] = ()
+        self.post: Post | None = None
+        """Where it waits for a thread, while it does."""
 
     def execute(self) -> StatusError | None:
         """Does the work on this thread and signals or fails the fence; the failure is also returned."""
         failure: StatusError | None = None
         work, self.work = self.work, None
         if work is not None:
-            profiler = self.queue.profiler
-            start = now() if profiler.mode else 0
             try:
-                work()
+                if self.queue.profiler.mode or watchdog.current is not None:
+                    self._watched(work)
+                else:
+                    work()
             except StatusError as error:
                 failure = error
             except Exception as error:
@@ -54,8 +76,6 @@ class Operation:
             except BaseException:
                 self.fail(CancelledError(f"{self.name} was interrupted"))
                 raise
-            if start:
-                profiler.add(self.name, start, now())
         if failure is not None:
             self.fail(failure)
         elif self.signal is not None:
@@ -71,14 +91,74 @@ class Operation:
     def run(self) -> None:
         """As :meth:`execute`, when the submitter has gone on: a failure that no fence carries becomes a
         warning."""
-        failure = self.execute()
+        self.post = None
+        try:
+            failure = self.execute()
+        finally:
+            self.settle()
         if failure is not None:
             self._report(failure)
 
     def cancel(self, failure: StatusError) -> None:
         """As :meth:`fail`, when the submitter has gone on."""
+        self.post = None
+        self.settle()
         self.fail(failure)
         self._report(failure)
+
+    def announce(self) -> None:
+        """Makes it known to those who wait for the signal fence: the submitter goes on before it has run."""
+        if self.signal is not None:
+            for semaphore, value in self.signal.timepoints:
+                semaphore.expect(value, self)
+
+    def run_here(self, deadline: float | None) -> bool:
+        """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, stays where it is."""
+        if deadline is not None and not 0 <= self.cost * 1e-9 < deadline - time.monotonic():
+            return False
+        post = self.post
+        if post is None or not post.withdraw(self):
+            return False
+        self.run()
+        return True
+
+    def prerequisites(self) -> Sequence[Producer]:
+        """As :meth:`Producer.prerequisites`."""
+        wait = self.wait
+        return () if wait is None else pending_producers(wait.timepoints, WaitMode.ALL)
+
+    def describe(self) -> str:
+        """What it is and what holds it up."""
+        if self.wait is None:
+            return f"{self.name}, which {'has been started' if self.post is None else 'waits for a thread'}"
+        first: Producer = self
+        seen: set[Producer] = {self}
+        while isinstance(first, Operation) and first.wait is not None:
+            earlier = first.prerequisites()
+            if not earlier or earlier[0] in seen:
+                points = describe_missing(first.wait.timepoints)
+                return f"{self.name}, behind {len(seen) - 1} others, of which the first waits for {points}"
+            first = earlier[0]
+            seen.add(first)
+        return f"{self.name}, behind {len(seen) - 1} others, of which the first is {first.describe()}"
+
+    def _watched(self, work: Callable[[], None]) -> None:
+        profiler, dog = self.queue.profiler, watchdog.current
+        activity = None if dog is None else dog.enter("working", partial(describe_work, self.name, work))
+        start = now()
+        try:
+            work()
+        finally:
+            if activity is not None:
+                activity.end()
+        if profiler.mode:
+            profiler.add(self.name, start, now())
+
+    def settle(self) -> None:
+        """Takes :meth:`announce` back."""
+        if self.signal is not None:
+            for semaphore, value in self.signal.timepoints:
+                semaphore.settle(value, self)
 
     def _report(self, failure: StatusError) -> None:
         if self.signal is None:
@@ -91,6 +171,7 @@ class Operation:
         if not self.queue._claim(self):
             return
         self.timepoints = ()
+        self.wait = None
         if failure is not None:
             self.cancel(failure)
         else:
@@ -116,6 +197,7 @@ class Queue:
     def __init__(self, executor: Executor, profiler: Profiler) -> None:
         self.executor = executor
         self.profiler = profiler
+        self.record = QueueRecord()
         self._lock = allocate_lock()
         self._waiting: dict[Operation, None] = {}
         self._closed = False
@@ -154,6 +236,7 @@ class Queue:
 
     def close(self) -> None:
         """Refuses new operations and cancels those that wait."""
+        self.record.hold(CLOSED)
         with self._lock:
             self._closed = True
             waiting, self._waiting = tuple(self._waiting), {}
@@ -169,6 +252,8 @@ class Queue:
             if self._closed:
                 raise FailedPreconditionError(f"{operation.name}: the device has been closed")
             self._waiting[operation] = None
+            operation.wait = wait
+        operation.announce()
         operation.timepoints = wait.on_reached(operation._reached)
 
     def _claim(self, operation: Operation) -> bool:

@@ -21,6 +21,7 @@ class SyncDevice(LocalDevice):
                 f"local-sync has no parameters, but {', '.join(options.parameters)} was given"
             )
         super().__init__("local-sync", (Queue(CallerExecutor(), Profiler()),), options.loaders)
+        self._let_machine_code_execute()
 
     def _execute(
         self,

@@ -1,23 +1,32 @@
 """``local-task``: worker threads share the work.
 
 What is known to be small runs at once on the submitting thread when its waits are met: waking a worker costs
-more. Everything else is handed to the workers of the queue that the affinity selects, and the call returns.
+more. Everything else is handed to the workers of the queue that the affinity selects, and the call returns; a
+thread that then waits for it does it itself if no worker has come for it yet.
 """
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from array import array
 from typing import Final
 
-from jitree.errors import ResourceExhaustedError, StatusError
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
-from jitree.hal.local.queue import Operation, Queue, run_on_this_thread
+from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread
 from jitree.hal.local.team import Team
-from jitree.hal.local.topology import TaskParameters, Topology, available_processors, parse_parameters
+from jitree.hal.local.topology import (
+    TaskParameters,
+    Topology,
+    available_processors,
+    check_threads,
+    parse_parameters,
+    unpinned,
+)
 from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import Profiler
 
@@ -26,12 +35,17 @@ INLINE_COST: Final = 60_000
 INLINE_DEFERRED_COST: Final = 10_000
 """Nanoseconds that a thread which only signals a fence may be held up for; a hand-over costs it as much."""
 
+INLINE_BYTES: Final = 16 * 1024
+"""Operand bytes of a command buffer up to which its cost is taken to be small before it has been measured:
+what a kernel can do with so little takes microseconds."""
+
 _ESTIMATE_INTERVAL: Final = 256
 """Submissions of a command buffer after which its cost is estimated anew; before that at powers of two."""
 
 
 class WorkerExecutor:
-    """Small operations run where they become ready, others on the workers."""
+    """Small operations run where they become ready, others on the workers, or on a thread that waits for
+    them."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self.pool = pool
@@ -39,14 +53,24 @@ class WorkerExecutor:
     def start(self, operation: Operation) -> StatusError | None:
         if operation.work is None or 0 <= operation.cost <= INLINE_COST:
             return operation.execute()
-        self.pool.post(operation)
+        operation.post = self.pool
+        operation.announce()
+        try:
+            self.pool.post(operation)
+        except StatusError:
+            operation.settle()
+            raise
         return None
 
     def start_deferred(self, operation: Operation) -> None:
         if operation.work is None or 0 <= operation.cost <= INLINE_DEFERRED_COST:
             run_on_this_thread(operation)
-        else:
-            self.pool.post(operation)
+            return
+        operation.post = self.pool
+        try:
+            self.pool.post_next(operation)
+        except StatusError as error:
+            operation.cancel(error)
 
 
 class TaskDevice(LocalDevice):
@@ -56,24 +80,40 @@ class TaskDevice(LocalDevice):
         self.parameters: TaskParameters = parse_parameters(options.parameters)
         spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
         profiler = Profiler()
+        self._resizing = allocate_lock()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []
         queues: list[Queue] = []
         for index, topology in enumerate(self.parameters.topologies):
             pool = WorkerPool(f"jitree-queue-{index}", topology)
+            queue = Queue(WorkerExecutor(pool), profiler)
+            queue.record.limit_local_memory(self.parameters.local_memory)
             self._pools.append(pool)
-            self._teams.append(Team(f"jitree-worker-{index}", topology, spin))
-            queues.append(Queue(WorkerExecutor(pool), profiler))
+            self._teams.append(Team(f"jitree-worker-{index}", topology, spin, queue.record, INLINE_COST))
+            queues.append(queue)
         super().__init__("local-task", queues, options.loaders)
+        self._let_machine_code_execute()
 
     @property
     def topologies(self) -> tuple[Topology, ...]:
         """One per queue."""
-        return self.parameters.topologies
+        return tuple(team.topology for team in self._teams)
 
     @property
-    def worker_count(self) -> int:
+    def threads(self) -> int:
         return self._pools[0].worker_count
+
+    def set_threads(self, count: int) -> None:
+        """As :meth:`LocalDevice.set_threads`. FAILED_PRECONDITION for threads that are pinned one by one."""
+        if self.parameters.pinned:
+            raise FailedPreconditionError(
+                "the threads of this device are those of its cpu_ids; create another device for others"
+            )
+        topology = unpinned(check_threads(count))
+        with self._resizing:
+            for pool, team in zip(self._pools, self._teams, strict=True):
+                pool.resize(topology)
+                team.resize(topology)
 
     def close(self) -> None:
         super().close()
@@ -90,6 +130,8 @@ class TaskDevice(LocalDevice):
             return command_buffer.cost
         self._check_local_memory(command_buffer.commands)
         cost = self._team(queue_affinity).estimate(command_buffer.commands, lengths)
+        if cost == UNKNOWN_COST and sum(lengths) <= INLINE_BYTES:
+            return 0
         command_buffer.cost = cost
         return cost
 

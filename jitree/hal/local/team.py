@@ -7,6 +7,7 @@ What is too small to be worth their help runs on the submitting thread alone. Se
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -15,8 +16,10 @@ from typing import Final
 
 import numpy as np
 
+from jitree.hal import watchdog
 from jitree.hal.local import walk
 from jitree.hal.local.commands import CommandList
+from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE
 from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS, NativeWalker
@@ -30,9 +33,12 @@ UNKNOWN: Final = -1
 
 
 class _Helpers:
-    """The team's memory and threads. Threads hold this and not the team, so that a forgotten team can end."""
+    """A TEAM record and the threads that serve it. Threads hold this and not the team, so that a forgotten
+    team can end. The record outlives its threads: whoever still uses it then does all the work alone."""
 
     def __init__(self, name: str, topology: Topology, spin_nanoseconds: int, walker: NativeWalker) -> None:
+        self.name = name
+        self.thread_count = topology.worker_count
         self._memory = zeroed(TEAM_SIZE, 128)
         self.address = address_of(self._memory)
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
@@ -40,10 +46,9 @@ class _Helpers:
         homes = _homes(topology)
         self._homes = array("q", (-1 if home is None else home for home in homes))
         self._masks = b"".join((1 << (home or 0)).to_bytes(MASK_SIZE, "little") for home in homes)
-        count = topology.worker_count - 1
         ticks = walker.ticks_per_microsecond / 1000
         for field, value in (
-            ("functions", FUNCTION_TABLE_ADDRESS), ("workers", count), ("event", self._event),
+            ("functions", FUNCTION_TABLE_ADDRESS), ("event", self._event),
             ("spin_ticks", int(spin_nanoseconds * ticks)),
             ("spinning_ticks", int(SPINNING_NANOSECONDS * ticks)),
             ("parked_ticks", int(PARKED_NANOSECONDS * ticks)),
@@ -51,15 +56,29 @@ class _Helpers:
             ("masks", address_of(np.frombuffer(self._masks, np.uint8))),
         ):  # fmt: skip
             self._set(field, value)
-        self._threads = [
-            threading.Thread(target=self.serve, args=(number,), name=f"{name}.{number}", daemon=True)
-            for number in range(1, count + 1)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
 
     def __del__(self) -> None:
         os.close(self._event)
+
+    def start(self) -> None:
+        """Starts the threads, as many as the system gives. Those of an earlier time have been stopped."""
+        for thread in self._threads:
+            thread.join()
+        self._set("stop", 0)
+        self._set("parked", 0)
+        self._drain()
+        self._threads = []
+        for number in range(1, self.thread_count):
+            thread = threading.Thread(
+                target=self.serve, args=(number,), name=f"{self.name}.{number}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                break
+            self._threads.append(thread)
+        self._set("workers", len(self._threads))
 
     def serve(self, number: int) -> None:
         self._walker.serve(self.address, number)
@@ -70,22 +89,56 @@ class _Helpers:
         os.eventfd_write(self._event, len(self._threads))
         return self._threads
 
+    def report(self) -> str:
+        """What the helpers do, for the watchdog."""
+        parked, finished, limit = (self._get(field) for field in ("parked", "finished", "limit"))
+        done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if self._get("busy") else "no work"
+        return f"{self.name}: {len(self._threads)} helpers, {parked} parked; {done}"
+
+    def _drain(self) -> None:
+        """Takes the tokens that nobody has waited for."""
+        os.set_blocking(self._event, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.eventfd_read(self._event)
+        os.set_blocking(self._event, True)
+
     def _set(self, field: str, value: int) -> None:
         self._memory.data[TEAM_FIELDS[field] : TEAM_FIELDS[field] + 8] = value.to_bytes(8, "little")
+
+    def _get(self, field: str) -> int:
+        return int.from_bytes(self._memory.data[TEAM_FIELDS[field] : TEAM_FIELDS[field] + 8], "little")
 
 
 class Team:
     """The threads of one queue, of which the submitting thread is one."""
 
-    def __init__(self, name: str, topology: Topology, spin_microseconds: int) -> None:
-        """``topology.worker_count`` threads work together; helpers start with the first list to execute."""
+    def __init__(
+        self,
+        name: str,
+        topology: Topology,
+        spin_microseconds: int,
+        record: QueueRecord | None = None,
+        immediate_nanoseconds: int = 0,
+    ) -> None:
+        """``topology.worker_count`` threads work together; helpers start with the first list to execute.
+
+        ``record`` is told which team to use from then on, and that a thread that must not be held up may
+        spend ``immediate_nanoseconds`` on a list.
+        """
         self.name = name
         self.topology = topology
         self._spin_nanoseconds = spin_microseconds * 1000
+        self._immediate_nanoseconds = immediate_nanoseconds
+        self._record = record or QueueRecord()
+        self._record.hold(NO_TEAM)
         self._lock = threading.Lock()
         self._helpers: _Helpers | None = None
+        self._all: dict[int, _Helpers] = {}
+        """By number of threads. Machine code may still read a record that has been replaced, so they stay."""
         self._closed = False
         _teams.add(self)
+        watchdog.reporters.add(self)
 
     def __del__(self) -> None:
         helpers: _Helpers | None = getattr(self, "_helpers", None)
@@ -105,7 +158,7 @@ class Team:
         if helpers is None:
             walker.execute(commands, addresses, lengths)
         else:
-            walker.execute(commands, addresses, lengths, helpers.address, self.topology.worker_count)
+            walker.execute(commands, addresses, lengths, helpers.address, helpers.thread_count)
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Nanoseconds that a list may take on one thread, UNKNOWN until its functions have been run."""
@@ -115,27 +168,59 @@ class Team:
         ticks = walker.estimate(commands, lengths)
         return UNKNOWN if ticks < 0 else int(ticks * 1000 / walker.ticks_per_microsecond)
 
+    def resize(self, topology: Topology) -> None:
+        """Changes the threads, from the next list on."""
+        with self._lock:
+            self.topology = topology
+            stopped = self._stop()
+        for thread in stopped:
+            thread.join()
+
     def close(self) -> None:
         """Ends the helpers; lists are run by the submitting thread alone from now on."""
         with self._lock:
             self._closed = True
-            helpers, self._helpers = self._helpers, None
-        if helpers is not None:
-            for thread in helpers.stop():
-                thread.join()
+            stopped = self._stop()
+        for thread in stopped:
+            thread.join()
+
+    def report(self) -> list[str]:
+        """As :meth:`watchdog.Reporter.report`."""
+        helpers = self._helpers
+        return [] if helpers is None else [helpers.report()]
 
     def _start(self, walker: NativeWalker) -> _Helpers | None:
-        if self.topology.worker_count < 2 or self._closed:
-            return None
         with self._lock:
             if self._helpers is None and not self._closed:
-                self._helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, walker)
+                self._helpers = self._ready(walker)
             return self._helpers
 
+    def _ready(self, walker: NativeWalker) -> _Helpers:
+        """Helpers with their threads running; the caller holds the lock."""
+        count = self.topology.worker_count
+        helpers = self._all.get(count)
+        if helpers is None:
+            helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, walker)
+            self._all[count] = helpers
+        helpers.start()
+        immediate = int(self._immediate_nanoseconds * walker.ticks_per_microsecond / 1000)
+        self._record.share(helpers.address, immediate)
+        self._record.release(NO_TEAM)
+        return helpers
+
+    def _stop(self) -> list[threading.Thread]:
+        """Ends the helpers; the threads to join. The caller holds the lock."""
+        self._record.hold(NO_TEAM)
+        helpers, self._helpers = self._helpers, None
+        return [] if helpers is None else helpers.stop()
+
     def _after_fork(self) -> None:
-        """In a forked child the helpers do not exist: they start anew when needed."""
+        """In a forked child the helpers do not exist: they start anew, with records of their own, when
+        needed."""
         self._lock = threading.Lock()
         self._helpers = None
+        self._all = {}
+        self._record.hold(NO_TEAM)
 
 
 def _homes(topology: Topology) -> tuple[int | None, ...]:

@@ -48,6 +48,23 @@ class TaskParameters:
     local_memory: int = 0
     """Bytes of local memory every worker offers to workgroups; 0 = what the executable asks for."""
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the user has named the processors."""
+        return any(processor is not None for topology in self.topologies for processor in topology.processors)
+
+
+def unpinned(count: int) -> Topology:
+    """``count`` workers that may run on any processor."""
+    return Topology((None,) * count)
+
+
+def check_threads(count: int) -> int:
+    """``count`` if a queue can have so many threads. OUT_OF_RANGE otherwise."""
+    if not 1 <= count <= MAXIMUM_WORKERS:
+        raise OutOfRangeError(f"a queue can have 1 to {MAXIMUM_WORKERS} threads, not {count}")
+    return count
+
 
 def available_processors() -> int:
     """Processors this process may use: its affinity, limited by the quota of its cgroup (rounded up)."""
@@ -151,7 +168,7 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     else:
         count = _integer(values, "group_count", 0, 0, MAXIMUM_WORKERS)
         limit = _integer(values, "max_group_count", MAXIMUM_WORKERS, 1, MAXIMUM_WORKERS)
-        topologies = (Topology((None,) * (count or min(available_processors(), limit))),)
+        topologies = (unpinned(count or min(available_processors(), limit)),)
     return TaskParameters(topologies, spin, local_memory)
 
 

@@ -2,8 +2,8 @@
 
 A thread without work parks on an eventfd (a wake-up takes 5 to 7 us, half of what locks and conditions of
 Python need). The count of parked threads is kept under the pool's lock: whoever adds a task while a thread is
-parked takes one off the count and writes one token; tokens are neither lost nor doubled, so no wake-up is
-either.
+parked and none is on its way takes one off the count and writes one token; tokens are neither lost nor
+doubled, so no wake-up is either.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ import sys
 import threading
 import weakref
 from _thread import allocate_lock
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
-from jitree.errors import AbortedError, CancelledError, FailedPreconditionError, StatusError
+from jitree.errors import (
+    AbortedError,
+    CancelledError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    StatusError,
+)
+from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
 
 
@@ -73,25 +82,79 @@ def make_parking() -> Parking:
 
 
 class _Shared:
-    """What the threads of a pool hold; the pool itself is not among it, so that a forgotten pool can end."""
+    """What the threads of a pool hold; the pool itself is not among it, so that a forgotten pool can end.
 
-    def __init__(self, parking: Parking) -> None:
+    At most one thread is on its way to the tasks: it is that thread, not who adds them, that summons the next
+    one if it leaves any behind. So a burst of tasks costs its submitter one wake-up.
+    """
+
+    def __init__(self, name: str, topology: Topology, parking: Parking) -> None:
+        self.name = name
+        self.topology = topology
         self.parking = parking
         self.lock = allocate_lock()
-        self.tasks: deque[Task] = deque()
+        self.tasks: OrderedDict[Task, None] = OrderedDict()
+        self.threads: dict[int, threading.Thread] = {}
+        """By place in the topology."""
         self.parked = 0
+        self.coming = False
+        """Whether a thread has been woken or started that has not looked at the tasks yet."""
         self.stopping = False
 
-    def take(self) -> Task | None:
-        """The next task, parked until there is one; None when the pool ends."""
+    def add(self, tasks: Sequence[Task], taken_here: int) -> None:
+        """Adds tasks; the calling thread comes for as many as ``taken_here`` itself."""
+        with self.lock:
+            if self.stopping:
+                raise FailedPreconditionError(f"{self.name} has been closed")
+            for task in tasks:
+                self.tasks[task] = None
+            summon = self._next_thread() if len(self.tasks) > taken_here else None
+        if summon is None:
+            return
+        try:
+            summon()
+        except ResourceExhaustedError:
+            for task in tasks:
+                self.withdraw(task)
+            raise
+
+    def take(self, place: int) -> Task | None:
+        """The next task, parked until there is one; None when the thread at ``place`` is to end."""
         while True:
             with self.lock:
-                if self.tasks:
-                    return self.tasks.popleft()
                 if self.stopping:
                     return None
+                leaves = place >= self.topology.worker_count
+                if leaves or self.tasks:
+                    task = None if leaves else self.tasks.popitem(last=False)[0]
+                    summon = self._next_thread() if self.tasks else None
+                    if leaves:
+                        del self.threads[place]
+                    break
                 self.parked += 1
             self.parking.wait()
+            self.arrive()
+        if summon is not None:
+            summon()
+        return task
+
+    def arrive(self) -> None:
+        """The thread that was woken or started is there."""
+        with self.lock:
+            self.coming = False
+
+    def withdraw(self, task: Task) -> bool:
+        """Takes a task back; False when a thread has it already."""
+        with self.lock:
+            return self.tasks.pop(task, self) is None
+
+    def resize(self, topology: Topology) -> None:
+        """Threads whose place is gone end when they have done what they are at."""
+        with self.lock:
+            self.topology = topology
+            parked, self.parked = self.parked, 0
+        if parked:
+            self.parking.wake(parked)
 
     def stop(self) -> list[Task]:
         """Lets every thread end; the tasks that have not been started."""
@@ -104,6 +167,43 @@ class _Shared:
             self.parking.wake(parked)
         return left
 
+    def _next_thread(self) -> Callable[[], None] | None:
+        """What summons one more thread, to be called without the lock, which the caller holds."""
+        if self.coming:
+            return None
+        if self.parked:
+            self.parked -= 1
+            self.coming = True
+            return partial(self.parking.wake, 1)
+        for place, processor in enumerate(self.topology.processors):
+            if place not in self.threads:
+                self.coming = True
+                self.threads[place] = threading.Thread(
+                    target=_work, args=(self, place, processor), name=f"{self.name}.{place}", daemon=True
+                )
+                return partial(self._start, place)
+        return None
+
+    def _start(self, place: int) -> None:
+        """RESOURCE_EXHAUSTED when the system gives no thread and there is no other either."""
+        try:
+            self.threads[place].start()
+        except RuntimeError as error:
+            with self.lock:
+                del self.threads[place]
+                self.coming = False
+                alone = not self.threads
+            if alone:
+                raise ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
+
+
+class _ThisThread(threading.local):
+    shared: _Shared | None = None
+    """Of the pool that the thread belongs to."""
+
+
+_this_thread = _ThisThread()
+
 
 class WorkerPool:
     """Threads that run tasks, in the order of submission as far as there are threads.
@@ -114,12 +214,10 @@ class WorkerPool:
     """
 
     def __init__(self, name: str, topology: Topology, parking: Parking | None = None) -> None:
-        self.name = name
-        self.topology = topology
-        self._shared = _Shared(parking or make_parking())
-        self._threads: list[threading.Thread] = []
+        self._shared = _Shared(name, topology, parking or make_parking())
         self._closed = False
         _pools.add(self)
+        watchdog.reporters.add(self)
 
     def __del__(self) -> None:
         shared = getattr(self, "_shared", None)
@@ -128,30 +226,50 @@ class WorkerPool:
                 task.cancel(CancelledError("the device was dropped while work was queued"))
 
     @property
-    def worker_count(self) -> int:
-        return self.topology.worker_count
+    def name(self) -> str:
+        return self._shared.name
 
-    def post(self, task: Task, *more: Task) -> None:
-        """Adds tasks and wakes as many threads. FAILED_PRECONDITION when the pool has been closed."""
-        shared = self._shared
-        count = 1 + len(more)
-        with shared.lock:
-            if shared.stopping:
-                raise FailedPreconditionError(f"{self.name} has been closed")
-            shared.tasks.append(task)
-            shared.tasks.extend(more)
-            woken = min(shared.parked, count)
-            shared.parked -= woken
-            starting = min(count - woken, self.worker_count - len(self._threads))
-            started = [self._new_thread() for _ in range(starting)]
-        if woken:
-            shared.parking.wake(woken)
-        for thread in started:
-            thread.start()
+    @property
+    def topology(self) -> Topology:
+        return self._shared.topology
+
+    @property
+    def worker_count(self) -> int:
+        return self._shared.topology.worker_count
+
+    def post(self, *tasks: Task) -> None:
+        """Adds tasks and sees to it that a thread comes. FAILED_PRECONDITION when the pool has been
+        closed."""
+        self._shared.add(tasks, 0)
+
+    def post_next(self, task: Task) -> None:
+        """As :meth:`post`, for a thread that ends what it is doing: one of the pool's takes the task
+        itself."""
+        self._shared.add((task,), int(self.is_worker()))
+
+    def withdraw(self, task: Task) -> bool:
+        """Takes a task back: True when no thread has it, and none will then."""
+        return self._shared.withdraw(task)
+
+    def resize(self, topology: Topology) -> None:
+        """Changes the number of threads; tasks stay as they are. Threads that are left over end when they are
+        done with theirs."""
+        self._shared.resize(topology)
 
     def is_worker(self) -> bool:
         """Whether the calling thread belongs to the pool."""
-        return threading.current_thread() in self._threads
+        return _this_thread.shared is self._shared
+
+    def report(self) -> list[str]:
+        """As :meth:`watchdog.Reporter.report`."""
+        shared = self._shared
+        with shared.lock:
+            queued, threads, parked = len(shared.tasks), len(shared.threads), shared.parked
+        if not threads and not queued:
+            return []
+        return [
+            f"{self.name}: {threads} of {self.worker_count} threads, {parked} parked; {queued} tasks wait"
+        ]
 
     def close(self) -> None:
         """Cancels what has not been started, lets running tasks finish and joins the threads."""
@@ -159,40 +277,28 @@ class WorkerPool:
             return
         self._closed = True
         left = self._shared.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        for thread in tuple(self._shared.threads.values()):
+            if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join()
-        self._threads = []
         for task in left:
             task.cancel(CancelledError(f"{self.name} was closed before the work was started"))
-
-    def _new_thread(self) -> threading.Thread:
-        """A thread that has not been started; the caller holds the lock."""
-        index = len(self._threads)
-        thread = threading.Thread(
-            target=_work,
-            args=(self._shared, self.topology.processors[index]),
-            name=f"{self.name}.{index}",
-            daemon=True,
-        )
-        self._threads.append(thread)
-        return thread
 
     def _after_fork(self) -> None:
         """In the child no thread but the forking one exists: start over, with the tasks that were waiting."""
         left, stopping = self._shared.tasks, self._shared.stopping
-        self._shared = _Shared(make_parking())
+        self._shared = _Shared(self.name, self.topology, make_parking())
         self._shared.stopping = stopping
-        self._threads = []
         for task in left:
             task.cancel(AbortedError("the process was forked before the work was started"))
 
 
-def _work(shared: _Shared, processor: int | None) -> None:
+def _work(shared: _Shared, place: int, processor: int | None) -> None:
     if processor is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(threading.get_native_id(), {processor})
+    _this_thread.shared = shared
+    shared.arrive()
     while True:
-        task = shared.take()
+        task = shared.take(place)
         if task is None:
             return
         try:
