@@ -55,9 +55,24 @@ STATE: Final = Record(
     i64 natives           # address of the record that machine code makes handles with (regs.natives), 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
     i64 prompt            # 1 = the host must not be held up by what a call starts
+    i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     """,
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
+
+SCRATCH: Final = Record(
+    "scratch",
+    """
+    i64 free              # head of the unused handle entries, linked by `link`; 0 = none left
+    i64 next              # address of the next free byte, a multiple of SCRATCH_ALIGNMENT
+    i64 limit             # where the memory ends
+    i64 taken             # entries that are in use
+    """,
+)
+"""Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry, which
+is a `vm.buffer` of count 0 that may be read and written, sets address, length and count, and zeroes the bytes.
+Whoever owns the record takes the entries back from STATE.released."""
+SCRATCH_ALIGNMENT: Final = 64
 
 LEFT_EXIT: Final = 0
 """`host.exit` was reached: the results are in the host frame."""
