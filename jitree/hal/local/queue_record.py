@@ -13,7 +13,8 @@ QUEUE: Final = Record(
     """
     i64 open              # 1 = machine code may execute lists here; 0 = Python does it
     i64 team              # address of the TEAM record to share work with; 0 = the calling thread alone
-    i64 immediate         # ticks that a thread which must not be held up may spend on a list; ANY_COST
+    i64 immediate         # ticks that a call which must not be held up may spend on a list; ANY_COST
+    i64 patience          # ticks that a call which waits anyway may spend, which has its session meanwhile
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
     """,
 )
@@ -30,7 +31,7 @@ PROFILED: Final = "profiled"
 WATCHED: Final = "watched"
 CLOSED: Final = "closed"
 
-_OPEN, _TEAM, _IMMEDIATE, _LOCAL_MEMORY = (QUEUE.word(field) for field in QUEUE.offsets)
+_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY = (QUEUE.word(field) for field in QUEUE.offsets)
 
 
 class QueueRecord:
@@ -43,7 +44,7 @@ class QueueRecord:
         self._lock = allocate_lock()
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))
-        self._words[_IMMEDIATE] = ANY_COST
+        self._words[_IMMEDIATE] = self._words[_PATIENCE] = ANY_COST
         self.address: int = self._words.buffer_info()[0]
 
     @property
@@ -65,7 +66,8 @@ class QueueRecord:
     def limit_local_memory(self, size: int) -> None:
         self._words[_LOCAL_MEMORY] = size
 
-    def share(self, team: int, immediate: int) -> None:
-        """Sets the team (0 = none) and what threads that must not be held up may spend."""
+    def share(self, team: int, immediate: int, patience: int) -> None:
+        """Sets the team (0 = none) and what calls may spend."""
         self._words[_TEAM] = team
         self._words[_IMMEDIATE] = immediate
+        self._words[_PATIENCE] = patience

@@ -18,7 +18,7 @@ from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread
-from jitree.hal.local.team import Team
+from jitree.hal.local.team import Limits, Team
 from jitree.hal.local.topology import (
     TaskParameters,
     Topology,
@@ -35,6 +35,9 @@ INLINE_COST: Final = 60_000
 INLINE_DEFERRED_COST: Final = 10_000
 """Nanoseconds that a thread which only signals a fence may be held up for; a hand-over costs it as much."""
 
+PATIENCE: Final = 2_000_000
+"""Nanoseconds for which a call may keep other threads from its session by working itself; what takes longer
+goes through Python, which costs some 30 us."""
 INLINE_BYTES: Final = 16 * 1024
 """Operand bytes of a command buffer up to which its cost is taken to be small before it has been measured:
 what a kernel can do with so little takes microseconds."""
@@ -80,6 +83,7 @@ class TaskDevice(LocalDevice):
         self.parameters: TaskParameters = parse_parameters(options.parameters)
         spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
         profiler = Profiler()
+        limits = Limits(INLINE_COST, PATIENCE)
         self._resizing = allocate_lock()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []
@@ -89,7 +93,7 @@ class TaskDevice(LocalDevice):
             queue = Queue(WorkerExecutor(pool), profiler)
             queue.record.limit_local_memory(self.parameters.local_memory)
             self._pools.append(pool)
-            self._teams.append(Team(f"jitree-worker-{index}", topology, spin, queue.record, INLINE_COST))
+            self._teams.append(Team(f"jitree-worker-{index}", topology, spin, queue.record, limits))
             queues.append(queue)
         super().__init__("local-task", queues, options.loaders)
         self._let_machine_code_execute()

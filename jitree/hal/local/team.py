@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from array import array
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,18 @@ SPINNING_NANOSECONDS: Final = 3_000
 PARKED_NANOSECONDS: Final = 60_000
 """Work that is worth waking helpers (measured: 60 to 100 us)."""
 UNKNOWN: Final = -1
+
+
+class Limits(NamedTuple):
+    """Nanoseconds that a command list may take for a call to execute it itself."""
+
+    immediate: int
+    """A call that must not be held up."""
+    patience: int
+    """A call that waits for it anyway, and has its session for itself meanwhile."""
+
+
+NO_LIMITS: Final = Limits(0, 0)
 
 
 class _Helpers:
@@ -119,17 +131,16 @@ class Team:
         topology: Topology,
         spin_microseconds: int,
         record: QueueRecord | None = None,
-        immediate_nanoseconds: int = 0,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         """``topology.worker_count`` threads work together; helpers start with the first list to execute.
 
-        ``record`` is told which team to use from then on, and that a thread that must not be held up may
-        spend ``immediate_nanoseconds`` on a list.
+        ``record`` is told then which team to use, with the ``limits`` of what calls do themselves.
         """
         self.name = name
         self.topology = topology
         self._spin_nanoseconds = spin_microseconds * 1000
-        self._immediate_nanoseconds = immediate_nanoseconds
+        self._limits = limits
         self._record = record or QueueRecord()
         self._record.hold(NO_TEAM)
         self._lock = threading.Lock()
@@ -203,8 +214,8 @@ class Team:
             helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, walker)
             self._all[count] = helpers
         helpers.start()
-        immediate = int(self._immediate_nanoseconds * walker.ticks_per_microsecond / 1000)
-        self._record.share(helpers.address, immediate)
+        immediate, patience = (int(limit * walker.ticks_per_microsecond / 1000) for limit in self._limits)
+        self._record.share(helpers.address, immediate, patience)
         self._record.release(NO_TEAM)
         return helpers
 
