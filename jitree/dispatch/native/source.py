@@ -113,5 +113,3 @@ def decode(data: bytes) -> Source:
         ),
         tuple(SiteSource(tuple(arguments), tuple(results)) for arguments, results in sites),
     )
-
-

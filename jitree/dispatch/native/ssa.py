@@ -59,7 +59,9 @@ class Value:
         return f"%v{self.number}"
 
     def __repr__(self) -> str:
-        return f"<{self.name}:{self.type} = {self.operation} {[v.name for v in self.operands]} {self.literals}>"
+        return (
+            f"<{self.name}:{self.type} = {self.operation} {[v.name for v in self.operands]} {self.literals}>"
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +79,10 @@ class Instruction:
     """References that have one less afterwards: overwritten ones, discarded ones, at a return all."""
     changes: tuple[tuple[Variable, Value], ...]
     """What the registers hold afterwards that differs: results, and null where a reference was moved away."""
+    inputs: tuple[Variable, ...] = ()
+    """The register of each operand."""
+    outputs: tuple[Variable, ...] = ()
+    """The registers that it writes."""
     live: int = 0
     """Set of variables (bits by :meth:`Function.bit`) whose values are needed from here on; no refs."""
 

@@ -1,0 +1,226 @@
+"""Decoded code of a function → :class:`~jitree.dispatch.native.ssa.Function`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from jitree.dispatch.native.graph import find_loops, reverse_postorder, set_dominators
+from jitree.dispatch.native.ownership import Registers, Step
+from jitree.dispatch.native.reading import Read, ReadBlock, read_blocks
+from jitree.dispatch.native.source import FunctionSource, Source
+from jitree.dispatch.native.ssa import (
+    ARGUMENT,
+    ENTRY_PC,
+    PHI,
+    REF,
+    RESUMED,
+    VALUE_TYPES,
+    ZERO,
+    Block,
+    Function,
+    Instruction,
+    Value,
+    Variable,
+)
+from jitree.dispatch.native.views import Bits, Refusal, check_views, liveness
+
+__all__ = ["Refusal", "build"]
+
+
+def build(source: Source, ordinal: int, places: Sequence[int] = ()) -> Function:
+    """The function from its beginning; or, with ``places`` (word indices of instructions), what can be reached
+    from these, the registers being read from the frame.
+
+    Raises :class:`Refusal` if a register is read as another type than was written.
+    """
+    return _Builder(source, source.functions[ordinal], places).run()
+
+
+def _successors(block: ReadBlock) -> list[int]:
+    """Where native code goes on: it leaves at a ``yield``."""
+    return [] if block.instructions[-1].mnemonic == "yield" else block.targets
+
+
+class _Builder:
+    def __init__(self, source: Source, function: FunctionSource, places: Sequence[int]) -> None:
+        self._function = function
+        self._places = places
+        self._read = read_blocks(source, function, places)
+        self._bits = Bits(function.value_count)
+        self._live = liveness(self._read, self._bits)
+        self._count = 0
+        self._blocks: dict[int, Block] = {}
+        self._leaving: dict[Block, Registers] = {}
+        self._parameters: dict[Value, Variable] = {}
+        self._zeros: dict[str, Value] = {}
+        self._arguments: list[Value] = []
+
+    def run(self) -> Function:
+        if not self._places:
+            whole = reverse_postorder(ENTRY_PC, lambda pc: self._read[pc].targets)
+            check_views(self._read, whole, self._function, self._bits)
+        blocks = self._connect(reverse_postorder(ENTRY_PC, lambda pc: _successors(self._read[pc])))
+        set_dominators(blocks)
+        for block in blocks:
+            self._fill(block)
+        for parameter, variable in self._parameters.items():
+            parameter.operands = [self._leaving[p][variable] for p in parameter.block.predecessors]
+        _Simplifier(blocks).run()
+        function = self._function
+        return Function(
+            function.ordinal,
+            function.value_count,
+            function.ref_count,
+            tuple(self._arguments),
+            function.results,
+            blocks,
+            find_loops(blocks),
+        )
+
+    def _connect(self, order: Sequence[int]) -> list[Block]:
+        blocks = [Block(pc, order=number) for number, pc in enumerate(order)]
+        self._blocks = {block.pc: block for block in blocks}
+        for block in blocks:
+            for target in _successors(self._read[block.pc]):
+                block.successors.append(self._blocks[target])
+                self._blocks[target].predecessors.append(block)
+        return blocks
+
+    def _value(
+        self,
+        block: Block,
+        kind: str,
+        operation: str,
+        operands: Iterable[Value] = (),
+        literals: tuple[int, ...] = (),
+        pc: int | None = None,
+    ) -> Value:
+        place = block.pc if pc is None else pc
+        value = Value(self._count, kind, operation, list(operands), literals, place, block)
+        self._count += 1
+        return value
+
+    def _zero(self, kind: str) -> Value:
+        value = self._zeros.get(kind)
+        if value is None:
+            value = self._zeros[kind] = self._value(self._blocks[ENTRY_PC], kind, ZERO)
+        return value
+
+    # -- registers at the beginning of blocks ----------------------------------------------------------
+
+    def _needed(self, pc: int) -> list[Variable]:
+        """The variables that the block at a place needs: the live ones and all references."""
+        bits = self._live[pc]
+        found = []
+        while bits:
+            low = bits & -bits
+            kind, slot = divmod(low.bit_length() - 1, self._function.value_count)
+            found.append(Variable(VALUE_TYPES[kind], slot))
+            bits ^= low
+        return found + [Variable(REF, slot) for slot in range(self._function.ref_count)]
+
+    def _at_entry(self, block: Block) -> Registers:
+        if self._places:
+            needed = dict.fromkeys(v for place in self._places for v in self._needed(place))
+            return {v: self._value(block, v.type, RESUMED, literals=(v.slot,)) for v in needed}
+        registers: Registers = {}
+        for number, (kind, slot) in enumerate(self._function.arguments):
+            value = self._value(block, kind, ARGUMENT, literals=(number,))
+            self._arguments.append(value)
+            registers[Variable(kind, slot)] = value
+        for variable in self._needed(self._function.start):
+            registers.setdefault(variable, self._zero(variable.type))
+        return registers
+
+    def _joined(self, block: Block) -> Registers:
+        known = [self._leaving[p] for p in block.predecessors if p in self._leaving]
+        is_complete = len(known) == len(block.predecessors)
+        registers: Registers = {}
+        for variable in self._needed(block.pc):
+            first = known[0][variable]
+            if is_complete and all(other[variable] is first for other in known):
+                registers[variable] = first
+            else:
+                registers[variable] = parameter = self._value(block, variable.type, PHI)
+                block.parameters.append(parameter)
+                self._parameters[parameter] = variable
+        return registers
+
+    # -- instructions ----------------------------------------------------------------------------------
+
+    def _fill(self, block: Block) -> None:
+        registers = self._at_entry(block) if block.pc == ENTRY_PC else self._joined(block)
+        block.entry = dict(registers)
+        for read in self._read[block.pc].instructions:
+            block.instructions.append(self._instruction(block, read, registers))
+        self._leaving[block] = registers
+
+    def _instruction(self, block: Block, read: Read, registers: Registers) -> Instruction:
+        literals = tuple(read.literals)
+
+        def new_result(kind: str, operands: list[Value]) -> Value:
+            return self._value(block, kind, read.mnemonic, operands, literals, read.pc)
+
+        step = Step(read, registers, new_result, partial(self._zero, REF))
+        step.run()
+        return Instruction(
+            read.pc,
+            read.mnemonic,
+            tuple(step.operands),
+            literals,
+            tuple(step.results),
+            tuple(step.retained),
+            tuple(step.dropped),
+            tuple(step.changes.items()),
+            tuple(read.inputs),
+            tuple(read.outputs),
+            self._live[read.pc],
+        )
+
+
+class _Simplifier:
+    """Removes block parameters that are always the same value."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._replaced: dict[Value, Value] = {}
+
+    def run(self) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for block in self._blocks:
+                kept = []
+                for parameter in block.parameters:
+                    others = {self._find(operand) for operand in parameter.operands} - {parameter}
+                    if len(others) == 1:
+                        self._replaced[parameter] = others.pop()
+                        changed = True
+                    else:
+                        kept.append(parameter)
+                block.parameters = kept
+        if self._replaced:
+            for block in self._blocks:
+                self._rewrite(block)
+
+    def _find(self, value: Value) -> Value:
+        while value in self._replaced:
+            value = self._replaced[value]
+        return value
+
+    def _all(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(map(self._find, values))
+
+    def _rewrite(self, block: Block) -> None:
+        find = self._find
+        for parameter in block.parameters:
+            parameter.operands = [find(operand) for operand in parameter.operands]
+        block.entry = {variable: find(value) for variable, value in block.entry.items()}
+        for instruction in block.instructions:
+            instruction.operands = self._all(instruction.operands)
+            instruction.retained = self._all(instruction.retained)
+            instruction.dropped = self._all(instruction.dropped)
+            instruction.changes = tuple((v, find(value)) for v, value in instruction.changes)
+            for result in instruction.results:
+                result.operands = [find(operand) for operand in result.operands]
