@@ -24,6 +24,7 @@ from jitree.errors import (
 from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
+from jitree.hal.watchdog import start as start_watchdog
 from jitree.incompatible import explained
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
@@ -71,6 +72,7 @@ class Session:
         builtin_modules: Iterable[str] | None = None,
         trace_sink: TraceSink | None = write_to_stderr,
         cache_dir: str | os.PathLike[str] | None = None,
+        watchdog: float | None = None,
     ) -> None:
         """A session without modules.
 
@@ -88,6 +90,8 @@ class Session:
         ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
         ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
         environment.
+        ``watchdog``: seconds after which a wait or an operation is reported to standard error, with what all
+        threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
 
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
         created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
@@ -96,6 +100,8 @@ class Session:
             from jitree.dispatch.image.cache import choose_directory
 
             choose_directory(cache_dir)
+        if watchdog is not None:
+            start_watchdog(watchdog)
         self._builtins = tuple(BUILTIN_MODULES) if builtin_modules is None else tuple(builtin_modules)
         for name in self._builtins:
             if name not in BUILTIN_MODULES:
