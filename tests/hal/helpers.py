@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+
 import numpy as np
 
-from jitree.errors import StatusCode
+from jitree.errors import StatusCode, StatusError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BufferRange, CommandBuffer
 from jitree.hal.device import Device
@@ -55,3 +59,26 @@ def execute(device: Device, command_buffer: CommandBuffer, table: object = ()) -
     done = Fence.create(device)
     device.queue_execute(-1, None, done, command_buffer, table)  # type: ignore[arg-type]
     finish(done)
+
+
+class Meeting:
+    """A task that ends when as many of its kind run."""
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        self.barrier = barrier
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        self.barrier.wait()
+        self.done.set()
+
+    def cancel(self, failure: StatusError) -> None:
+        raise AssertionError(failure)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Looks until the condition holds."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

@@ -1,0 +1,254 @@
+"""Threads that wait for an operation do it themselves; bursts of tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from jitree.errors import (
+    DataLossError,
+    ResourceExhaustedError,
+    StatusCode,
+)
+from jitree.hal.enums import WaitMode
+from jitree.hal.fence import Fence
+from jitree.hal.local.queue import Queue
+from jitree.hal.local.task import WorkerExecutor
+from jitree.hal.local.topology import unpinned
+from jitree.hal.local.workers import EventParking, WorkerPool
+from jitree.hal.profiling import Profiler
+from jitree.hal.semaphore import Semaphore, wait_for
+from tests.hal.helpers import TIMEOUT, Meeting, wait_until
+
+LARGE = 60_001
+"""Nanoseconds: more than what runs at once on the submitting thread."""
+
+
+class Occupied:
+    """A queue of which every thread is held up until :meth:`free`."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.pool = WorkerPool("test-queue", unpinned(threads))
+        self.queue = Queue(WorkerExecutor(self.pool), Profiler())
+        self._free = threading.Event()
+        busy = threading.Barrier(threads + 1)
+
+        def hold() -> None:
+            busy.wait(TIMEOUT)
+            assert self._free.wait(TIMEOUT)
+
+        self.held = [self.submit(hold) for _ in range(threads)]
+        busy.wait(TIMEOUT)
+
+    def submit(self, work: Callable[[], None], wait: Fence | None = None, cost: int = LARGE) -> Fence:
+        signal = Fence([(Semaphore(), 1)])
+        self.queue.submit("work", wait, signal, work, cost)
+        return signal
+
+    def free(self) -> None:
+        self._free.set()
+        for fence in self.held:
+            assert fence.wait(TIMEOUT) == StatusCode.OK
+        self.queue.close()
+        self.pool.close()
+
+
+@pytest.fixture
+def occupied() -> Iterator[Occupied]:
+    occupied = Occupied()
+    yield occupied
+    occupied.free()
+
+
+def note(names: list[str], name: str) -> None:
+    names.append(f"{name} on {threading.current_thread().name}")
+
+
+def test_a_waiting_thread_does_the_work_that_no_worker_has_begun(occupied: Occupied) -> None:
+    names: list[str] = []
+    done = occupied.submit(partial(note, names, "work"))
+    assert names == [] and done.query() == StatusCode.DEFERRED
+    assert done.wait() == StatusCode.OK
+    assert names == [f"work on {threading.current_thread().name}"]
+
+
+def test_and_what_that_work_waits_for(occupied: Occupied) -> None:
+    """Of a tree of operations those that are needed, each once, in their order."""
+    names: list[str] = []
+    first = occupied.submit(partial(note, names, "first"))
+    second = occupied.submit(partial(note, names, "second"), first)
+    third = occupied.submit(partial(note, names, "third"), first)
+    last = occupied.submit(partial(note, names, "last"), Fence.join([second, third]))
+    other = occupied.submit(partial(note, names, "other"))
+    assert last.wait() == StatusCode.OK
+    done = [name.split()[0] for name in names]
+    assert done[0] == "first" and set(done[1:3]) == {"second", "third"} and done[3:] == ["last"]
+    assert other.query() == StatusCode.DEFERRED
+    assert other.wait() == StatusCode.OK and len(names) == 5
+
+
+def test_a_long_chain_on_one_timeline(occupied: Occupied) -> None:
+    semaphore, turns, links = Semaphore(), [0], 2000
+
+    def step(expected: int) -> None:
+        assert turns[0] == expected
+        turns[0] += 1
+
+    for index in range(links):
+        wait = Fence([(semaphore, index)]) if index else None
+        occupied.queue.submit("step", wait, Fence([(semaphore, index + 1)]), partial(step, index), LARGE)
+    assert semaphore.wait(links) and turns == [links]
+
+
+def test_waiting_for_any_does_no_more_than_it_needs(occupied: Occupied) -> None:
+    names: list[str] = []
+    fences = [occupied.submit(partial(note, names, str(index))) for index in range(3)]
+    points = [point for fence in fences for point in fence.timepoints]
+    assert wait_for(points, WaitMode.ANY, None)
+    assert len(names) == 1
+    assert wait_for(points, WaitMode.ALL, None)
+    assert len(names) == 3
+
+
+def test_time_outs_are_kept(occupied: Occupied) -> None:
+    """Work that may last longer than the caller wants to wait is left to the workers."""
+    names: list[str] = []
+    long = occupied.submit(partial(note, names, "long"), cost=3_600 * 10**9)
+    unknown = occupied.submit(partial(note, names, "unknown"), cost=-1)
+    for fence in (long, unknown):
+        assert fence.wait(0.01) == StatusCode.DEADLINE_EXCEEDED
+        assert fence.wait(0) == StatusCode.DEADLINE_EXCEEDED
+    short = occupied.submit(partial(note, names, "short"))
+    assert short.wait(TIMEOUT) == StatusCode.OK
+    assert [name.split()[0] for name in names] == ["short"]
+    assert long.wait() == unknown.wait() == StatusCode.OK
+
+
+def test_failures_of_work_done_by_the_waiting_thread(occupied: Occupied) -> None:
+    def fail() -> None:
+        raise DataLossError("broken")
+
+    after = occupied.submit(lambda: None, occupied.submit(fail))
+    with pytest.raises(DataLossError, match="broken"):
+        after.wait()
+    assert occupied.submit(lambda: None).wait() == StatusCode.OK
+
+
+def test_interrupted_while_helping(occupied: Occupied) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    done = occupied.submit(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        done.wait()
+    assert done.query() == StatusCode.CANCELLED
+    assert occupied.submit(lambda: None).wait() == StatusCode.OK
+
+
+def test_work_that_runs_is_waited_for() -> None:
+    occupied = Occupied(2)
+    timer = threading.Timer(0.02, occupied.free)
+    timer.start()
+    for fence in occupied.held:
+        assert fence.wait() == StatusCode.OK
+    timer.join()
+
+
+def test_every_operation_runs_once_whoever_takes_it() -> None:
+    """Workers and four waiting threads after the same operations."""
+    pool = WorkerPool("test-queue", unpinned(3))
+    queue = Queue(WorkerExecutor(pool), Profiler())
+    runs = [0] * 400
+    fences = []
+
+    def work(index: int) -> None:
+        runs[index] += 1
+
+    for index in range(len(runs)):
+        fence = Fence([(Semaphore(), 1)])
+        queue.submit("work", fences[-1] if index % 3 else None, fence, partial(work, index), LARGE)
+        fences.append(fence)
+    threads = [
+        threading.Thread(target=lambda order: [fence.wait() for fence in order], args=(order,))
+        for order in (fences, fences[::-1], fences[::7], fences[1::2])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert all(fence.wait(TIMEOUT) == StatusCode.OK for fence in fences)
+    assert runs == [1] * len(runs)
+    pool.close()
+
+
+def test_semaphores_forget_work_that_has_ended(occupied: Occupied) -> None:
+    semaphore = Semaphore()
+    occupied.queue.submit("work", None, Fence([(semaphore, 1)]), lambda: None, LARGE)
+    assert semaphore.producer(1) is not None and semaphore.producer(2) is None
+    assert semaphore.wait(1)
+    assert semaphore.producer(1) is None
+    occupied.queue.submit("work", Fence([(Semaphore(), 1)]), Fence([(semaphore, 3)]), lambda: None)
+    assert semaphore.producer(2) is semaphore.producer(3) is not None
+    occupied.queue.close()
+    assert semaphore.producer(3) is None
+
+
+# Wake-ups.
+
+
+class GatedParking(EventParking):
+    """Threads that have been woken get no further than a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.wakers: list[str] = []
+
+    def wait(self) -> None:
+        super().wait()
+        assert self.gate.wait(TIMEOUT)
+
+    def wake(self, count: int) -> None:
+        self.wakers.append(threading.current_thread().name)
+        super().wake(count)
+
+
+def test_a_burst_costs_its_submitter_one_wake_up() -> None:
+    """The others are woken by the threads that come, as far as there is work: four tasks that need
+    each other."""
+    parking = GatedParking()
+    pool = WorkerPool("test-pool", unpinned(4), parking)
+    for _ in range(3):
+        barrier = threading.Barrier(4, timeout=TIMEOUT)
+        tasks = [Meeting(barrier) for _ in range(4)]
+        parking.wakers.clear()
+        parking.gate.clear()
+        for task in tasks:
+            pool.post(task)
+        assert parking.wakers.count(threading.current_thread().name) <= 1
+        parking.gate.set()
+        assert all(task.done.wait(TIMEOUT) for task in tasks)
+        wait_until(lambda: all("4 parked" in line for line in pool.report()))
+    pool.close()
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool("test-pool", unpinned(2))
+    executor = WorkerExecutor(pool)
+    queue, fence = Queue(executor, Profiler()), Fence([(Semaphore(), 1)])
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
+            queue.submit("work", None, fence, lambda: None, LARGE)
+    assert fence.query() == StatusCode.DEFERRED
+    queue.submit("work", None, fence, lambda: None, LARGE)
+    assert fence.wait(TIMEOUT) == StatusCode.OK
+    pool.close()

@@ -1,0 +1,154 @@
+"""The number of threads changes; the records of queues that machine code reads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from jitree.errors import FailedPreconditionError, OutOfRangeError, UnimplementedError
+from jitree.hal.device import Device
+from jitree.hal.driver import DriverRegistry
+from jitree.hal.local.commands import CommandList
+from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
+from jitree.hal.local.task import TaskDevice
+from jitree.hal.local.topology import unpinned
+from jitree.hal.local.walk import require_native_walker
+from jitree.hal.local.workers import WorkerPool
+from jitree.hal.profiling import ProfilingMode
+from tests.hal.helpers import TIMEOUT, Meeting, wait_until
+from tests.hal.native_kernels import BUSY, aligned, dispatch
+
+
+def test_threads_of_a_pool_come_and_go() -> None:
+    pool = WorkerPool("test-pool", unpinned(1))
+    for count in (3, 1, 5, 2):
+        pool.resize(unpinned(count))
+        assert pool.worker_count == count
+        barrier = threading.Barrier(count, timeout=TIMEOUT)
+        tasks = [Meeting(barrier) for _ in range(count)]
+        pool.post(*tasks)
+        assert all(task.done.wait(TIMEOUT) for task in tasks)
+        wait_until(lambda count=count: thread_count("test-pool") <= count)
+    pool.close()
+    assert thread_count("test-pool") == 0
+
+
+def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry) -> None:
+    require_native_walker()
+    with registry.create_device("local-task://?threads=2") as device:
+        for count in (2, 4, 1, 3, 2):
+            device.set_threads(count)
+            assert device.threads == count
+            assert device.query_i64("hal.dispatch", "concurrency") == (True, count)
+            visits = run_busy(device)
+            assert (visits == 1).all()
+            wait_until(lambda count=count: thread_count("jitree-worker") <= count - 1)
+    assert thread_count("jitree-worker") == 0
+
+
+def test_threads_change_while_work_is_going_on(registry: DriverRegistry) -> None:
+    require_native_walker()
+    with registry.create_device("local-task://?threads=2") as device:
+        stop, failures = threading.Event(), list[object]()
+
+        def work() -> None:
+            try:
+                while not stop.is_set():
+                    assert (run_busy(device) == 1).all()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for count in [1, 4, 2, 3] * 5:
+            device.set_threads(count)
+            time.sleep(0.01)
+        stop.set()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        assert not failures and not any(thread.is_alive() for thread in threads)
+
+
+def test_numbers_of_threads_that_cannot_be(registry: DriverRegistry) -> None:
+    with registry.create_device("local-task://?threads=2") as device:
+        for count in (0, -1, 65):
+            with pytest.raises(OutOfRangeError, match="1 to 64 threads"):
+                device.set_threads(count)
+        assert device.threads == 2
+    pinned = registry.create_device(f"local-task://?cpu_ids={min(os.sched_getaffinity(0))}")
+    with pinned, pytest.raises(FailedPreconditionError, match="cpu_ids"):
+        pinned.set_threads(2)
+    with registry.create_device("local-sync") as device:
+        device.set_threads(1)
+        assert device.threads == 1
+        with pytest.raises(UnimplementedError, match="local-task"):
+            device.set_threads(2)
+
+
+# What machine code reads.
+
+
+def test_records_are_open_while_nothing_speaks_against_it(registry: DriverRegistry) -> None:
+    device = registry.create_device("local-sync")
+    assert read_record(device, "open") == 1 and read_record(device, "patience") == -1
+    device.profiling_begin(ProfilingMode.QUEUE_OPERATIONS)
+    assert read_record(device, "open") == 0
+    device.profiling_end()
+    assert read_record(device, "open") == 1
+    device.close()
+    assert read_record(device, "open") == 0
+    with registry.create_device("null") as null:
+        assert read_record(null, "open") == 0
+
+
+def test_records_name_the_team(registry: DriverRegistry) -> None:
+    require_native_walker()
+    with registry.create_device("local-task://?threads=2") as device:
+        assert read_record(device, "open") == 0, "the threads start with the first list"
+        run_busy(device)
+        assert read_record(device, "open") == 1
+        first = read_record(device, "team")
+        assert first and 0 < read_record(device, "immediate") < read_record(device, "patience")
+        device.set_threads(3)
+        assert read_record(device, "open") == 0
+        run_busy(device)
+        assert read_record(device, "open") == 1 and read_record(device, "team") not in (0, first)
+        device.set_threads(2)
+        run_busy(device)
+        assert read_record(device, "team") == first, "records of teams are kept"
+
+
+def test_reasons_add_up() -> None:
+    record = QueueRecord()
+    record.hold(PROFILED)
+    record.release(UNSUPPORTED)
+    assert not record.is_open
+    record.release(PROFILED)
+    assert record.is_open
+
+
+# Helpers.
+
+
+def read_record(device: Device, field: str) -> int:
+    return ctypes.c_int64.from_address(device.queue_record() + QUEUE[field]).value
+
+
+def run_busy(device: Device) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """Runs 64 workgroups of some microseconds on the device's team; how often each has run."""
+    assert isinstance(device, TaskDevice)
+    visits, workers = aligned(np.zeros(64, np.uint32)), aligned(np.zeros(64, np.uint32))
+    commands = CommandList()
+    dispatch(commands, BUSY, (64, 1, 1), [2000], visits, workers)
+    device._team(-1).execute(commands, *commands.bind(()))
+    return visits
+
+
+def thread_count(name: str) -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
