@@ -7,7 +7,7 @@ every tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +16,8 @@ import numpy as np
 from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, NativeTarget
 from jitree.errors import InvalidArgumentError
-from jitree.regs.layout import FUNCTION
-from jitree.regs.machine import Machine
+from jitree.regs.layout import FRAME, FUNCTION
+from jitree.regs.machine import FRAME_WORDS, Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, ascending_slots, register_counts
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY, TAG_REF_MOVE
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from jitree.dispatch.native_module import NativeModule
 
 _CACHED_CONVENTIONS: Final = 1024
+_CALL_WORDS: Final = 5
+"""Of ``call.internal`` in front of its arguments, three words each."""
 
 
 class Function:
@@ -117,7 +119,7 @@ class RepeatedCall:
     The host's frame stays as it is from call to call: its references are copied to the function, not moved.
     """
 
-    __slots__ = ("_pack", "_varied", "function", "host")
+    __slots__ = ("_pack", "_results", "_varied", "function", "host")
 
     def __init__(self, function: BytecodeFunction, varied: Sequence[int]) -> None:
         """``varied`` are the positions of the arguments that change, all of them i32."""
@@ -126,18 +128,32 @@ class RepeatedCall:
         self._pack, _ = _transfers(function.convention.text)
         sources, _ = _slots(function.convention)
         self._varied = tuple(sources[position][1] for position in varied)
+        self._results = _CALL_WORDS + 3 * len(sources)
+        """Where the destinations of results begin in the host's program."""
 
-    def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
-        """Makes the host's frame; the arguments that change may have any value."""
+    def starts(
+        self, machine: Machine, arguments: Sequence[object], variations: Iterable[Sequence[int]]
+    ) -> Iterator[None]:
+        """Makes the machine ready for one call after the other; ``variations`` has the values, in signed
+        range, of the arguments that change, for which ``arguments`` may have any."""
         machine.begin(self.host)
         self._pack(machine, arguments)
+        for values in variations:
+            registers = machine.i32
+            for register, value in zip(self._varied, values, strict=True):
+                registers[register] = value
+            machine.pc = 0
+            yield
 
-    def vary(self, machine: Machine, values: Sequence[int]) -> None:
-        """Puts the next values of the arguments that change, in signed range, and goes back to the start."""
-        registers = machine.i32
-        for register, value in zip(self._varied, values, strict=True):
-            registers[register] = value
-        machine.pc = 0
+    def resumes(self, machine: Machine) -> Iterator[None]:
+        """Makes the machine ready to go on with a call that compiled code has left, by writing what the
+        host's frame must hold for it to end."""
+        machine.begin(self.host)
+        frames, code = machine.frames, self.host.code_address
+        frames[FRAME.word("pc")] = code + 4 * self.host.code[1]
+        frames[FRAME_WORDS + FRAME.word("results")] = code + 4 * self._results
+        machine.pc = machine.adopt()
+        yield
 
 
 def _slots(convention: CallingConvention) -> tuple[tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]]:

@@ -103,26 +103,45 @@ class Invoker:
             nesting = self._nesting
             try:
                 self._enter()
-                self.functions[call.host.address] = call.host
                 machine = self._take_machine()
                 try:
-                    call.begin(machine, arguments)
-                    for values in variations:
-                        call.vary(machine, values)
-                        self.engine.run(machine)
-                        while machine.pending is not None:
-                            self._unlocked(machine.pending.wait)
-                            self._resume(machine)
-                        self._require_faultless()
-                except RecursionError as error:
-                    raise self._overflow(machine, call.function) from error
-                except BaseException as error:
-                    self._explain(error, machine, call.function)
-                    raise
+                    self._run_each(machine, call, call.starts(machine, arguments, variations))
                 finally:
                     self._give_back(machine)
             finally:
                 self._nesting = nesting
+
+    def finish(self, call: RepeatedCall, machine: Machine) -> None:
+        """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
+        where, and all frames but the host's are written. The machine stays the caller's."""
+        with self.lock:
+            nesting = self._nesting
+            try:
+                self._enter()
+                try:
+                    self._run_each(machine, call, call.resumes(machine))
+                finally:
+                    machine.release_frames()
+                    if self.table.deferred:
+                        self.table.drain_deferred()
+            finally:
+                self._nesting = nesting
+
+    def _run_each(self, machine: Machine, call: RepeatedCall, starts: Iterable[None]) -> None:
+        """Runs the machine each time that it was made ready."""
+        self.functions[call.host.address] = call.host
+        try:
+            for _ in starts:
+                self.engine.run(machine)
+                while machine.pending is not None:
+                    self._unlocked(machine.pending.wait)
+                    self._resume(machine)
+                self._require_faultless()
+        except RecursionError as error:
+            raise self._overflow(machine, call.function) from error
+        except BaseException as error:
+            self._explain(error, machine, call.function)
+            raise
 
     def _enter(self) -> None:
         self.require_open()

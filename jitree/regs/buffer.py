@@ -50,6 +50,10 @@ class VmBuffer:
         buffer._show(data, ACCESS_READ | ACCESS_WRITE if data.flags.writeable else ACCESS_READ)
         return buffer
 
+    def show(self, data: Bytes) -> None:
+        """Makes it a buffer over other bytes. Whoever does this has changed its handles' entries."""
+        self._show(data, self.access)
+
     def _show(self, data: Bytes, access: int) -> None:
         self.data = data
         self.view = data.data
