@@ -105,10 +105,9 @@ class Array(NDArrayOperatorsMixin):
 
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
-        if self._fence is not None:
-            self.wait()
         if self._array is None:
-            self._array = to_numpy(self._view, self._device)
+            self._array = to_numpy(self._view, self._device, self._fence)
+            self._fence = None
         return self._array
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:

@@ -12,19 +12,15 @@ import numpy.typing as npt
 from jitree.elements import Bytes, is_packed, pack_integers, unpack_integers
 from jitree.errors import InternalError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.hal.fence import Fence
-from jitree.hal.readback import host_bytes
+from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
 
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
-_HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
 _USAGE: Final = int(BufferUsage.DEFAULT)
-_READ: Final = int(MemoryAccess.READ)
-_ANY_QUEUE: Final = -1
 
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy through a bytes object takes less time than making arrays over the target."""
@@ -67,15 +63,16 @@ def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> B
     return copy_to_device(array, row, device)
 
 
-def to_numpy(view: BufferView, device: Device) -> npt.NDArray[Any]:
+def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> npt.NDArray[Any]:
     """The elements, over the buffer's own memory where the host can see it (packed elements are copied).
 
-    INTERNAL when the buffer is shorter than shape and element type need.
+    Waits for the fence and raises what it failed with. INTERNAL when the buffer is shorter than shape and
+    element type need.
     """
     row = element_type(view.element_type)
     count = math.prod(view.shape)
     needed = row.byte_length(count)
-    data = host_bytes(view.buffer, device)
+    data = device.read_buffer(view.buffer, fence)
     if len(data) < needed:
         raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
     if is_packed(row):
@@ -93,11 +90,5 @@ def _flat(array: npt.NDArray[Any]) -> Bytes:
 
 def _upload(data: Bytes, device: Device) -> Buffer:
     buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, len(data))
-    if buffer.memory_type & _HOST_VISIBLE:
-        buffer.host_array()[:] = data
-        return buffer
-    file = device.import_file(_ANY_QUEUE, _READ, data.data)
-    done = Fence.create(device)
-    device.queue_read(_ANY_QUEUE, None, done, file, 0, buffer, 0, len(data))
-    done.wait()
+    device.write_buffer(buffer, data)
     return buffer

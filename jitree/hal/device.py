@@ -13,18 +13,24 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from jitree.elements import Bytes
 from jitree.errors import UnimplementedError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
-from jitree.hal.enums import SemaphoreCompatibility, WaitMode
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, SemaphoreCompatibility, WaitMode
 from jitree.hal.executable import Executable, ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
 from jitree.hal.profiling import ProfilingMode
 from jitree.hal.semaphore import Semaphore, wait_for
+
+_READ: Final = int(MemoryAccess.READ)
+_STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+_STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
+_ANY_QUEUE: Final = -1
 
 
 class Device(abc.ABC):
@@ -259,6 +265,32 @@ class Device(abc.ABC):
     ) -> bool:
         """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
         return wait_for(points, mode, timeout)
+
+    # Transfers of the host.
+
+    def write_buffer(self, target: Buffer, data: Bytes) -> None:
+        """Copies bytes of the host to the beginning of a buffer. What is submitted to the device afterwards
+        sees them; ``data`` may be changed as soon as the call returns."""
+        if target.host_address is not None:
+            target.host_array()[: len(data)] = data
+            return
+        file = self.import_file(_ANY_QUEUE, _READ, data.data)
+        done = Fence.create(self)
+        self.queue_read(_ANY_QUEUE, None, done, file, 0, target, 0, len(data))
+        done.wait()
+
+    def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
+        """The bytes of a buffer once ``wait`` is reached: over its own memory where the host can see it, else
+        a copy. Raises what the fence failed with."""
+        if source.host_address is not None:
+            if wait is not None:
+                wait.wait()
+            return source.host_array()
+        staging = self.device_allocator.allocate(_STAGING, _STAGING_USAGE, source.byte_length)
+        done = Fence.create(self)
+        self.queue_copy(_ANY_QUEUE, wait, done, source, 0, staging, 0, source.byte_length)
+        done.wait()
+        return staging.host_array()
 
     # Profiling and the end.
 

@@ -158,6 +158,12 @@ class Semaphore:
                 found = producers[min(later)] if later else None
             return found
 
+    def await_device(self, value: int, deadline: float | None) -> None:
+        """Blocks while a device is on its way to ``value``, but not beyond ``deadline`` (``time.monotonic``).
+
+        For the semaphores of devices that work by themselves; with others there is nobody to wait for.
+        """
+
     def wait(self, value: int, timeout: float | None = None) -> bool:
         """Waits until the payload is at least ``value``; the GIL is released meanwhile.
 
@@ -276,8 +282,14 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
     Work that was submitted to signal them and has not been started is done here instead of waited for.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    if timeout != 0:
-        help_with(partial(pending_producers, points, mode), deadline)
+    if mode == WaitMode.ALL:
+        for semaphore, value in points:
+            semaphore.await_device(value, deadline)
+    if _are_reached(points, mode):
+        return True
+    if timeout == 0:
+        return False
+    help_with(partial(pending_producers, points, mode), deadline)
     wake = allocate_lock()
     wake.acquire()
     failures: list[StatusError | None] = []
@@ -305,6 +317,19 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
     if failure is not None:
         raise again(failure)
     return True
+
+
+def _are_reached(points: Sequence[tuple[Semaphore, int]], mode: WaitMode) -> bool:
+    """Whether all or any are reached now. Raises the first failure that decides the wait."""
+    for semaphore, value in points:
+        failure = semaphore.failure
+        if failure is not None:
+            raise again(failure)
+        if mode == WaitMode.ANY and semaphore.is_reached(value):
+            return True
+    if mode == WaitMode.ANY:
+        return not points
+    return all(semaphore.is_reached(value) for semaphore, value in points)
 
 
 _LONGEST_ACQUIRE = 1e6

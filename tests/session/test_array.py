@@ -21,6 +21,7 @@ from jitree.errors import (
     PermissionDeniedError,
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 from tests.session.programs import ARITHMETIC
 
@@ -173,6 +174,9 @@ def test_a_view_that_its_buffer_cannot_hold(session: Session) -> None:
 
 class OpaqueMemory:
     """A device whose memory the host cannot see, in the few operations that arrays need."""
+
+    write_buffer: Any = Device.write_buffer
+    read_buffer: Any = Device.read_buffer
 
     def __init__(self, session: Session) -> None:
         self.device = session.device

@@ -11,7 +11,6 @@ from jitree.elements import Bytes
 from jitree.errors import OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
-from jitree.hal.readback import host_bytes
 from jitree.types import ElementType, element_type
 
 
@@ -38,7 +37,7 @@ def read(view: BufferView, device: Device) -> Tensor:
     """The contents of a view. OUT_OF_RANGE when the buffer is shorter than the shape needs."""
     row = element_type(view.element_type)
     length = row.byte_length(elements.count_elements(view.shape))
-    data = host_bytes(view.buffer, device)
+    data = device.read_buffer(view.buffer)
     if len(data) < length:
         raise OutOfRangeError(f"a tensor of {length} bytes in a buffer of {len(data)} bytes")
     return Tensor(row, view.shape, data[:length])
