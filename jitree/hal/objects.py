@@ -37,8 +37,8 @@ class Channel(Protocol):
     @property
     def count(self) -> int: ...
 
-    def split(self, color: int, key: int, flags: int = 0) -> Channel:
-        """The part of the channel whose members give the same color, ranked by key."""
+    def split(self, color: int, key: int, flags: int = 0) -> Channel | None:
+        """The part of the channel whose members give the same color, ranked by key; None for a negative color."""
 
 
 class ChannelProvider(Protocol):

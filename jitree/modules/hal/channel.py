@@ -30,7 +30,8 @@ def create(
     )
 
 
-def split(state: HalState, channel: Channel, color: int, key: int, flags: int) -> Channel:
+def split(state: HalState, channel: Channel, color: int, key: int, flags: int) -> Channel | None:
+    """Null for a negative color."""
     return channel.split(color, key, flags)
 
 

@@ -1,0 +1,233 @@
+"""Command buffers of the CUDA device: recorded into a flat list, run as graphs."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from jitree.cuda.channel import check_channel
+from jitree.cuda.commands import Collective, CudaCommandList
+from jitree.cuda.executable import CudaExecutable
+from jitree.cuda.plan import Plan, make_plan, names
+from jitree.cuda.profile import measures_dispatches, run_profiled
+from jitree.cuda.steps import PlanRunner
+from jitree.errors import InvalidArgumentError
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.enums import CommandBufferMode
+from jitree.hal.executable import Executable
+from jitree.hal.local.commands import DIRECT, Range
+from jitree.hal.objects import Channel
+
+if TYPE_CHECKING:
+    from jitree.cuda.gather import Gather
+    from jitree.cuda.kernels import Kernels
+    from jitree.cuda.stream import Stream
+
+_ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
+_NO_BUFFER: Final = (0, -1)
+_TABLES_KEPT: Final = 8
+"""Blocks of parameters by binding table; programs alternate between a few."""
+_NAMES_SHOWN: Final = 8
+
+
+class Bound(NamedTuple):
+    """One submission."""
+
+    plan: Plan
+    block: array[int]
+    key: bytes
+    """The block's bytes; empty for a one-shot command buffer."""
+    retained: tuple[object, ...]
+    """Kept until the submission is done."""
+
+
+class CudaCommandBuffer(CommandBuffer):
+    """Records a :class:`CudaCommandList` for one stream's device."""
+
+    def __init__(
+        self, stream: Stream, modes: int, categories: int, queue_affinity: int, binding_capacity: int
+    ) -> None:
+        super().__init__(modes, categories, queue_affinity, binding_capacity)
+        self.commands = CudaCommandList()
+        self._stream = stream
+        self._kept: set[int] = set()
+        self._retained: list[object] = []
+        """What the device may still use when nobody else keeps it: foreign memory, executables."""
+        self._plan: Plan | None = None
+        self._runner: PlanRunner | None = None
+        self._data = 0
+        self._blocks: OrderedDict[tuple[tuple[int, int], ...], tuple[array[int], bytes]] = OrderedDict()
+
+    def bind(self, table: BindingTable) -> Bound:
+        """Resolves the binding table of a submission; errors as ``CommandBuffer.check_table``."""
+        entries = self.check_table(table)
+        stream = self._stream
+        retained = []
+        ranges = []
+        for entry in entries:
+            if entry is None:
+                ranges.append(_NO_BUFFER)
+                continue
+            buffer, offset, length = entry
+            ranges.append((stream.device_address(buffer) + offset, length))
+            if not stream.orders(buffer.allocation):
+                retained.append(buffer.allocation)
+        with stream.lock:
+            plan = self._plan or self._make_plan()
+            block, key = self._block(plan, tuple(ranges))
+        return Bound(plan, block, key, (*self._retained, *retained))
+
+    def launch(self, stream: Stream, bound: Bound) -> None:
+        """Submits what :meth:`bind` gave, at once or gathered with others. The caller holds the stream's
+        lock.
+
+        Waits for the device only for workgroup counts that lie in its memory.
+        """
+        plan = bound.plan
+        if measures_dispatches(stream.profiler.mode):
+            stream.flush()
+            run_profiled(stream, plan, self.commands.collectives, bound.block)
+        elif not bound.key and plan.segment is not None:
+            _gather(stream).add(plan, plan.segment, bound.block)
+        else:
+            stream.flush()
+            self.runner.run(stream, bound.block, bound.key)
+        if bound.retained:
+            stream.retain(bound.retained)
+
+    @property
+    def plan(self) -> Plan:
+        """What has been recorded, as launches; after :meth:`bind`."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def runner(self) -> PlanRunner:
+        if self._runner is None:
+            self._runner = PlanRunner(self._stream.context, self.plan, self.commands.collectives)
+        return self._runner
+
+    def describe(self) -> str:
+        """Names of the kernels, for the error of a lost device."""
+        found = list(dict.fromkeys(names(self.plan))) if self._plan is not None else []
+        more = ", …" if len(found) > _NAMES_SHOWN else ""
+        return ", ".join(found[:_NAMES_SHOWN]) + more
+
+    def _make_plan(self) -> Plan:
+        """The lock is held."""
+        stream = self._stream
+        stream.context.enter()
+        commands = self.commands
+        commands.address()  # ends recording
+        if self.modes & _ONE_SHOT:
+            plan = _gather(stream).plan(commands)
+        else:
+            plan = make_plan(commands, _kernels(stream))
+        if commands.data:
+            self._data, keeper = stream.stage(bytes(commands.data))
+            self._retained.append(keeper)
+        self._retained.extend(commands.tables)
+        self._plan = plan
+        return plan
+
+    def _block(self, plan: Plan, ranges: tuple[tuple[int, int], ...]) -> tuple[array[int], bytes]:
+        """The words of a submission, and its key unless the command buffer is submitted once only."""
+        if self.modes & _ONE_SHOT:
+            addresses, lengths = self.commands.bind(ranges)
+            return plan.block(self.commands, addresses, lengths, self._data), b""
+        blocks = self._blocks
+        known = blocks.get(ranges)
+        if known is None:
+            addresses, lengths = self.commands.bind(ranges)
+            block = plan.block(self.commands, addresses, lengths, self._data)
+            known = blocks[ranges] = block, block.tobytes()
+            if len(blocks) > _TABLES_KEPT:
+                blocks.popitem(last=False)
+        return known
+
+    def _range(self, reference: Reference) -> Range:
+        slot, buffer, offset, length = reference
+        if buffer is None:
+            return slot, offset, length
+        address = self._stream.device_address(buffer)
+        allocation = buffer.allocation
+        if id(allocation) not in self._kept:
+            self._kept.add(id(allocation))
+            self.commands.keep(allocation)
+            if not self._stream.orders(allocation):
+                self._retained.append(allocation)
+        return DIRECT, address + offset, length
+
+    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
+        self.commands.barrier()
+
+    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
+        self.commands.fill(self._range(target), pattern, pattern_length)
+
+    def _record_update(self, contents: memoryview, target: Reference) -> None:
+        self.commands.update(contents, self._range(target))
+
+    def _record_copy(self, source: Reference, target: Reference) -> None:
+        self.commands.copy(self._range(source), self._range(target))
+
+    def _record_dispatch(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        ranges = [self._range(binding) for binding in bindings]
+        functions = self._executable(executable).functions
+        self.commands.dispatch(functions, function, workgroups, constants, ranges)
+
+    def _record_dispatch_indirect(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: Reference,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        ranges = [self._range(binding) for binding in bindings]
+        counts = self._range(workgroups)
+        functions = self._executable(executable).functions
+        self.commands.dispatch_indirect(functions, function, counts, constants, ranges)
+
+    def _record_collective(
+        self,
+        channel: Channel,
+        operation: int,
+        parameter: int,
+        send: Reference | None,
+        receive: Reference | None,
+        element_count: int,
+    ) -> None:
+        send_range = None if send is None else self._range(send)
+        receive_range = None if receive is None else self._range(receive)
+        collective = Collective(
+            check_channel(channel, self._stream.context), operation, parameter, element_count
+        )
+        self.commands.collective(collective, send_range, receive_range)
+
+    def _executable(self, executable: Executable) -> CudaExecutable:
+        if not isinstance(executable, CudaExecutable) or executable.context is not self._stream.context:
+            raise InvalidArgumentError(
+                f"an executable of type {type(executable).__name__} that was not prepared for this device "
+                "was "
+                "dispatched on it; prepare it with the device's own executable cache"
+            )
+        return executable
+
+
+def _gather(stream: Stream) -> Gather:
+    return cast("Gather", stream.gather)
+
+
+def _kernels(stream: Stream) -> Kernels:
+    return stream.kernels

@@ -1,0 +1,91 @@
+"""Command lists of the CUDA device: the rows of the local drivers, with device addresses and collectives."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from jitree.cuda.channel import CudaChannel
+from jitree.cuda.executable import FunctionTable, Kernel
+from jitree.errors import OutOfRangeError
+from jitree.hal.local.commands import COMMAND, KIND_DISPATCH_INDIRECT, CommandList, Dispatchable, Range
+
+KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
+"""Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
+the operation's number among the list's."""
+_MAXIMUM_COUNT_Y: Final = 65535
+_MAXIMUM_COUNT_X: Final = 2**31 - 1
+"""Blocks of a grid on every architecture; z is the same as y, as the list checks."""
+_ROW: Final = struct.Struct("<8iqiiqii")
+assert _ROW.size == COMMAND.size
+_ROW_WORDS: Final = COMMAND.size // 8
+_OBJECT_WORD: Final = COMMAND["data_length"] // 8
+"""Holds, beside the length of an update, the position of the executable among the kept objects, which
+depends on what was recorded before."""
+_NO_RANGE: Final[Range] = (-1, 0, 0)
+
+
+class Collective(NamedTuple):
+    channel: CudaChannel
+    operation: int
+    """kind | reduction << 8 | element type << 16"""
+    parameter: int
+    element_count: int
+
+
+class CudaCommandList(CommandList):
+    """Commands in recording order; addresses are the device's."""
+
+    __slots__ = ("collectives",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectives: list[Collective] = []
+
+    def dispatch(
+        self,
+        executable: Dispatchable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Range],
+    ) -> None:
+        """As ``CommandList.dispatch``. OUT_OF_RANGE for grids that the device cannot launch."""
+        check_grid(workgroups)
+        super().dispatch(executable, function, workgroups, constants, bindings)
+
+    def collective(self, collective: Collective, send: Range | None, receive: Range | None) -> None:
+        """A collective operation; whether its ranges have the elements is found when it runs."""
+        operand = self._operand(send or _NO_RANGE, 1)
+        self._operand(receive or _NO_RANGE, 1)
+        number = len(self.collectives)
+        self.collectives.append(collective)
+        self._append(_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
+
+    def kernel(self, row: tuple[int, ...]) -> Kernel:
+        """What a dispatch row launches."""
+        return cast(FunctionTable, self.kept[row[13]]).kernel_at(row[8])
+
+    @property
+    def tables(self) -> set[FunctionTable]:
+        """Of the executables in use."""
+        return {kept for kept in self.kept if isinstance(kept, FunctionTable)}
+
+    def shape(self) -> bytes:
+        """Equal for lists that have a plan in common."""
+        words = self.rows[:]
+        words[_OBJECT_WORD::_ROW_WORDS] = array("q", bytes(8 * (len(words) // _ROW_WORDS)))
+        return words.tobytes()
+
+
+def check_grid(counts: tuple[int, int, int]) -> None:
+    """OUT_OF_RANGE for workgroup counts that no device can launch."""
+    x, y, z = counts
+    if x > _MAXIMUM_COUNT_X or max(y, z) > _MAXIMUM_COUNT_Y:
+        raise OutOfRangeError(
+            f"a dispatch of {x} x {y} x {z} workgroups: a GPU runs at most {_MAXIMUM_COUNT_X} x "
+            f"{_MAXIMUM_COUNT_Y} x "
+            f"{_MAXIMUM_COUNT_Y}"
+        )

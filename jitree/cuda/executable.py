@@ -1,0 +1,288 @@
+"""Executables of the CUDA device: kernels of loaded modules, and the loader that makes them."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.cuda import executable_format, jit, ptx
+from jitree.cuda.executable_format import ExportDescription, SourceLocation
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    StatusError,
+    error_context,
+)
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, PipelineLayout
+from jitree.hal.local.commands import ENTRY_POINT
+
+if TYPE_CHECKING:
+    from jitree.cuda.context import Context
+
+FORMAT: Final = "cuda-nvptx-fb"
+_ENTRY: Final = struct.Struct("<3q6i")
+assert _ENTRY.size == ENTRY_POINT.size
+_UNKNOWN: Final = -1
+_BLOCK_WORDS: Final = 4
+"""Of a function's launch record: threads in x, y and z, bytes of dynamic shared memory."""
+_MAXIMUM_PARAMETERS: Final = 4096
+"""Of a kernel; the driver takes 32764 bytes at most."""
+
+
+class CudaExecutableLoader(ExecutableLoader):
+    """Loads ``cuda-nvptx-fb`` for one context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def query_support(self, format: str) -> bool:
+        return format == FORMAT
+
+    def try_load(self, parameters: ExecutableParameters) -> CudaExecutable:
+        """Reads the flatbuffer, compiles and loads its images.
+
+        INVALID_ARGUMENT for a damaged flatbuffer, PTX that the driver refuses and a kernel that is missing or
+        takes other parameters than stated, INCOMPATIBLE for a newer architecture's, RESOURCE_EXHAUSTED when
+        a kernel wants more shared memory than the device has. Specialization constants are not used.
+        """
+        with error_context(f"loading an executable of format '{parameters.format}'"):
+            description = executable_format.read(memoryview(parameters.data))
+            layouts = parameters.layouts
+            if layouts and len(layouts) != len(description.exports):
+                raise InvalidArgumentError(
+                    f"the executable has {len(description.exports)} kernels, but {len(layouts)} pipeline "
+                    "layouts were given"
+                )
+            images = [_Image(self._context, image) for image in description.images]
+            kernels = [
+                Kernel(images[export.module], export, layouts[index] if layouts else None)
+                for index, export in enumerate(description.exports)
+            ]
+            return CudaExecutable(self._context, kernels, description.source_files)
+
+
+class _Image:
+    """The modules that the driver made of one image; unloaded when nothing refers to them any more."""
+
+    def __init__(self, context: Context, image: bytes) -> None:
+        self.context = context
+        self.is_cubin = ptx.is_cubin(image)
+        self.signatures = {} if self.is_cubin else ptx.signatures(image)
+        self._modules: list[Any] = []
+        cubins = jit.compile_image(context, image)
+        context.enter()
+        context.release_discarded()
+        for cubin in cubins:
+            self._modules.append(context.api.call("cuModuleLoadData", cubin))
+
+    def __del__(self) -> None:
+        for module in self._modules:
+            self.context.discard("cuModuleUnload", module)
+
+    def function(self, name: str) -> Any:
+        """The CUfunction. NOT_FOUND when no module has it."""
+        api = self.context.api
+        not_found = api.driver.CUresult.CUDA_ERROR_NOT_FOUND
+        for module in self._modules:
+            error, function = api.driver.cuModuleGetFunction(module, name.encode())
+            if error != not_found:
+                api.check("cuModuleGetFunction", error)
+                return function
+        raise NotFoundError(f"the executable's image has no kernel '{name}'")
+
+
+class Kernel:
+    """A kernel as it is launched."""
+
+    __slots__ = ("binding_count", "block", "constant_count", "export", "function", "image", "shared_memory")
+
+    def __init__(self, image: _Image, export: ExportDescription, layout: PipelineLayout | None) -> None:
+        self.image = image
+        self.export = export
+        self.block = export.block
+        self.shared_memory = export.shared_memory
+        self.binding_count = export.binding_count
+        self.constant_count = export.constant_count
+        if layout is not None:
+            self.binding_count = len(layout.bindings)
+            self.constant_count = layout.constant_count
+        with error_context(f"kernel {describe(export)}"):
+            try:
+                self.function = image.function(export.name)
+            except NotFoundError as error:
+                raise InvalidArgumentError(error.message) from error
+            self._check_parameters()
+            self._check_limits()
+
+    def _check_parameters(self) -> None:
+        """The driver reads as many parameters as the kernel declares: fewer would be read from elsewhere."""
+        if self.image.is_cubin:
+            count = _parameter_count(self.image.context, self.function)
+            stated = (self.binding_count or 0) + (self.constant_count or 0)
+            if self.binding_count is None or self.constant_count is None:
+                raise InvalidArgumentError("a cubin needs a pipeline layout that states its parameters")
+            if count is not None and count != stated:
+                raise InvalidArgumentError(f"takes {count} parameters, but {stated} are stated")
+            return
+        signature = self.image.signatures.get(self.export.name)
+        if signature is None:
+            raise InvalidArgumentError("its parameters are not pointers followed by 32-bit words")
+        if self.binding_count is None or self.constant_count is None:
+            self.binding_count, self.constant_count = signature
+        if signature != (self.binding_count, self.constant_count):
+            raise InvalidArgumentError(
+                f"takes {signature.binding_count} bindings and {signature.constant_count} constants, but "
+                f"{self.binding_count} and {self.constant_count} are stated"
+            )
+
+    def _check_limits(self) -> None:
+        context = self.image.context
+        api = context.api
+        attributes = api.driver.CUfunction_attribute
+        threads = api.call(
+            "cuFuncGetAttribute", attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, self.function
+        )
+        x, y, z = self.block
+        if x * y * z > threads:
+            raise InvalidArgumentError(
+                f"its blocks have {x * y * z} threads, but it can run {threads} at most"
+            )
+        if not self.shared_memory:
+            return
+        try:
+            api.call(
+                "cuFuncSetAttribute",
+                self.function,
+                attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                self.shared_memory,
+            )
+        except StatusError as error:
+            if api.lost is not None:
+                raise
+            raise ResourceExhaustedError(
+                f"it needs {self.shared_memory} bytes of shared memory for a block, more than "
+                f"{context.info.name} "
+                f"has: {error.message}"
+            ) from error
+
+
+def _parameter_count(context: Context, function: Any) -> int | None:
+    """How many parameters a function of a cubin takes; None when the driver cannot tell (before 12.4)."""
+    driver = context.api.driver
+    query = getattr(driver, "cuFuncGetParamInfo", None)
+    if query is None:
+        return None
+    for index in range(_MAXIMUM_PARAMETERS):
+        error = query(function, index)[0]
+        if error == driver.CUresult.CUDA_ERROR_INVALID_VALUE:
+            return index
+        if error != driver.CUresult.CUDA_SUCCESS:
+            return None
+    return None
+
+
+def describe(export: ExportDescription) -> str:
+    """Name and source location, for messages."""
+    return f"'{export.name}'" + ("" if export.location is None else f" ({export.location})")
+
+
+class FunctionTable:
+    """ENTRY_POINT records of the kernels, in the form in which command lists take them.
+
+    ``code`` is the CUfunction, ``environment`` the address of four i32: threads in x, y and z, bytes of
+    dynamic shared memory. Whoever keeps an address keeps the table, and with it the loaded modules.
+    """
+
+    __slots__ = ("__weakref__", "_blocks", "_entries", "_first_entry", "kernels", "name")
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self.kernels = tuple(kernels)
+        self.name = kernels[0].export.name if kernels else "empty"
+        self._blocks = array("i")
+        for kernel in kernels:
+            self._blocks.extend((*kernel.block, kernel.shared_memory))
+        first_block = self._blocks.buffer_info()[0]
+        self._entries = array("q")
+        for ordinal, kernel in enumerate(kernels):
+            self._entries.frombytes(_ENTRY.pack(
+                int(kernel.function), first_block + 4 * _BLOCK_WORDS * ordinal, 0, 0, 0,
+                _known(kernel.constant_count), _known(kernel.binding_count), ordinal, 0,
+            ))  # fmt: skip
+        self._first_entry: int = self._entries.buffer_info()[0]
+
+    def function_name(self, ordinal: int) -> str:
+        return self.kernels[ordinal].export.name
+
+    def entry_point(self, ordinal: int) -> int:
+        """Address of the function's ENTRY_POINT record."""
+        return self._first_entry + ordinal * ENTRY_POINT.size
+
+    def local_memory(self, ordinal: int) -> int:
+        """None on the host: shared memory is the device's."""
+        return 0
+
+    def kernel_at(self, entry: int) -> Kernel:
+        """The kernel of an ENTRY_POINT record's address."""
+        return self.kernels[(entry - self._first_entry) // ENTRY_POINT.size]
+
+
+class CudaExecutable(Executable):
+    """Kernels by ordinal, for one context."""
+
+    def __init__(self, context: Context, kernels: Sequence[Kernel], source_files: dict[str, bytes]) -> None:
+        self.context = context
+        self.functions = FunctionTable(kernels)
+        self._kernels = tuple(kernels)
+        self._source_files = source_files
+        self._ordinals = {kernel.export.name: ordinal for ordinal, kernel in enumerate(kernels)}
+
+    @property
+    def name(self) -> str:
+        return self.functions.name
+
+    @property
+    def function_count(self) -> int:
+        return len(self._kernels)
+
+    def function_name(self, ordinal: int) -> str:
+        return self._kernels[ordinal].export.name
+
+    def lookup(self, name: str) -> int:
+        """The ordinal of a kernel. NOT_FOUND when there is none."""
+        ordinal = self._ordinals.get(name)
+        if ordinal is None:
+            raise NotFoundError(
+                f"the executable has no function '{name}'; it has {', '.join(self._ordinals) or 'none'}"
+            )
+        return ordinal
+
+    def constant_count(self, ordinal: int) -> int | None:
+        """32-bit words that the kernel takes."""
+        return self._kernels[ordinal].constant_count
+
+    def binding_count(self, ordinal: int) -> int | None:
+        """Bindings that the kernel takes."""
+        return self._kernels[ordinal].binding_count
+
+    def block(self, ordinal: int) -> tuple[int, int, int]:
+        """Threads of a block in x, y and z."""
+        return self._kernels[ordinal].block
+
+    def source_location(self, ordinal: int) -> SourceLocation | None:
+        """Where the kernel comes from, if the executable was compiled with that."""
+        return self._kernels[ordinal].export.location
+
+    def stage_locations(self, ordinal: int) -> dict[str, SourceLocation]:
+        """Source location by compilation stage, for executables with debug information."""
+        return self._kernels[ordinal].export.stages
+
+    def source_files(self) -> dict[str, bytes]:
+        """Contents by path of the sources that the executable carries."""
+        return self._source_files
+
+
+def _known(count: int | None) -> int:
+    return _UNKNOWN if count is None else count

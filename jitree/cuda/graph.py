@@ -1,0 +1,181 @@
+"""Executable graphs: the launches of one or more plans as one submission, changed in place for other
+addresses."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.cuda.plan import Launch, Plan, Segment
+
+if TYPE_CHECKING:
+    from jitree.cuda.context import Context
+    from jitree.cuda.stream import Stream
+
+PARAMETERS_SIZE: Final = 72
+"""Bytes of CUDA_KERNEL_NODE_PARAMS_v2: function, grid and block as six u32, shared memory (u32, padded),
+address of the parameter pointers, extra, kernel, context."""
+_PARAMETER_WORDS: Final = PARAMETERS_SIZE // 8
+_GRID_WORD: Final = 1
+_MOST_EDGES: Final = 64
+"""Between two groups; with more, an empty node stands between them."""
+INSTANCES_KEPT: Final = 4
+"""Executable graphs of one segment, each with the parameters of its last run."""
+
+Part = tuple[Plan, Segment]
+
+
+class LaunchParameters:
+    """Memory in which the driver reads the parameters of a plan's launches: a copy of the block, and
+    pointers into it."""
+
+    __slots__ = ("_pointers", "_words", "first_pointer", "words")
+
+    def __init__(self, block: array[int]) -> None:
+        self._words = block[:]
+        self.words = memoryview(self._words)
+        """As last set. Never resized: the pointers are addresses."""
+        first = self._words.buffer_info()[0]
+        self._pointers = array("q", range(first, first + 8 * len(block), 8))
+        self.first_pointer: int = self._pointers.buffer_info()[0]
+
+    def pointers(self, launch: Launch) -> int:
+        """Address of the pointers to a launch's parameters."""
+        return self.first_pointer + 8 * launch.first
+
+
+class Graph:
+    """An executable graph of parts that run one after the other. The caller holds the stream's lock."""
+
+    def __init__(self, context: Context, parts: Sequence[Part], blocks: Sequence[array[int]]) -> None:
+        """Instantiates it with the parameters in ``blocks``, one a part."""
+        self._context = context
+        self._api = context.api
+        context.release_discarded()
+        self._graph = self._api.call("cuGraphCreate", 0)
+        self._executable: Any = None
+        self._parameters = [LaunchParameters(block) for block in blocks]
+        count = sum(len(group) for _, segment in parts for group in segment.groups)
+        self._structures = array("Q", bytes(PARAMETERS_SIZE * count))
+        self._nodes: list[list[tuple[Launch, int, Any, Any]]] = []
+        self._add_parts(parts)
+        self._executable = self._api.call("cuGraphInstantiate", self._graph, 0)
+
+    def __del__(self) -> None:
+        if self._executable is not None:
+            self._context.discard("cuGraphExecDestroy", self._executable)
+        self._context.discard("cuGraphDestroy", self._graph)
+
+    def launch(self, stream: Stream, blocks: Sequence[array[int]]) -> None:
+        """Runs it with the parameters in ``blocks``; only what differs from the last run is changed."""
+        for nodes, parameters, block in zip(self._nodes, self._parameters, blocks, strict=True):
+            if parameters.words != memoryview(block):
+                self._change(nodes, parameters.words, block)
+        self._api.launch_graph(self._executable, stream.handle)
+
+    def _change(
+        self, nodes: list[tuple[Launch, int, Any, Any]], words: memoryview, block: array[int]
+    ) -> None:
+        set_parameters = self._api.driver.cuGraphExecKernelNodeSetParams
+        executable, structures = self._executable, self._structures
+        new = memoryview(block)
+        for launch, index, node, structure in nodes:
+            first = launch.first
+            last = first + launch.parameter_count + launch.varying_grid
+            if words[first:last] == new[first:last]:
+                continue
+            words[first:last] = new[first:last]
+            if launch.varying_grid:
+                structures[index * _PARAMETER_WORDS + _GRID_WORD] = new[last - 1] | 1 << 32
+            (result,) = set_parameters(executable, node, structure)
+            if result:
+                raise self._api.failure("cuGraphExecKernelNodeSetParams", result)
+
+    def _add_parts(self, parts: Sequence[Part]) -> None:
+        api = self._api
+        make_structure = api.driver.CUDA_KERNEL_NODE_PARAMS
+        first_structure = self._structures.buffer_info()[0]
+        before: list[Any] = []
+        index = 0
+        for (plan, segment), parameters in zip(parts, self._parameters, strict=True):
+            nodes = []
+            for group in segment.groups:
+                if len(before) > 1 and len(before) * len(group) > _MOST_EDGES:
+                    before = [api.call("cuGraphAddEmptyNode", self._graph, before, len(before))]
+                added = []
+                for number in group:
+                    launch = plan.launches[number]
+                    self._fill_structure(index, launch, parameters)
+                    structure = make_structure(_ptr=first_structure + PARAMETERS_SIZE * index)
+                    node = api.call("cuGraphAddKernelNode", self._graph, before, len(before), structure)
+                    nodes.append((launch, index, node, structure))
+                    added.append(node)
+                    index += 1
+                before = added
+            self._nodes.append(nodes)
+
+    def _fill_structure(self, index: int, launch: Launch, parameters: LaunchParameters) -> None:
+        x, y, z = grid_of(launch, parameters.words)
+        block_x, block_y, block_z = launch.block
+        start = index * _PARAMETER_WORDS
+        self._structures[start : start + 6] = array("Q", (
+            int(launch.function), x | y << 32, z | block_x << 32, block_y | block_z << 32,
+            launch.shared_memory, parameters.pointers(launch),
+        ))  # fmt: skip
+
+
+def grid_of(launch: Launch, words: Sequence[int]) -> tuple[int, int, int]:
+    """The grid with the parameters in ``words``."""
+    return (words[launch.first + launch.parameter_count], 1, 1) if launch.varying_grid else launch.grid
+
+
+class SegmentRunner:
+    """Runs one segment of a plan: a single launch as it is, more of them as a graph."""
+
+    def __init__(self, context: Context, plan: Plan, segment: Segment) -> None:
+        self._context = context
+        self._plan = plan
+        self._segment = segment
+        self._single: Launch | None = None
+        self._parameters: LaunchParameters | None = None
+        if sum(map(len, segment.groups)) == 1:
+            self._single = plan.launches[segment.groups[0][0]]
+        self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
+
+    def launch(self, stream: Stream, block: array[int], key: bytes) -> None:
+        """Submits the segment; ``key`` is the block's bytes. The caller holds the stream's lock."""
+        if self._single is not None:
+            if self._parameters is None:
+                self._parameters = LaunchParameters(block)
+            launch_one(stream, self._single, self._parameters, block)
+            return
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graph_for(block)
+            graph.launch(stream, (block,))
+            self._graphs[key] = graph
+        else:
+            self._graphs.move_to_end(key)
+            graph.launch(stream, (block,))
+
+    def _graph_for(self, block: array[int]) -> Graph:
+        """A new graph, or the one whose parameters were used longest ago."""
+        if len(self._graphs) < INSTANCES_KEPT:
+            return Graph(self._context, ((self._plan, self._segment),), (block,))
+        return self._graphs.popitem(last=False)[1]
+
+
+def launch_one(stream: Stream, launch: Launch, parameters: LaunchParameters, block: array[int]) -> None:
+    """A launch without a graph; the driver copies the parameters. The caller holds the stream's lock."""
+    parameters.words[:] = memoryview(block)
+    stream.api.launch_kernel(
+        launch.function, grid_of(launch, block), launch.block, launch.shared_memory, stream.handle,
+        parameters.pointers(launch),
+    )  # fmt: skip
+
+
+def launches_of(plan: Plan, segment: Segment) -> Iterator[Launch]:
+    """In an order that respects the groups."""
+    return (plan.launches[number] for group in segment.groups for number in group)

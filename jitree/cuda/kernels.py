@@ -1,0 +1,88 @@
+"""Our own kernels: fills and copies, which cost less than the copy engine's as long as ranges are small."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.cuda import jit
+
+if TYPE_CHECKING:
+    from jitree.cuda.context import Context
+    from jitree.cuda.stream import Stream
+
+SMALL_COPY: Final = 128 << 10
+"""Bytes. Above, a copy between host and device is the copy engine's business."""
+THREADS: Final = 256
+"""Of a block."""
+_BYTES_PER_BLOCK: Final = 16 * THREADS
+"""That one thread block moves in one go, 16 bytes a thread."""
+_MAXIMUM_BLOCKS: Final = 2048
+"""Enough to fill the largest GPU; threads stride over what is left."""
+_TEXT: Final = Path(__file__).with_name("kernels.ptx")
+
+
+def block_count(length: int) -> int:
+    """Thread blocks for a range of ``length`` bytes."""
+    return min(max(1, -(-length // _BYTES_PER_BLOCK)), _MAXIMUM_BLOCKS)
+
+
+class Kernels:
+    """The functions of ``kernels.ptx`` in one context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        context.enter()
+        (cubin, *others) = jit.compile_image(context, _TEXT.read_bytes())
+        modules = [context.api.call("cuModuleLoadData", part) for part in (cubin, *others)]
+        self._modules = modules
+        self.copy_function = self._function(b"jitree_copy")
+        """(target, source, length)"""
+        self.fill_function = self._function(b"jitree_fill")
+        """(target, length, pattern repeated to four bytes)"""
+        self._words = array("q", bytes(24))
+        first = self._words.buffer_info()[0]
+        self._pointers = array("q", (first, first + 8, first + 16))
+        self._parameters: int = self._pointers.buffer_info()[0]
+
+    def close(self) -> None:
+        """Unloads the functions; nothing may run them any more."""
+        modules, self._modules = self._modules, []
+        for module in modules:
+            self._context.discard("cuModuleUnload", module)
+
+    def copy(self, stream: Stream, target: int, source: int, length: int) -> None:
+        """Copies between ranges that do not overlap, of any size and alignment, in one launch.
+
+        Addresses are the device's; the caller holds the stream's lock and has flushed it.
+        """
+        words = self._words
+        words[0], words[1], words[2] = target, source, length
+        self._launch(stream, self.copy_function, length)
+
+    def fill(self, stream: Stream, address: int, length: int, pattern: int, pattern_length: int) -> None:
+        """Repeats the low 1, 2 or 4 bytes of ``pattern`` over ``length`` bytes; for the rest as
+        :meth:`copy`."""
+        words = self._words
+        words[0], words[1], words[2] = address, length, repeated(pattern, pattern_length)
+        self._launch(stream, self.fill_function, length)
+
+    def _launch(self, stream: Stream, function: Any, length: int) -> None:
+        if length:
+            grid = (block_count(length), 1, 1)
+            stream.api.launch_kernel(function, grid, (THREADS, 1, 1), 0, stream.handle, self._parameters)
+
+    def _function(self, name: bytes) -> Any:
+        driver = self._context.api.driver
+        for module in self._modules[:-1]:
+            error, function = driver.cuModuleGetFunction(module, name)
+            if not error:
+                return function
+        return self._context.api.call("cuModuleGetFunction", self._modules[-1], name)
+
+
+def repeated(pattern: int, pattern_length: int) -> int:
+    """A pattern of 1, 2 or 4 bytes as four."""
+    factor = {1: 0x01010101, 2: 0x00010001, 4: 1}[pattern_length]
+    return (pattern & (1 << 8 * pattern_length) - 1) * factor

@@ -1,0 +1,220 @@
+"""What a recorded command list is on the GPU: kernel launches in groups, and the words that vary between
+runs.
+
+A plan depends on the list's rows only, so lists that differ in addresses, lengths and constants share one.
+All that varies is one *block* of 64-bit words: every launch has its parameters there, one word each, and
+behind those of a transfer the number of its thread blocks. Two blocks of one plan are compared to see what a
+graph must change.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jitree.cuda.kernels import THREADS, block_count
+from jitree.hal.local.commands import (
+    KIND_BARRIER,
+    KIND_COPY,
+    KIND_DISPATCH,
+    KIND_DISPATCH_INDIRECT,
+    KIND_FILL,
+    KIND_UPDATE,
+)
+
+if TYPE_CHECKING:
+    from jitree.cuda.commands import CudaCommandList
+    from jitree.cuda.kernels import Kernels
+
+
+class Launch(NamedTuple):
+    """One kernel launch; its parameters are ``parameter_count`` words of the block from ``first`` on."""
+
+    function: Any
+    """CUfunction."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_memory: int
+    first: int
+    parameter_count: int
+    varying_grid: bool
+    """A transfer: the grid's x is the word behind the parameters."""
+    name: str
+
+
+class Segment(NamedTuple):
+    """Launches between commands of other kinds: groups of numbers of launches, each waits for the one
+    before."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+
+class IndirectDispatch(NamedTuple):
+    """A launch whose grid lies in device memory, at the address in word ``counts`` of the block."""
+
+    launch: int
+    counts: int
+
+
+class CollectiveStep(NamedTuple):
+    """Collectives between two barriers: numbers in the list, and the first of four words: addresses of what
+    is sent and received, and their lengths."""
+
+    operations: tuple[tuple[int, int], ...]
+
+
+Step = Segment | IndirectDispatch | CollectiveStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Compared by identity."""
+
+    launches: tuple[Launch, ...]
+    steps: tuple[Step, ...]
+    gather: Callable[[Sequence[int]], tuple[int, ...]]
+    """Picks the words of a block from addresses, lengths, constants and literals behind each other."""
+    literals: tuple[int, ...]
+    updates: tuple[tuple[int, int], ...]
+    """(word that is a source address, offset of the bytes in the list's data)"""
+    transfers: tuple[int, ...]
+    """Words that hold a transfer's length; the number of thread blocks is ``distance`` words further."""
+    distances: tuple[int, ...]
+
+    @property
+    def segment(self) -> Segment | None:
+        """The only step, when it is launches."""
+        step = self.steps[0] if len(self.steps) == 1 else None
+        return step if isinstance(step, Segment) else None
+
+    def block(
+        self, commands: CudaCommandList, addresses: Sequence[int], lengths: Sequence[int], data: int
+    ) -> array[int]:
+        """The words of one run; ``data`` is the device address of the list's update bytes."""
+        words = array("q", self.gather([*addresses, *lengths, *commands.constants, *self.literals]))
+        for word, offset in self.updates:
+            words[word] = data + offset
+        for word, distance in zip(self.transfers, self.distances, strict=True):
+            words[word + distance] = block_count(words[word])
+        return words
+
+
+class _Builder:
+    """The state of going through a list's rows once."""
+
+    def __init__(self, commands: CudaCommandList, kernels: Kernels) -> None:
+        self._commands = commands
+        self._kernels = kernels
+        self._lengths = len(commands.addresses)
+        self._constants = 2 * self._lengths
+        self._literals_start = self._constants + len(commands.constants)
+        self.literals: list[int] = [0]
+        self.launches: list[Launch] = []
+        self.steps: list[Step] = []
+        self.sources: list[int] = []
+        self.updates: list[tuple[int, int]] = []
+        self.transfers: list[int] = []
+        self.distances: list[int] = []
+        self._groups: list[tuple[int, ...]] = []
+        self._group: list[int] = []
+        self._collectives: list[tuple[int, int]] = []
+
+    def build(self) -> Plan:
+        for row in self._commands.decoded_rows():
+            self._add(row)
+        self._end_segment()
+        self._end_collectives()
+        # itemgetter of one item gives no tuple, so the zero in the literals is always picked as well.
+        sources = [*self.sources, self._literals_start]
+        if len(sources) == 1:
+            sources.append(self._literals_start)
+        return Plan(
+            tuple(self.launches), tuple(self.steps), itemgetter(*sources), tuple(self.literals),
+            tuple(self.updates), tuple(self.transfers), tuple(self.distances),
+        )  # fmt: skip
+
+    def _add(self, row: tuple[int, ...]) -> None:
+        kind, operand = row[0], row[1]
+        if kind == KIND_BARRIER:
+            self._end_group()
+            self._end_collectives()
+        elif kind == KIND_FILL:
+            self._transfer(self._kernels.fill_function, "fill", (
+                operand, self._lengths + operand, self._literal(row[9]),
+            ), 1)  # fmt: skip
+        elif kind == KIND_COPY:
+            self._transfer(self._kernels.copy_function, "copy", (
+                operand + 1, operand, self._lengths + operand,
+            ), 2)  # fmt: skip
+        elif kind == KIND_UPDATE:
+            self.updates.append((len(self.sources) + 1, row[11]))
+            self._transfer(self._kernels.copy_function, "update", (
+                operand, self._literals_start, self._lengths + operand,
+            ), 2)  # fmt: skip
+        elif kind == KIND_DISPATCH:
+            self._group.append(self._dispatch(row, (row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7])))
+        elif kind == KIND_DISPATCH_INDIRECT:
+            self._end_segment()
+            launch = self._dispatch(row, (0, 0, 0))
+            self.steps.append(IndirectDispatch(launch, len(self.sources)))
+            self.sources.append(operand + row[2])
+        else:
+            self._end_segment()
+            self._collectives.append((row[11], len(self.sources)))
+            lengths = self._lengths + operand
+            self.sources.extend((operand, operand + 1, lengths, lengths + 1))
+
+    def _literal(self, value: int) -> int:
+        self.literals.append(value)
+        return self._literals_start + len(self.literals) - 1
+
+    def _transfer(self, function: Any, name: str, sources: Sequence[int], length: int) -> None:
+        """``sources[length]`` is the length."""
+        first = len(self.sources)
+        self.sources.extend((*sources, self._literals_start))
+        self.transfers.append(first + length)
+        self.distances.append(3 - length)
+        self._group.append(len(self.launches))
+        self.launches.append(Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, first, 3, True, name))
+
+    def _dispatch(self, row: tuple[int, ...], grid: tuple[int, int, int]) -> int:
+        _, operand, operand_count, constant, constant_count = row[:5]
+        kernel = self._commands.kernel(row)
+        first = len(self.sources)
+        self.sources.extend(range(operand, operand + operand_count))
+        constants = self._constants + constant
+        self.sources.extend(range(constants, constants + constant_count))
+        self.launches.append(Launch(
+            kernel.function, grid, kernel.block, kernel.shared_memory, first, operand_count + constant_count,
+            False, kernel.export.name,
+        ))  # fmt: skip
+        return len(self.launches) - 1
+
+    def _end_group(self) -> None:
+        if self._group:
+            self._groups.append(tuple(self._group))
+            self._group = []
+
+    def _end_segment(self) -> None:
+        self._end_group()
+        if self._groups:
+            self.steps.append(Segment(tuple(self._groups)))
+            self._groups = []
+
+    def _end_collectives(self) -> None:
+        if self._collectives:
+            self.steps.append(CollectiveStep(tuple(self._collectives)))
+            self._collectives = []
+
+
+def make_plan(commands: CudaCommandList, kernels: Kernels) -> Plan:
+    """The plan of a finished list."""
+    return _Builder(commands, kernels).build()
+
+
+def names(plan: Plan) -> Iterator[str]:
+    """Kernels in order, for messages."""
+    return (launch.name for launch in plan.launches)

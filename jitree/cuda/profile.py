@@ -1,0 +1,86 @@
+"""Times of single dispatches, measured on the device by events around each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jitree.cuda.commands import Collective
+from jitree.cuda.graph import LaunchParameters, grid_of, launches_of
+from jitree.cuda.plan import IndirectDispatch, Plan, Segment
+from jitree.cuda.steps import read_counts, run_collective_step
+from jitree.hal.profiling import ProfilingMode, now
+
+if TYPE_CHECKING:
+    from jitree.cuda.stream import Stream
+
+_DISPATCHES = int(ProfilingMode.DISPATCH_COUNTERS | ProfilingMode.EXECUTABLE_COUNTERS)
+
+
+def measures_dispatches(mode: int) -> bool:
+    """Whether single dispatches are to be measured, which runs them without graphs."""
+    return bool(mode & _DISPATCHES)
+
+
+class _Timer:
+    """Pairs of events on one stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._names: list[str] = []
+        self._events: list[tuple[Any, Any]] = []
+        stream.api.synchronize_stream(stream.handle)
+        self._start = self._record()
+        self._start_time = now()
+
+    def launch(self, name: str, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int],
+               shared_memory: int, parameters: int) -> None:  # fmt: skip
+        stream = self._stream
+        before = self._record()
+        stream.api.launch_kernel(function, grid, block, shared_memory, stream.handle, parameters)
+        self._names.append(name)
+        self._events.append((before, self._record()))
+
+    def finish(self) -> None:
+        """Waits for the launches and hands their times to the stream's profiler."""
+        stream = self._stream
+        api = stream.api
+        api.synchronize_stream(stream.handle)
+        for name, (before, after) in zip(self._names, self._events, strict=True):
+            start = self._start_time + round(1e6 * api.call("cuEventElapsedTime", self._start, before))
+            duration = round(1e6 * api.call("cuEventElapsedTime", before, after))
+            stream.profiler.add(name, start, start + duration)
+            api.attempt("cuEventDestroy", before)
+            api.attempt("cuEventDestroy", after)
+        api.attempt("cuEventDestroy", self._start)
+
+    def _record(self) -> Any:
+        api = self._stream.api
+        event = api.call("cuEventCreate", 0)
+        api.record_event(event, self._stream.handle)
+        return event
+
+
+def run_profiled(stream: Stream, plan: Plan, collectives: Sequence[Collective], block: array[int]) -> None:
+    """Runs a plan launch by launch; each is a measurement with its kernel's name. Waits for the device."""
+    timer = _Timer(stream)
+    parameters = LaunchParameters(block)
+    for step in plan.steps:
+        if isinstance(step, Segment):
+            for launch in launches_of(plan, step):
+                timer.launch(
+                    launch.name, launch.function, grid_of(launch, block), launch.block, launch.shared_memory,
+                    parameters.pointers(launch),
+                )  # fmt: skip
+        elif isinstance(step, IndirectDispatch):
+            launch = plan.launches[step.launch]
+            grid = read_counts(stream, block[step.counts])
+            if 0 not in grid:
+                timer.launch(
+                    launch.name, launch.function, grid, launch.block, launch.shared_memory,
+                    parameters.pointers(launch),
+                )  # fmt: skip
+        else:
+            run_collective_step(stream, collectives, step, block)
+    timer.finish()

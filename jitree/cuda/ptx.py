@@ -1,0 +1,68 @@
+"""PTX text as far as it matters here: its kernels' parameters, and its division into parts that the driver
+can compile at the same time."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_ENTRY: Final = re.compile(rb"^[ \t]*(?:\.visible[ \t]+|\.weak[ \t]+)?\.entry[ \t]+([\w$%]+)", re.MULTILINE)
+_PARAMETER: Final = re.compile(rb"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\b[^,\[]*(\[)?")
+_FUNCTION: Final = re.compile(rb"^[ \t]*(?:\.visible[ \t]+|\.weak[ \t]+)?\.func\b", re.MULTILINE)
+_COMMENT: Final = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_POINTER_BITS: Final = 64
+_WORD_BITS: Final = 32
+_ELF_MAGIC: Final = b"\x7fELF"
+
+
+class Signature(NamedTuple):
+    """What a kernel takes: pointers first, then 32-bit words."""
+
+    binding_count: int
+    constant_count: int
+
+
+def is_cubin(image: bytes) -> bool:
+    """Whether an image is machine code instead of PTX."""
+    return image.startswith(_ELF_MAGIC)
+
+
+def signatures(text: bytes) -> dict[str, Signature | None]:
+    """The kernels of a PTX text by name; None for one whose parameters are no pointers followed by words."""
+    found: dict[str, Signature | None] = {}
+    for match in _ENTRY.finditer(text):
+        opening = text.find(b"(", match.end())
+        body = text.find(b"{", match.end())
+        if opening < 0 or (body >= 0 and body < opening):  # a kernel without a parameter list
+            found[match[1].decode()] = Signature(0, 0)
+            continue
+        closing = text.find(b")", opening)
+        parameters = _COMMENT.sub(b"", text[opening : closing if closing >= 0 else len(text)])
+        found[match[1].decode()] = _signature(parameters)
+    return found
+
+
+def _signature(parameters: bytes) -> Signature | None:
+    widths = []
+    for kind, bits, array in _PARAMETER.findall(parameters):
+        if array or kind not in (b"u", b"b", b"s", b"f"):
+            return None
+        widths.append(int(bits))
+    pointers = sum(width == _POINTER_BITS for width in widths)
+    words = len(widths) - pointers
+    if widths != [_POINTER_BITS] * pointers + [_WORD_BITS] * words:
+        return None
+    return Signature(pointers, words)
+
+
+def split(text: bytes) -> list[bytes]:
+    """One text per kernel, each with everything that stands in front of the first one.
+
+    The whole text when functions that kernels share stand between them.
+    """
+    starts = [match.start() for match in _ENTRY.finditer(text)]
+    if len(starts) < 2 or _FUNCTION.search(text, starts[0]):
+        return [text]
+    header = text[: starts[0]]
+    ends = [*starts[1:], len(text)]
+    return [header + text[start:end] for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,193 @@
+"""How the processes of a job agree on a channel: rank and count from the launcher, the id over a socket.
+
+Providers for other ways are any objects with the two methods of ``ChannelProvider``: :class:`FixedProvider`
+for what a program passes to its workers itself (Ray), :class:`MpiProvider` for an mpi4py communicator.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from jitree.hal.objects import ChannelProvider
+
+_LAUNCHERS: Final = (
+    ("RANK", "WORLD_SIZE"),  # torchrun, and whoever follows it
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # mpirun of Open MPI
+    ("PMI_RANK", "PMI_SIZE"),  # mpiexec of MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
+)
+_JOBS: Final = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID", "SLURM_JOB_ID")
+"""What tells jobs on one machine apart."""
+_HOSTS: Final = ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR")
+ADDRESS_VARIABLE: Final = "JITREE_RENDEZVOUS"
+"""``host:port`` of rank 0, where the launcher's variables do not say."""
+_FIRST_PORT: Final = 20000
+_PORTS: Final = 10000
+_PORT_DISTANCE: Final = 17
+"""From MASTER_PORT, which torchrun uses itself."""
+_TIMEOUT_SECONDS: Final = 300.0
+_RETRY_SECONDS: Final = 0.05
+_GREETING: Final = struct.Struct("<8sII")
+"""Magic, number of the exchange, rank."""
+_MAGIC: Final = b"jitreeID"
+
+
+class EnvironmentProvider(ChannelProvider):
+    """For programs started by torchrun, mpirun, mpiexec or srun.
+
+    The id goes from rank 0 to the others through a socket at ``JITREE_RENDEZVOUS``, else at MASTER_ADDR and
+    behind MASTER_PORT, else (jobs on one machine) at a local port that follows from the job's id.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, timeout: float = _TIMEOUT_SECONDS
+    ) -> None:
+        """``timeout``: seconds that the others may take to come."""
+        self._environment = os.environ if environment is None else environment
+        self._timeout = timeout
+
+    def query_default_rank_and_count(self) -> tuple[int, int]:
+        """FAILED_PRECONDITION when no launcher's variables are there, INVALID_ARGUMENT for ones that lie."""
+        environment = self._environment
+        for rank, count in _LAUNCHERS:
+            if rank in environment and count in environment:
+                return _numbers(environment, rank, count)
+        raise FailedPreconditionError(
+            "rank and count of a channel are not known: start the program by torchrun, mpirun or srun, or "
+            "give the "
+            "device a channel provider (replace_channel_provider), or state them in the program"
+        )
+
+    def exchange_default_id(self, identifier: bytes) -> bytes:
+        """Rank 0 gives its id to all others. Call it in the same order everywhere. DEADLINE_EXCEEDED when
+        not all come in time."""
+        rank, count = self.query_default_rank_and_count()
+        return exchange(self._address(), rank, count, identifier, self._timeout)
+
+    def _address(self) -> tuple[str, int]:
+        environment = self._environment
+        stated = environment.get(ADDRESS_VARIABLE)
+        if stated is not None:
+            host, _, port = stated.rpartition(":")
+            if not host or not port.isdecimal():
+                raise InvalidArgumentError(f"{ADDRESS_VARIABLE} is '{stated}'; expected host:port")
+            return host, int(port)
+        host = next((environment[name] for name in _HOSTS if name in environment), "127.0.0.1")
+        master = environment.get("MASTER_PORT", "")
+        if master.isdecimal():
+            return host, int(master) + _PORT_DISTANCE
+        job = "/".join(environment[name] for name in _JOBS if name in environment)
+        return host, _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS
+
+
+class FixedProvider(ChannelProvider):
+    """Rank, count and id that the program has passed on itself;
+    ``jitree.cuda.nccl.library().new_identifier()`` makes one id a channel."""
+
+    def __init__(self, rank: int, count: int, identifier: bytes) -> None:
+        self._rank = rank
+        self._count = count
+        self._identifier = identifier
+
+    def query_default_rank_and_count(self) -> tuple[int, int]:
+        return self._rank, self._count
+
+    def exchange_default_id(self, identifier: bytes) -> bytes:
+        return self._identifier
+
+
+class MpiProvider(ChannelProvider):
+    """The members of an mpi4py communicator."""
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
+
+    def query_default_rank_and_count(self) -> tuple[int, int]:
+        return self._communicator.Get_rank(), self._communicator.Get_size()
+
+    def exchange_default_id(self, identifier: bytes) -> bytes:
+        return bytes(self._communicator.bcast(identifier, root=0))
+
+
+def _numbers(environment: Mapping[str, str], rank: str, count: str) -> tuple[int, int]:
+    texts = environment[rank], environment[count]
+    if not all(text.isdecimal() for text in texts) or not int(texts[0]) < int(texts[1]):
+        raise InvalidArgumentError(f"the environment has {rank}={texts[0]} and {count}={texts[1]}")
+    return int(texts[0]), int(texts[1])
+
+
+_exchanges: Final[dict[tuple[str, int], int]] = {}
+"""Exchanges so far by address: members that are ahead must not be mistaken for late ones."""
+
+
+def exchange(address: tuple[str, int], rank: int, count: int, identifier: bytes, timeout: float) -> bytes:
+    """Rank 0's ``identifier`` at every rank. DEADLINE_EXCEEDED when the others do not come within ``timeout``
+    seconds."""
+    number = _exchanges[address] = _exchanges.get(address, 0) + 1
+    deadline = time.monotonic() + timeout
+    if rank == 0:
+        _serve(address, number, count, identifier, deadline)
+        return identifier
+    return _fetch(address, number, rank, deadline)
+
+
+def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes, deadline: float) -> None:
+    missing = set(range(1, count))
+    with socket.create_server(("", address[1]), backlog=count) as server:
+        while missing:
+            server.settimeout(_left(deadline, f"members {sorted(missing)} of {count} have not come"))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                rank = _greet(connection, number)
+                if rank in missing:
+                    connection.sendall(struct.pack("<I", len(identifier)) + identifier)
+                    missing.discard(rank)
+
+
+def _greet(connection: socket.socket, number: int) -> int:
+    """The rank of a member that is here for this exchange, else -1."""
+    connection.settimeout(5.0)
+    try:
+        magic, found, rank = _GREETING.unpack(_receive(connection, _GREETING.size))
+    except (OSError, EOFError):
+        return -1
+    return rank if magic == _MAGIC and found == number else -1
+
+
+def _fetch(address: tuple[str, int], number: int, rank: int, deadline: float) -> bytes:
+    while True:
+        left = _left(deadline, f"member 0 does not answer at {address[0]}:{address[1]}")
+        try:
+            with socket.create_connection(address, min(left, 5.0)) as connection:
+                connection.sendall(_GREETING.pack(_MAGIC, number, rank))
+                (size,) = struct.unpack("<I", _receive(connection, 4))
+                return _receive(connection, size)
+        except (OSError, EOFError):  # not there yet, or at another exchange
+            time.sleep(_RETRY_SECONDS)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def _left(deadline: float, what: str) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise DeadlineExceededError(f"the members of a channel could not exchange its id: {what}")
+    return left

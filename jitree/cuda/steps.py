@@ -1,0 +1,75 @@
+"""Running a plan: its segments as graphs, and what cannot be part of a graph in between."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jitree.cuda.collectives import Call, run_collectives
+from jitree.cuda.commands import Collective, check_grid
+from jitree.cuda.graph import LaunchParameters, SegmentRunner
+from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Plan, Segment
+from jitree.hal.local.commands import check_workgroups
+
+if TYPE_CHECKING:
+    from jitree.cuda.context import Context
+    from jitree.cuda.stream import Stream
+
+
+class PlanRunner:
+    """The graphs of one plan. The caller of :meth:`run` holds the stream's lock."""
+
+    def __init__(self, context: Context, plan: Plan, collectives: Sequence[Collective]) -> None:
+        self._plan = plan
+        self._collectives = collectives
+        self._steps = [
+            SegmentRunner(context, plan, step) if isinstance(step, Segment) else step for step in plan.steps
+        ]
+
+    def run(self, stream: Stream, block: array[int], key: bytes) -> None:
+        """Submits every step with the parameters in ``block``; ``key`` is its bytes, which are made if
+        empty."""
+        key = key or block.tobytes()
+        for step in self._steps:
+            if isinstance(step, SegmentRunner):
+                step.launch(stream, block, key)
+            elif isinstance(step, IndirectDispatch):
+                run_indirect(stream, self._plan, step, block)
+            else:
+                run_collective_step(stream, self._collectives, step, block)
+
+
+def run_indirect(stream: Stream, plan: Plan, step: IndirectDispatch, block: array[int]) -> None:
+    """Waits for the counts, which earlier commands write, and launches the grid; any zero is no work.
+
+    Upstream's driver has no indirect dispatches. OUT_OF_RANGE for counts that no device can launch.
+    """
+    grid = read_counts(stream, block[step.counts])
+    if 0 in grid:
+        return
+    launch = plan.launches[step.launch]
+    parameters = LaunchParameters(block)
+    stream.api.launch_kernel(
+        launch.function, grid, launch.block, launch.shared_memory, stream.handle, parameters.pointers(launch)
+    )
+
+
+def read_counts(stream: Stream, address: int) -> tuple[int, int, int]:
+    """Three u32 in device memory, when everything submitted before is done."""
+    counts = array("I", bytes(12))
+    stream.api.call("cuMemcpyDtoHAsync", counts.buffer_info()[0], address, 12, stream.handle)
+    stream.api.synchronize_stream(stream.handle)
+    x, y, z = counts
+    check_workgroups(x, y, z)
+    check_grid((x, y, z))
+    return x, y, z
+
+
+def run_collective_step(
+    stream: Stream, collectives: Sequence[Collective], step: CollectiveStep, block: array[int]
+) -> None:
+    """The collectives between two barriers, which NCCL may run together."""
+    run_collectives(
+        stream, [Call(collectives[number], *block[word : word + 4]) for number, word in step.operations]
+    )
