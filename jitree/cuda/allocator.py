@@ -1,0 +1,313 @@
+"""The allocator of a GPU: device memory, and pinned host memory for all that the host is to see.
+
+Device memory may be handed out again as soon as nobody refers to it: whatever still uses it was submitted to
+the stream before whatever will. Pinned memory, which the host touches out of that order, first waits until
+what was submitted before it came back is done. Both are cut from large regions (:mod:`suballocator`):
+the driver's own allocation of host-visible memory takes half a millisecond and stops the device.
+
+Pieces come back from ``Allocation.__del__``, which Python may run anywhere, also in the middle of an
+allocation on the same thread: so they are only put on a list, which the next allocation works off.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from jitree.cuda.regions import DeviceRegions, PinnedRegions
+from jitree.cuda.stream import Stream
+from jitree.cuda.suballocator import ALIGNMENT, Piece, Source, Suballocator
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics
+from jitree.hal.buffer import Allocation, Buffer
+from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
+
+_OPTIMAL: Final = int(MemoryType.OPTIMAL)
+_HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
+_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+_PINNED: Final = int(
+    MemoryType.HOST_VISIBLE | MemoryType.HOST_COHERENT | MemoryType.HOST_CACHED | MemoryType.DEVICE_VISIBLE
+)
+"""What pinned memory is besides what was asked for."""
+_MAPPING: Final = int(BufferUsage.MAPPING)
+_TRANSFER: Final = int(BufferUsage.TRANSFER)
+_DEFAULT_USAGE: Final = int(BufferUsage.DEFAULT)
+_ALL: Final = int(MemoryAccess.ALL)
+_READ: Final = int(MemoryAccess.READ)
+
+_DEVICE_REGION: Final = 64 << 20
+_PINNED_REGION: Final = 16 << 20
+"""Bytes; a multiple of what small models use at a time."""
+
+
+class _Pool:
+    """Pieces of one kind of memory, and the pieces that have come back."""
+
+    def __init__(self, source: Source, region_size: int) -> None:
+        self.pieces = Suballocator(source, region_size)
+        self.returned: deque[tuple[Piece, int, int, int]] = deque()
+        """(piece, memory type, bytes asked for, tick of the return)"""
+        self.resting: deque[tuple[Piece, int]] = deque()
+        """(piece, tick that has to be done before the host may have it)"""
+
+
+class _Lease(NamedTuple):
+    """Behind a buffer: a piece of a pool."""
+
+    stream: Stream
+    allocator: CudaAllocator
+    pool: _Pool
+    piece: Piece
+    memory_type: int
+    size: int
+
+
+class _Registration(NamedTuple):
+    """Behind a buffer: host memory that was pinned for it."""
+
+    stream: Stream
+    address: int
+    view: memoryview
+    array: object
+    release: Callable[[], None] | None
+
+
+class _Loan(NamedTuple):
+    """Behind a buffer: device memory of somebody else."""
+
+    stream: Stream
+    owner: object
+    release: Callable[[], None] | None
+
+
+class CudaAllocator(Allocator):
+    """Memory for one device; every request for something host-visible is served with pinned memory."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._context = stream.context
+        self._lock = allocate_lock()
+        self._accounting = Accounting()
+        self._device = _Pool(DeviceRegions(stream.context), _DEVICE_REGION)
+        self._pinned = _Pool(PinnedRegions(stream.context), _PINNED_REGION)
+        self._closed = False
+
+    def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
+        """As :meth:`Allocator.allocate`. Alignments above 256 bytes must be powers of two."""
+        if size < 0 or alignment & alignment - 1:
+            raise InvalidArgumentError(
+                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative and alignments "
+                "are powers of two"
+            )
+        if alignment > ALIGNMENT:
+            whole = self.allocate(memory_type, usage, size + alignment)
+            return whole.subspan(-whole.address % alignment, size)
+        usage = (usage or _DEFAULT_USAGE) | _TRANSFER
+        if memory_type & _HOST_VISIBLE and not memory_type & _OPTIMAL:
+            memory_type |= _PINNED
+            usage |= _MAPPING
+            pool = self._pinned
+        else:
+            memory_type = memory_type & ~(_OPTIMAL | _HOST_VISIBLE) | _DEVICE_LOCAL
+            pool = self._device
+        piece = self._take(pool, memory_type, size)
+        return Buffer(Allocation(
+            piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
+            source=_Lease(self._stream, self, pool, piece, memory_type, size), release=_give_back,
+        ))  # fmt: skip
+
+    def import_host(
+        self,
+        view: memoryview,
+        memory_type: int,
+        usage: int,
+        release: Callable[[], None] | None = None,
+    ) -> Buffer | None:
+        """As :meth:`Allocator.import_host`: host memory can be pinned in place, but not become device-local.
+
+        None also when the driver cannot pin it.
+        """
+        if not view.c_contiguous:
+            raise InvalidArgumentError("only contiguous memory can be imported")
+        if not memory_type & _HOST_VISIBLE or memory_type & _OPTIMAL or not view.nbytes:
+            return None
+        array = np.frombuffer(view, np.uint8)
+        address: int = array.ctypes.data
+        context = self._context
+        context.enter()
+        try:
+            context.api.call("cuMemHostRegister", address, view.nbytes, _REGISTER_MAPPED)
+        except StatusError:
+            context.api.check_alive()
+            return None
+        device_address = int(context.api.call("cuMemHostGetDevicePointer", address, 0))
+        return Buffer(Allocation(
+            device_address, view.nbytes, memory_type | _PINNED,
+            (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
+            host_address=address,
+            source=_Registration(self._stream, address, view, array, release), release=_unregister,
+        ))  # fmt: skip
+
+    def import_device(
+        self, address: int, length: int, owner: object, release: Callable[[], None] | None = None
+    ) -> Buffer:
+        """A buffer over device memory of somebody else, kept by ``owner`` until no submitted work uses it.
+
+        INVALID_ARGUMENT for memory of another device or of the host.
+        """
+        if length:
+            self._context.enter()
+            self._check_ordinal(address)
+        return Buffer(Allocation(
+            address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
+            source=_Loan(self._stream, owner, release), release=_release_foreign,
+        ))  # fmt: skip
+
+    def query_compatibility(
+        self, memory_type: int, usage: int, intended_usage: int, size: int
+    ) -> BufferCompatibility:
+        known = (
+            BufferCompatibility.ALLOCATABLE
+            | BufferCompatibility.EXPORTABLE
+            | BufferCompatibility.QUEUE_TRANSFER
+            | BufferCompatibility.QUEUE_DISPATCH
+        )
+        return known | BufferCompatibility.IMPORTABLE if memory_type & _HOST_VISIBLE else known
+
+    def trim(self) -> None:
+        """Waits for the device, then gives back every region that nobody uses."""
+        self._stream.wait(None)
+        with self._lock:
+            self._trim()
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        with self._lock:
+            self._collect()
+            return self._accounting.snapshot()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of free pieces in the regions."""
+        with self._lock:
+            self._collect()
+            return self._device.pieces.kept_bytes + self._pinned.pieces.kept_bytes
+
+    def close(self) -> None:
+        """As :meth:`trim`; what comes back later goes to the driver at once."""
+        self._closed = True
+        self.trim()
+
+    def _take(self, pool: _Pool, memory_type: int, size: int) -> Piece:
+        """A piece for ``size`` bytes, accounted for.
+
+        The stream is never waited for with the lock held: who submits to it may need memory.
+        """
+        with self._lock:
+            self._collect()
+            waits = bool(pool.resting) and not pool.pieces.has_free(size)
+        if waits:
+            self._stream.poll()
+        try:
+            return self._take_now(pool, memory_type, size)
+        except ResourceExhaustedError:
+            self.trim()
+        try:
+            return self._take_now(pool, memory_type, size)
+        except ResourceExhaustedError as error:
+            free, total = self._context.api.call("cuMemGetInfo")
+            raise ResourceExhaustedError(
+                f"cannot allocate {size} bytes for {self._context.api.name}: {self._accounting.live} bytes "
+                f"are in use here, {free} of the device's {total} bytes are free ({error.message})"
+            ) from error
+
+    def _take_now(self, pool: _Pool, memory_type: int, size: int) -> Piece:
+        with self._lock:
+            self._collect()
+            piece = pool.pieces.take(size)
+            self._accounting.allocated(memory_type, size)
+            return piece
+
+    def _trim(self) -> None:
+        self._collect()
+        self._context.enter()
+        self._device.pieces.trim()
+        self._pinned.pieces.trim()
+
+    def _collect(self) -> None:
+        """Moves what has come back to the free pieces; the caller holds the lock."""
+        returned = self._device.returned
+        while returned:  # only this method, under the lock, takes anything out
+            piece, memory_type, size, _ = returned.popleft()
+            self._accounting.freed(memory_type, size)
+            self._device.pieces.give_back(piece)
+        returned, resting = self._pinned.returned, self._pinned.resting
+        while returned:
+            piece, memory_type, size, tick = returned.popleft()
+            self._accounting.freed(memory_type, size)
+            resting.append((piece, tick))
+        completed = self._stream.completed
+        while resting and resting[0][1] <= completed:
+            self._pinned.pieces.give_back(resting.popleft()[0])
+
+    def _check_ordinal(self, address: int) -> None:
+        api = self._context.api
+        kinds = api.driver.CUpointer_attribute
+        try:
+            ordinal = int(
+                api.call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+            )
+        except StatusError as error:
+            api.check_alive()
+            raise InvalidArgumentError(
+                f"address {address:#x} is not memory of {api.name}: {error.message}"
+            ) from error
+        if ordinal != self._context.ordinal:
+            raise InvalidArgumentError(
+                f"an array in memory of cuda://{ordinal} cannot be used on {api.name}; copy it there first"
+            )
+
+
+_REGISTER_MAPPED: Final = 0x2
+"""CU_MEMHOSTREGISTER_DEVICEMAP"""
+
+
+def _give_back(lease: _Lease) -> None:
+    allocator = lease.allocator
+    lease.pool.returned.append((lease.piece, lease.memory_type, lease.size, lease.stream.tick))
+    if allocator._closed and allocator._lock.acquire(False):
+        try:
+            allocator._trim()
+        except StatusError:  # the device is lost, and with it its memory
+            pass
+        finally:
+            allocator._lock.release()
+
+
+def _unregister(registration: _Registration) -> None:
+    stream = registration.stream
+    stream.wait(None)  # nothing there may use the memory when it is an ordinary part of the process again
+    stream.api.attempt("cuMemHostUnregister", registration.address)
+    if registration.release is not None:
+        registration.release()
+
+
+def _release_foreign(loan: _Loan) -> None:
+    loan.stream.retain(_Release(loan))
+
+
+class _Release:
+    """Lets go of somebody's memory when it dies."""
+
+    __slots__ = ("_loan",)
+
+    def __init__(self, loan: _Loan) -> None:
+        self._loan = loan
+
+    def __del__(self) -> None:
+        if self._loan.release is not None:
+            self._loan.release()

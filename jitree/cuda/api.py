@@ -1,0 +1,203 @@
+"""Driver calls, every one checked: a failure is an exception that names the call and what CUDA says.
+
+All of the package's calls go through an :class:`Api`, one a device, which remembers the failure that lost the
+device. The module behind it is ``cuda.bindings.driver``, or in tests one that emulates it on host memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jitree.cuda.errors import LOST, NOT_READY, status_of
+from jitree.errors import StatusError, UnavailableError, UnimplementedError, status_error
+from jitree.hal.semaphore import again
+
+MINIMUM_DRIVER: Final = 12000
+"""CUDA 12.0, driver 525: the first with all calls used here (graph parameters of kind v2)."""
+_SYMBOL_VERSION: Final = 12000
+_INSTALL: Final = "pip install 'jitree[cuda]'"
+
+Handle = Any
+"""A CUstream, CUevent, CUfunction, … of the bindings; ``int(handle)`` is the pointer."""
+
+
+def load_bindings() -> Any:
+    """The module ``cuda.bindings.driver`` with the driver initialised.
+
+    UNAVAILABLE, saying what to install, when the package, the driver or a device is missing or too old.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise UnavailableError(
+            f"the driver 'cuda' needs the Python package cuda-python ({error}); install it with {_INSTALL}"
+        ) from error
+    try:
+        api = Api(driver, "cuda")
+        api.call("cuInit", 0)
+        version = api.call("cuDriverGetVersion")
+    except RuntimeError as error:  # of the bindings when there is no library, or a StatusError
+        raise UnavailableError(
+            f"the CUDA driver cannot be used: {error}; install an NVIDIA driver of version 525 (CUDA 12.0) "
+            "or newer, and give the process or container access to the GPU"
+        ) from error
+    if version < MINIMUM_DRIVER:
+        raise UnavailableError(
+            f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}, older than 12.0; "
+            "install version 525 or newer"
+        )
+    return driver
+
+
+class Api:
+    """Checked calls of one device."""
+
+    __slots__ = ("driver", "lost", "name")
+
+    def __init__(self, driver: Any, name: str) -> None:
+        """``driver``: the bindings' module; ``name``: of the device, for messages."""
+        self.driver = driver
+        self.name = name
+        self.lost: StatusError | None = None
+        """The failure that lost the device, as it is raised from then on. Raise copies (``again``)."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Any driver call by name: None, its result, or a tuple of results."""
+        result, *values = getattr(self.driver, name)(*arguments)
+        if result:
+            raise self.failure(name, result)
+        return None if not values else values[0] if len(values) == 1 else tuple(values)
+
+    def attempt(self, name: str, *arguments: Any) -> None:
+        """As :meth:`call` where nobody could do anything about a failure: giving back what is no longer
+        used."""
+        getattr(self.driver, name)(*arguments)
+
+    def check(self, name: str, result: int) -> None:
+        """Raises what the result of a call means, unless it is zero."""
+        if result:
+            raise self.failure(name, result)
+
+    def failure(self, name: str, result: int) -> StatusError:
+        """The error to raise for a result that is not zero; the first that loses the device is kept."""
+        if self.lost is not None:
+            return again(self.lost)
+        message = f"{name} on {self.name} failed: {self.describe(result)}"
+        if int(result) not in LOST:
+            return status_error(status_of(int(result)), message)
+        self.lost = status_error(
+            status_of(int(result)), f"the device {self.name} is lost and needs a new process: {message}"
+        )
+        return again(self.lost)
+
+    def check_alive(self) -> None:
+        """Raises the failure that lost the device, if it is lost."""
+        if self.lost is not None:
+            raise again(self.lost)
+
+    def describe(self, result: int) -> str:
+        """``CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered``."""
+        try:
+            value = self.driver.CUresult(int(result))
+            name = _text(self.driver.cuGetErrorName(value)[1])
+            explanation = _text(self.driver.cuGetErrorString(value)[1])
+        except ValueError:  # a number that the bindings do not know
+            return f"error {int(result)}"
+        return f"{name} ({int(result)}): {explanation}"
+
+    def address(self, name: str) -> int:
+        """Where the C function is, for native code; ``_v2`` names and the like by plain name.
+
+        UNIMPLEMENTED when the driver has none.
+        """
+        result, address, _ = self.driver.cuGetProcAddress(name.encode(), _SYMBOL_VERSION, 0)
+        if result or not address:
+            raise UnimplementedError(f"the CUDA driver has no function {name}")
+        return int(address)
+
+    # Calls of the hot path, without the detour over the name.
+
+    def set_current(self, context: Handle) -> None:
+        (result,) = self.driver.cuCtxSetCurrent(context)
+        if result:
+            raise self.failure("cuCtxSetCurrent", result)
+
+    def launch_kernel(
+        self,
+        function: Handle,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: Handle,
+        parameters: int,
+    ) -> None:
+        """``parameters``: address of an array of pointers to the values, which the driver copies."""
+        (result,) = self.driver.cuLaunchKernel(function, *grid, *block, shared, stream, parameters, 0)
+        if result:
+            raise self.failure("cuLaunchKernel", result)
+
+    def launch_graph(self, graph: Handle, stream: Handle) -> None:
+        (result,) = self.driver.cuGraphLaunch(graph, stream)
+        if result:
+            raise self.failure("cuGraphLaunch", result)
+
+    def synchronize_stream(self, stream: Handle) -> None:
+        (result,) = self.driver.cuStreamSynchronize(stream)
+        if result:
+            raise self.failure("cuStreamSynchronize", result)
+
+    def stream_is_idle(self, stream: Handle) -> bool:
+        return self._is_done("cuStreamQuery", self.driver.cuStreamQuery(stream)[0])
+
+    def event_is_reached(self, event: Handle) -> bool:
+        return self._is_done("cuEventQuery", self.driver.cuEventQuery(event)[0])
+
+    def record_event(self, event: Handle, stream: Handle) -> None:
+        (result,) = self.driver.cuEventRecord(event, stream)
+        if result:
+            raise self.failure("cuEventRecord", result)
+
+    def wait_for_event(self, stream: Handle, event: Handle) -> None:
+        """Work submitted to the stream from now on waits for the event."""
+        (result,) = self.driver.cuStreamWaitEvent(stream, event, 0)
+        if result:
+            raise self.failure("cuStreamWaitEvent", result)
+
+    def copy(self, target: int, source: int, length: int, stream: Handle) -> None:
+        """Between any two addresses that the device knows, host memory that is pinned included."""
+        (result,) = self.driver.cuMemcpyAsync(target, source, length, stream)
+        if result:
+            raise self.failure("cuMemcpyAsync", result)
+
+    def copy_from_host(self, target: int, source: int, length: int, stream: Handle) -> None:
+        """From any host memory. Unless it is pinned, it may be changed as soon as this returns."""
+        (result,) = self.driver.cuMemcpyHtoDAsync(target, source, length, stream)
+        if result:
+            raise self.failure("cuMemcpyHtoDAsync", result)
+
+    def copy_to_host(self, target: int, source: int, length: int, stream: Handle) -> None:
+        """To any host memory. Unless it is pinned, the copy is done when this returns."""
+        (result,) = self.driver.cuMemcpyDtoHAsync(target, source, length, stream)
+        if result:
+            raise self.failure("cuMemcpyDtoHAsync", result)
+
+    def fill(self, address: int, length: int, pattern: int, pattern_length: int, stream: Handle) -> None:
+        """``length`` in bytes, a multiple of the 1, 2 or 4 bytes of the pattern, as is the address."""
+        name = _FILLS[pattern_length]
+        (result,) = getattr(self.driver, name)(address, pattern, length // pattern_length, stream)
+        if result:
+            raise self.failure(name, result)
+
+    def _is_done(self, name: str, result: int) -> bool:
+        if not result:
+            return True
+        if result == NOT_READY and self.lost is None:
+            return False
+        raise self.failure(name, result)
+
+
+_FILLS: Final = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

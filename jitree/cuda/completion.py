@@ -1,0 +1,61 @@
+"""The completion thread: waits for events where somebody wants to be called back.
+
+It starts with the first event given to it. Calls that wait for their own results never need it.
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import allocate_lock
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from jitree.errors import StatusError
+
+if TYPE_CHECKING:
+    from jitree.cuda.api import Handle
+    from jitree.cuda.stream import Stream
+
+
+class CompletionThread:
+    """Retires a stream's work when an event recorded behind it is reached."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = allocate_lock()
+        self._inbox: SimpleQueue[tuple[Stream, int, Handle] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, stream: Stream, tick: int, event: Handle) -> None:
+        """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""
+        with self._lock:
+            if self._thread is None:
+                # The thread refers to the inbox only, so that a forgotten device can be collected.
+                self._thread = threading.Thread(
+                    target=_run, args=(self._inbox,), name=f"{self._name} completion", daemon=True
+                )
+                self._thread.start()
+        self._inbox.put((stream, tick, event))
+
+    def close(self) -> None:
+        """Ends the thread behind what it has been given."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._inbox.put(None)
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+def _run(inbox: SimpleQueue[tuple[Stream, int, Handle] | None]) -> None:
+    while (item := inbox.get()) is not None:
+        stream, tick, event = item
+        try:
+            stream.context.enter()
+            stream.api.call("cuEventSynchronize", event)
+        except StatusError as error:
+            stream.fail(error)
+        else:
+            stream.retire(tick)
+        stream.events.release(event)
+        del stream, item

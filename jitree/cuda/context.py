@@ -1,0 +1,108 @@
+"""A GPU and this process's context on it."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from typing import Any
+
+from jitree.cuda.api import Api, Handle
+from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
+
+
+class Context:
+    """The primary context of a device, which PyTorch and CuPy use as well: pointers can be exchanged."""
+
+    def __init__(self, driver: Any, ordinal: int) -> None:
+        """``driver``: the bindings' module; ``ordinal``: of the device in this process."""
+        self.api = Api(driver, f"cuda://{ordinal}")
+        self.ordinal = ordinal
+        self.device: Handle = self.api.call("cuDeviceGet", ordinal)
+        self.info = DeviceDescription(self.api, self.device)
+        self.handle: Handle = self.api.call("cuDevicePrimaryCtxRetain", self.device)
+        self._lock = allocate_lock()
+        self._discarded: deque[tuple[str, Handle]] = deque()
+        self._peers: set[int] = {ordinal}
+
+    def enter(self) -> None:
+        """Makes the context current on this thread; other libraries may have changed that since."""
+        self.api.set_current(self.handle)
+
+    def attribute(self, name: str) -> int:
+        """A device attribute by the end of its name in cuda.h: ``MULTIPROCESSOR_COUNT``."""
+        return self.info.attribute(name)
+
+    def enable_peer(self, other: Context) -> None:
+        """Lets kernels and copies here use memory of another device. UNIMPLEMENTED where that cannot
+        be."""
+        with self._lock:
+            if other.ordinal in self._peers:
+                return
+            self.enter()
+            (result,) = self.api.driver.cuCtxEnablePeerAccess(other.handle, 0)
+            if result and result != PEER_ACCESS_ALREADY_ENABLED:
+                raise self.api.failure("cuCtxEnablePeerAccess", result)
+            self._peers.add(other.ordinal)
+
+    def discard(self, call: str, handle: Handle) -> None:
+        """Gives something back at the next :meth:`release_discarded`: finalizers run anywhere, also in the
+        middle of another device's calls, and must not touch the driver."""
+        self._discarded.append((call, handle))
+
+    def release_discarded(self) -> None:
+        """Gives back what has been discarded; the context must be current."""
+        while self._discarded:
+            self.api.attempt(*self._discarded.popleft())
+
+    def __del__(self) -> None:
+        """Gives the context back. Everything made in it refers to it: this is the end of the last."""
+        if hasattr(self, "handle"):
+            self.api.attempt("cuDevicePrimaryCtxRelease", self.device)
+
+
+class DeviceDescription:
+    """What a device is; needs no context."""
+
+    def __init__(self, api: Api, device: Handle) -> None:
+        self._api = api
+        self._device = device
+        self.name: str = _text(api.call("cuDeviceGetName", 256, device))
+        self.uuid = format_uuid(bytes(api.call("cuDeviceGetUuid", device).bytes))
+        self.pci_id = _text(api.call("cuDeviceGetPCIBusId", 32, device)).lower()
+        self.memory: int = api.call("cuDeviceTotalMem", device)
+        self.driver_version: int = api.call("cuDriverGetVersion")
+        self.compute_capability = (
+            self.attribute("COMPUTE_CAPABILITY_MAJOR"),
+            self.attribute("COMPUTE_CAPABILITY_MINOR"),
+        )
+
+    def attribute(self, name: str) -> int:
+        kinds = self._api.driver.CUdevice_attribute
+        kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._api.call("cuDeviceGetAttribute", kind, self._device))
+
+    def format(self) -> str:
+        """Details for people, in lines."""
+        major, minor = self.compute_capability
+        version = f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}"
+        shared = self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        return (
+            f"  compute capability: {major}.{minor}\n"
+            f"  PCI id: {self.pci_id}\n"
+            f"  UUID: {self.uuid}\n"
+            f"  memory: {self.memory} bytes\n"
+            f"  multiprocessors: {self.attribute('MULTIPROCESSOR_COUNT')}\n"
+            f"  shared memory per block: {shared} bytes at most\n"
+            f"  driver: CUDA {version}\n"
+        )
+
+
+def format_uuid(data: bytes) -> str:
+    """``GPU-…`` as nvidia-smi writes it."""
+    text = data[:16].hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _text(value: bytes | str) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return text.partition("\0")[0]

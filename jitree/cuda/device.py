@@ -1,0 +1,450 @@
+"""A GPU as a device of the HAL."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, Final
+
+from jitree.cuda import transfer
+from jitree.cuda.allocator import CudaAllocator
+from jitree.cuda.command_buffer import CudaCommandBuffer
+from jitree.cuda.completion import CompletionThread
+from jitree.cuda.context import Context
+from jitree.cuda.executable import FORMAT, CudaExecutableLoader
+from jitree.cuda.gather import Gather
+from jitree.cuda.queue import Queue
+from jitree.cuda.semaphore import CudaSemaphore
+from jitree.cuda.stream import Stream
+from jitree.elements import Bytes
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.hal import checks
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.device import Device
+from jitree.hal.enums import (
+    BufferUsage,
+    CommandBufferMode,
+    CommandCategory,
+    MemoryAccess,
+    SemaphoreCompatibility,
+)
+from jitree.hal.executable import Executable, ExecutableCache
+from jitree.hal.fence import Fence
+from jitree.hal.heap import HeapAllocator
+from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
+from jitree.hal.profiling import Profiler, ProfilingMode
+from jitree.hal.semaphore import Semaphore
+
+_READ: Final = int(MemoryAccess.READ)
+_WRITE: Final = int(MemoryAccess.WRITE)
+_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
+_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+_UNKNOWN: Final = (False, 0)
+
+
+class CudaDevice(Device):
+    """One GPU with one in-order queue.
+
+    Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.
+    """
+
+    def __init__(self, driver: Any, ordinal: int) -> None:
+        """``driver``: the bindings' module; ``ordinal``: of the GPU in this process."""
+        self.context = Context(driver, ordinal)
+        self.profiler = Profiler()
+        self._uri = self.context.api.name
+        self._completion = CompletionThread(self._uri)
+        self.stream = Stream(self.context, self._completion, self.profiler)
+        self._gather = self.stream.gather = Gather(self.stream)
+        self._device_allocator: Allocator = CudaAllocator(self.stream)
+        self._own_allocator = self.stream.allocator = self._device_allocator
+        self._host_allocator = HeapAllocator()
+        self._queue = Queue(self.stream, self._uri)
+        self._loader = CudaExecutableLoader(self.context)
+        self.channel_provider: ChannelProvider | None = None
+        self._closer = weakref.finalize(
+            self, _close, self._queue, self._completion, self._gather, self._own_allocator, self.stream
+        )
+
+    def __repr__(self) -> str:
+        return f"<hal.device {self._uri}, {self.context.info.name}>"
+
+    @property
+    def id(self) -> str:
+        return "cuda"
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def host_allocator(self) -> Allocator:
+        return self._host_allocator
+
+    @property
+    def device_allocator(self) -> Allocator:
+        return self._device_allocator
+
+    def replace_device_allocator(self, allocator: Allocator) -> None:
+        self._device_allocator = allocator
+
+    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
+        self.channel_provider = provider
+
+    def trim(self) -> None:
+        """Waits for the device, then gives back graphs, pooled memory and what has been discarded."""
+        self.stream.wait(None)
+        with self.stream.lock:
+            self.context.enter()
+            self._gather.trim()
+            self.context.release_discarded()
+        self._host_allocator.trim()
+        self._device_allocator.trim()
+
+    def query_i64(self, category: str, key: str) -> tuple[bool, int]:
+        """As :meth:`Device.query_i64`: id patterns, executable formats, concurrency, compute capability."""
+        if category == "hal.device.id":
+            return True, int(fnmatchcase("cuda", key.replace("[", "[[]")))
+        if category == "hal.executable.format":
+            return True, int(key == FORMAT)
+        if category == "hal.device" and key == "concurrency":
+            return True, 1
+        if category == "hal.dispatch" and key == "concurrency":
+            return True, self.context.attribute("MULTIPROCESSOR_COUNT")
+        if category == "cuda.device" and key == "compute_capability_major":
+            return True, self.context.info.compute_capability[0]
+        if category == "cuda.device" and key == "compute_capability_minor":
+            return True, self.context.info.compute_capability[1]
+        return _UNKNOWN
+
+    # Objects.
+
+    def create_channel(
+        self,
+        queue_affinity: int,
+        identifier: bytes | None,
+        group: str | None,
+        rank: int,
+        count: int,
+        flags: int = 0,
+    ) -> Channel:
+        from jitree.cuda.channel import create_channel
+
+        provider = self.channel_provider
+        return create_channel(self, queue_affinity, identifier, group, rank, count, flags, provider)
+
+    def create_command_buffer(
+        self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
+    ) -> CommandBuffer:
+        return CudaCommandBuffer(self.stream, modes, categories, queue_affinity, binding_capacity)
+
+    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
+        return Event(queue_affinity, flags)
+
+    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
+        return ExecutableCache(identifier, (self._loader,))
+
+    def import_file(
+        self,
+        queue_affinity: int,
+        access: int,
+        source: FileSource,
+        offset: int = 0,
+        length: int = -1,
+        flags: int = 0,
+    ) -> File:
+        checks.check_flags("import_file", flags)
+        return open_file(source, access, offset, length)
+
+    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
+        return CudaSemaphore(initial_value)
+
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
+        """The device itself waits for and signals semaphores of such devices; the host helps with others."""
+        if isinstance(semaphore, CudaSemaphore):
+            return SemaphoreCompatibility.ALL
+        return SemaphoreCompatibility.HOST_ONLY
+
+    # Queue operations.
+
+    def queue_alloca(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        pool: int,
+        memory_type: int,
+        usage: int,
+        size: int,
+        flags: int = 0,
+    ) -> Buffer:
+        if pool:
+            raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
+        buffer = self._device_allocator.allocate(memory_type, usage, size)
+        self._queue.submit("alloca", wait, signal, None)
+        return buffer
+
+    def queue_dealloca(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        buffer: Buffer,
+        flags: int = 0,
+    ) -> None:
+        """The memory goes back when nothing refers to it any more, so a use that comes too late reads old
+        bytes."""
+        self._queue.submit("dealloca", wait, signal, None)
+
+    def queue_fill(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        target: Buffer,
+        offset: int,
+        length: int,
+        pattern: int,
+        pattern_length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.fill", flags)
+        checks.check_buffer(target, "queue.fill", _TARGET, _WRITE)
+        length = target.range(offset, length)
+        checks.check_fill(offset, length, pattern_length)
+        self._queue.submit(
+            "fill", wait, signal, partial(self._fill, target, offset, length, pattern, pattern_length)
+        )
+
+    def queue_update(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: memoryview,
+        source_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.update", flags)
+        checks.check_buffer(target, "queue.update", _TARGET, _WRITE)
+        contents = checks.update_contents(source, source_offset, target.range(offset, length))
+        staged, keeper = self.stream.stage(contents)
+        work = partial(self._update, staged, keeper, target, offset, len(contents))
+        self._queue.submit("update", wait, signal, work)
+
+    def queue_copy(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.copy", flags)
+        checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
+        checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
+        length = source.range(source_offset, length)
+        target.range(target_offset, length)
+        checks.check_overlap(source, source_offset, target, target_offset, length)
+        work = partial(self._copy, source, source_offset, target, target_offset, length)
+        self._queue.submit("copy", wait, signal, work)
+
+    def queue_read(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        file: File,
+        file_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        checks.check_flags("queue.read", flags)
+        checks.check_buffer(target, "queue.read", _TARGET, _WRITE)
+        length = target.range(offset, length)
+        file.check(MemoryAccess.READ, file_offset, length)
+        self._queue.submit(
+            "read", wait, signal, partial(self._read, file, file_offset, target, offset, length)
+        )
+
+    def queue_write(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        offset: int,
+        file: File,
+        file_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        """As :meth:`Device.queue_write`; the file has been written when the operation has been submitted."""
+        checks.check_flags("queue.write", flags)
+        checks.check_buffer(source, "queue.write", _SOURCE, _READ)
+        length = source.range(offset, length)
+        file.check(MemoryAccess.WRITE, file_offset, 0)
+        self._queue.submit(
+            "write", wait, signal, partial(self._write, source, offset, file, file_offset, length)
+        )
+
+    def queue_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
+    ) -> None:
+        checks.check_flags("queue.barrier", flags)
+        self._queue.submit("barrier", wait, signal, None)
+
+    def queue_dispatch(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int = 0,
+    ) -> None:
+        command_buffer = self.create_command_buffer(
+            CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
+        )
+        command_buffer.dispatch(executable, function, workgroups, constants, bindings, flags)
+        command_buffer.finalize()
+        self.queue_execute(queue_affinity, wait, signal, command_buffer)
+
+    def queue_execute(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        command_buffer: CommandBuffer | None,
+        binding_table: BindingTable = (),
+        flags: int = 0,
+    ) -> None:
+        if command_buffer is None:
+            self._queue.submit("barrier", wait, signal, None)
+            return
+        if type(command_buffer) is not CudaCommandBuffer:
+            raise InvalidArgumentError(
+                f"a command buffer of type {type(command_buffer).__name__} was not created by {self._uri}"
+            )
+        command_buffer.check_submission(wait is not None)
+        bound = command_buffer.bind(binding_table)
+        command_buffer.mark_submitted()
+        work = partial(command_buffer.launch, self.stream, bound)
+        self._queue.submit("execute", wait, signal, work)
+
+    def queue_flush(self, queue_affinity: int = -1) -> None:
+        with self.stream.lock:
+            self.context.enter()
+            self.stream.flush()
+
+    # Transfers of the host.
+
+    def write_buffer(self, target: Buffer, data: Bytes) -> None:
+        """As :meth:`Device.write_buffer`: submitted, not waited for."""
+        self._queue.submit("upload", None, None, partial(self._upload, target, data))
+
+    def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
+        """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
+        if source.host_address is not None:
+            if wait is not None:
+                wait.wait()
+            return source.host_array()
+        read: list[Bytes] = []
+        done = Fence(((CudaSemaphore(), 1),))
+        self._queue.submit("download", wait, done, lambda: read.append(self._download(source)))
+        done.wait()
+        return read[0]
+
+    # Profiling and the end.
+
+    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
+        self.profiler.begin(mode, path)
+
+    def profiling_flush(self) -> None:
+        self.stream.wait(None)
+        self.profiler.flush()
+
+    def profiling_end(self) -> None:
+        self.stream.wait(None)
+        self.profiler.end()
+
+    def close(self) -> None:
+        """As :meth:`Device.close`; arrays that are still there keep their memory, but nothing computes."""
+        self._closer()
+        self._host_allocator.trim()
+
+    # What enters the stream.
+
+    def _reach(self, buffer: Buffer) -> int:
+        """The buffer's address for what is being submitted, which keeps memory that is not ours."""
+        address = self.stream.device_address(buffer)
+        if not self.stream.orders(buffer.allocation):
+            self.stream.retain(buffer.allocation)
+        return address
+
+    def _fill(self, target: Buffer, offset: int, length: int, pattern: int, pattern_length: int) -> None:
+        stream = self.stream
+        stream.flush()
+        if length:
+            address = self._reach(target) + offset
+            transfer.fill(stream, address, length, pattern, pattern_length)
+
+    def _update(self, staged: int, keeper: object, target: Buffer, offset: int, length: int) -> None:
+        stream = self.stream
+        stream.flush()
+        if length:
+            transfer.copy(stream, self._reach(target) + offset, staged, length)
+
+    def _copy(
+        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int
+    ) -> None:
+        stream = self.stream
+        stream.flush()
+        if length:
+            target_address = self._reach(target) + target_offset
+            transfer.copy(stream, target_address, self._reach(source) + source_offset, length)
+
+    def _read(self, file: File, file_offset: int, target: Buffer, offset: int, length: int) -> None:
+        self.stream.flush()
+        transfer.read_file(self.stream, file, file_offset, self._reach(target) + offset, length)
+
+    def _write(self, source: Buffer, offset: int, file: File, file_offset: int, length: int) -> None:
+        self.stream.flush()
+        transfer.write_file(self.stream, self._reach(source) + offset, file, file_offset, length)
+
+    def _upload(self, target: Buffer, data: Bytes) -> None:
+        self.stream.flush()
+        transfer.upload(self.stream, self._reach(target), data)
+
+    def _download(self, source: Buffer) -> Bytes:
+        self.stream.flush()
+        return transfer.download(self.stream, self._reach(source), source.byte_length)
+
+
+def _close(
+    queue: Queue, completion: CompletionThread, gather: Gather, allocator: CudaAllocator, stream: Stream
+) -> None:
+    """Ends what a device consists of; refers to none of it that would keep the device alive."""
+    queue.close()
+    completion.close()
+    with stream.lock:
+        stream.context.enter()
+        gather.trim()
+    stream.close()
+    allocator.close()

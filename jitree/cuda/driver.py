@@ -1,0 +1,60 @@
+"""The driver ``cuda``: the GPUs of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitree.cuda.api import Api, load_bindings
+from jitree.cuda.context import DeviceDescription
+from jitree.cuda.device import CudaDevice
+from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.hal.device import Device
+from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
+
+
+class CudaDriver(Driver):
+    """Devices by ordinal, PCI id (``0000:65:00.0``) or UUID (``GPU-…``)."""
+
+    name = "cuda"
+
+    def __init__(self, bindings: Any = None) -> None:
+        """``bindings``: what stands for the module ``cuda.bindings.driver``. UNAVAILABLE, with what to
+        install, when CUDA cannot be used here or there is no GPU."""
+        self._bindings = load_bindings() if bindings is None else bindings
+        api = Api(self._bindings, "cuda")
+        count = api.call("cuDeviceGetCount")
+        self._descriptions = [
+            DeviceDescription(api, api.call("cuDeviceGet", ordinal)) for ordinal in range(count)
+        ]
+
+    def query_available_devices(self) -> list[DeviceInfo]:
+        return [
+            DeviceInfo(ordinal, description.uuid, description.name)
+            for ordinal, description in enumerate(self._descriptions)
+        ]
+
+    def dump_device_info(self, device_id: int) -> str:
+        return self._descriptions[self._ordinal(device_id)].format()
+
+    def create_device_by_id(self, device_id: int, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
+        """The default device is the first. INVALID_ARGUMENT for parameters."""
+        if options.parameters:
+            raise InvalidArgumentError(
+                f"cuda has no parameters, but {', '.join(options.parameters)} was given"
+            )
+        return CudaDevice(self._bindings, self._ordinal(device_id))
+
+    def create_device_by_path(self, path: str, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
+        for ordinal, description in enumerate(self._descriptions):
+            if path.lower() in (description.uuid.lower(), description.pci_id):
+                return self.create_device_by_id(ordinal, options)
+        return super().create_device_by_path(path, options)
+
+    def _ordinal(self, device_id: int) -> int:
+        if device_id == self.DEFAULT_ID:
+            device_id = 0
+        if not 0 <= device_id < len(self._descriptions):
+            raise NotFoundError(
+                f"driver 'cuda' has no device {device_id}; there are {len(self._descriptions)}, from 0 on"
+            )
+        return device_id

@@ -1,0 +1,38 @@
+"""CUDA events for reuse: creating and destroying one costs more than all that is done with it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.cuda.api import Handle
+from jitree.cuda.context import Context
+
+_BLOCKING_SYNC: Final = 0x1
+"""Threads that wait for an event sleep instead of spinning."""
+_DISABLE_TIMING: Final = 0x2
+
+
+class EventPool:
+    """Events of one context; safe to use from several threads."""
+
+    __slots__ = ("_context", "_free")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._free: list[Handle] = []
+
+    def acquire(self) -> Handle:
+        """An event; the context must be current."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._context.api.call("cuEventCreate", _BLOCKING_SYNC | _DISABLE_TIMING)
+
+    def release(self, event: Handle) -> None:
+        """Takes an event back, also one that has not been reached: it may be recorded anew."""
+        self._free.append(event)
+
+    def close(self) -> None:
+        """Destroys the free ones."""
+        while self._free:
+            self._context.api.attempt("cuEventDestroy", self._free.pop())

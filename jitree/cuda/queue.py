@@ -1,0 +1,121 @@
+"""The queue of a device: operations enter its stream when their wait fence lets them.
+
+A wait for something that is done, or that this stream does anyway before, is no wait at all; one for another
+stream is an event between the two. Such operations are submitted by the calling thread before the call
+returns. Only those that wait for the host, or for another device, are deferred.
+"""
+
+from __future__ import annotations
+
+from jitree.cuda.deferred import Action, DeferredWork, Operation
+from jitree.cuda.semaphore import CudaSemaphore
+from jitree.cuda.stream import Stream
+from jitree.errors import FailedPreconditionError, InternalError, StatusError
+from jitree.hal.fence import Fence
+from jitree.hal.profiling import now
+from jitree.hal.semaphore import again
+
+
+class Queue:
+    """Takes operations; everything it holds is released by :meth:`close`."""
+
+    def __init__(self, stream: Stream, name: str) -> None:
+        self.stream = stream
+        self._deferred = DeferredWork(name, self._submit_deferred)
+        self._closed = False
+
+    def submit(self, name: str, wait: Fence | None, signal: Fence | None, action: Action | None) -> None:
+        """Submits one operation; ``name`` is for messages and profiles.
+
+        A failure that is known before the call returns and that no signal fence carries is raised.
+        """
+        if self._closed:
+            raise FailedPreconditionError(f"{name}: the device has been closed")
+        failure = None if wait is None else wait.failure
+        if failure is None:
+            if wait is not None and not is_scheduled(wait):
+                self._deferred.defer(Operation(name, wait, signal, action))
+                return
+            failure = self._enter(name, wait, signal, action)
+            if failure is None:
+                return
+        if signal is None:
+            raise again(failure)
+        signal.fail(failure)
+
+    @property
+    def waiting_count(self) -> int:
+        """Operations whose wait fence lets nothing be submitted yet."""
+        return self._deferred.waiting_count
+
+    def close(self) -> None:
+        """Refuses new operations, cancels those that wait, and waits for the device."""
+        self._closed = True
+        self._deferred.close()
+        self.stream.wait(None)
+
+    def _enter(
+        self, name: str, wait: Fence | None, signal: Fence | None, action: Action | None
+    ) -> StatusError | None:
+        """Submits an operation whose waits are reached or promised; returns the failure."""
+        stream = self.stream
+        with stream.lock:
+            try:
+                if wait is not None:
+                    self._wait_for_others(wait)
+                if action is not None:
+                    self._perform(name, action)
+                else:
+                    stream.api.check_alive()
+            except StatusError as error:
+                return error
+            except Exception as error:
+                failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                return failure
+            if signal is not None:
+                self._promise(wait if action is None else None, signal, action)
+        return None
+
+    def _perform(self, name: str, action: Action) -> None:
+        stream = self.stream
+        stream.begin()
+        profiler = stream.profiler
+        if not profiler.mode:
+            action()
+            return
+        start = now()
+        action()
+        profiler.add(name, start, now())
+
+    def _promise(self, wait: Fence | None, signal: Fence, action: Action | None) -> None:
+        if action is None and (wait is None or wait.is_reached()):
+            signal.signal()  # there is nothing to be done
+            return
+        for semaphore, value in signal.timepoints:
+            self.stream.promise(semaphore, value)
+
+    def _wait_for_others(self, wait: Fence) -> None:
+        for semaphore, value in wait.timepoints:
+            if isinstance(semaphore, CudaSemaphore) and not semaphore.is_reached(value):
+                other = semaphore.stream
+                if other is not None and other is not self.stream:
+                    self.stream.wait_for(other)
+
+    def _submit_deferred(self, operation: Operation) -> None:
+        """On the worker thread, when every wait is reached or promised."""
+        failure = operation.wait.failure
+        if failure is None:
+            failure = self._enter(operation.name, operation.wait, operation.signal, operation.action)
+        if failure is not None:
+            operation.cancel(failure)
+
+
+def is_scheduled(fence: Fence) -> bool:
+    """Whether every point is reached or promised by a stream."""
+    for semaphore, value in fence.timepoints:
+        if not semaphore.is_reached(value) and (
+            not isinstance(semaphore, CudaSemaphore) or semaphore.promised < value
+        ):
+            return False
+    return True

@@ -1,0 +1,92 @@
+"""Timeline semaphores that know what the device is going to do.
+
+When an operation is submitted to a stream, its signals are *promised*: the stream will reach them without
+anybody's help. A wait for a promised value needs no event and no thread: on the same stream the order of
+submission is the wait, on another stream it is an event, and on the host it is the synchronisation of the
+stream. Only who wants to be called back needs the completion thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jitree.errors import StatusError
+from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
+
+if TYPE_CHECKING:
+    from jitree.cuda.stream import Stream
+
+
+class CudaSemaphore(Semaphore):
+    """A timeline semaphore that streams signal; the host may do so as well."""
+
+    __slots__ = ("_schedule", "promised", "stream")
+
+    def __init__(self, initial_value: int = 0) -> None:
+        super().__init__(initial_value)
+        self.promised = 0
+        """The largest value that work already submitted reaches; 0 = none."""
+        self.stream: Stream | None = None
+        """Where that work is."""
+        self._schedule: Semaphore | None = None
+        """Its payload is what has been reached or promised; made when somebody waits for that."""
+
+    def promise(self, value: int, stream: Stream) -> None:
+        """The work that has just been submitted to the stream reaches the value. The caller holds the
+        stream's lock."""
+        with self._lock:
+            if value <= self.promised:
+                return
+            self.promised = value
+            self.stream = stream
+            schedule = self._schedule
+            awaited = bool(self._timepoints)
+        if schedule is not None:
+            schedule.advance(value)
+        if awaited:
+            stream.watch()
+
+    def on_scheduled(self, value: int, callback: ReachedCallback) -> Timepoint | None:
+        """As :meth:`on_reached`, for values that are reached or promised."""
+        with self._lock:
+            schedule = self._schedule
+            if schedule is None:
+                schedule = self._schedule = Semaphore(max(self._value, self.promised))
+            failure = self._failure
+        if failure is not None:
+            schedule.fail(failure)
+        return schedule.on_reached(value, callback)
+
+    def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
+        timepoint = super().on_reached(value, callback)
+        stream = self.stream
+        if timepoint is not None and stream is not None and self.promised >= value:
+            stream.watch()
+        return timepoint
+
+    def await_device(self, value: int, deadline: float | None) -> None:
+        """Blocks while submitted work is on its way to the value, but not beyond the deadline."""
+        stream = self.stream
+        if stream is not None and self.promised >= value and not self.is_reached(value):
+            stream.wait(deadline)
+
+    def query(self) -> int:
+        stream = self.stream
+        if stream is not None and self.promised > self._value:
+            stream.poll()
+        return super().query()
+
+    def signal(self, value: int) -> None:
+        super().signal(value)
+        if self._schedule is not None:
+            self._schedule.advance(value)
+
+    def advance(self, value: int) -> None:
+        super().advance(value)
+        if self._schedule is not None:
+            self._schedule.advance(value)
+
+    def fail(self, error: StatusError) -> None:
+        super().fail(error)
+        if self._schedule is not None:
+            self._schedule.fail(error)

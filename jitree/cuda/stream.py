@@ -1,0 +1,287 @@
+"""The one stream of a device: what has been submitted, what of it is done, and what waits for that.
+
+Submissions are numbered by ``tick``. Nothing is recorded on the device for them: the host learns that they
+are done by synchronising or asking for the whole stream, which costs least, and only for callbacks and other
+streams by an event.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from jitree.cuda.api import Handle
+from jitree.cuda.events import EventPool
+from jitree.cuda.semaphore import CudaSemaphore
+from jitree.errors import InternalError, PermissionDeniedError, StatusError
+from jitree.hal.enums import BufferUsage, MemoryType
+from jitree.hal.semaphore import Semaphore, again
+
+if TYPE_CHECKING:
+    from jitree.cuda.completion import CompletionThread
+    from jitree.cuda.context import Context
+    from jitree.cuda.kernels import Kernels
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.buffer import Allocation, Buffer
+    from jitree.hal.profiling import Profiler
+
+_STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+_STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
+_NON_BLOCKING: Final = 0x1
+"""Does not wait for the legacy default stream, which other libraries use."""
+_SPIN_SECONDS: Final = 1e-4
+_LONGEST_SLEEP: Final = 1e-3
+"""A wait with a time-out asks in a loop: at first without a break, later every millisecond."""
+_OPEN_PROMISES: Final = 1024
+"""So many submissions nobody waited for: time to ask what is done."""
+
+
+class Gather(Protocol):
+    """Submissions held back to be launched together."""
+
+    pending: int
+
+    def flush(self) -> None:
+        """Launches them. The caller holds the stream's lock and has entered the context."""
+
+
+class Stream:
+    """In-order work of a device. Methods may be called from any thread."""
+
+    def __init__(self, context: Context, completion: CompletionThread, profiler: Profiler) -> None:
+        self.context = context
+        self.api = context.api
+        self.profiler = profiler
+        self.lock = threading.RLock()
+        """Held by whoever submits."""
+        context.enter()
+        self.handle: Handle = self.api.call("cuStreamCreate", _NON_BLOCKING)
+        self.events = EventPool(context)
+        self.allocator: Allocator | None = None
+        """For staging."""
+        self.gather: Gather | None = None
+        self._kernels: Kernels | None = None
+        self.tick = 0
+        """Number of the newest submission."""
+        self.completed = 0
+        """Everything up to here is done on the device."""
+        self._completion = completion
+        self._launched = 0
+        """Everything up to here has left the gathering."""
+        self._watched = 0
+        self._promises: deque[tuple[int, Semaphore, int]] = deque()
+        self._kept: deque[tuple[int, Any]] = deque()
+
+    @property
+    def kernels(self) -> Kernels:
+        """Our own kernels, loaded when first used."""
+        kernels = self._kernels
+        if kernels is None:
+            from jitree.cuda.kernels import Kernels
+
+            kernels = self._kernels = Kernels(self.context)
+        return kernels
+
+    # Submitting; the caller holds the lock.
+
+    def begin(self) -> int:
+        """Counts one more submission and makes its context current. Raises what lost the device."""
+        self.api.check_alive()
+        self.context.enter()
+        gather = self.gather
+        if gather is None or not gather.pending:
+            self._launched = self.tick
+        self.tick += 1
+        return self.tick
+
+    def flush(self) -> None:
+        """Launches what has been gathered; comes before anything else is submitted to the handle.
+
+        A failure is raised here and fails what those submissions promised.
+        """
+        gather = self.gather
+        if gather is not None and gather.pending:
+            try:
+                gather.flush()
+            except StatusError as error:
+                self._fail_promises(error, self._launched)
+                raise
+
+    def promise(self, semaphore: Semaphore, value: int) -> None:
+        """The semaphore reaches the value when everything submitted so far is done."""
+        if self.tick == self.completed:
+            semaphore.advance(value)
+            return
+        self._promises.append((self.tick, semaphore, value))
+        if isinstance(semaphore, CudaSemaphore):
+            semaphore.promise(value, self)
+        else:
+            self.watch()
+        if not len(self._promises) % _OPEN_PROMISES:
+            self.poll()
+
+    def retain(self, value: object) -> None:
+        """Keeps an object until everything submitted so far is done."""
+        if self.tick != self.completed:
+            self._kept.append((self.tick, value))
+
+    def orders(self, allocation: Allocation) -> bool:
+        """Whether memory that is given up is reused in the order of this stream: users need not retain it."""
+        return getattr(allocation.source, "stream", None) is self
+
+    def device_address(self, buffer: Buffer) -> int:
+        """Where a buffer begins for this device. PERMISSION_DENIED for memory that it cannot reach."""
+        owner = getattr(buffer.allocation.source, "stream", None)
+        if owner is self:
+            return buffer.address
+        if not isinstance(owner, Stream):
+            raise PermissionDeniedError(
+                f"{buffer!r} lies in memory that {self.api.name} cannot reach; copy it to the device first"
+            )
+        self.context.enable_peer(owner.context)
+        return buffer.address
+
+    def pinned(self, size: int) -> Buffer:
+        """Pinned memory. The host may reuse it as soon as it is dropped, when what had been submitted by then
+        is done."""
+        if self.allocator is None:
+            raise InternalError("a stream without an allocator has no pinned memory")
+        return self.allocator.allocate(_STAGING, _STAGING_USAGE, size)
+
+    def stage(self, data: memoryview | bytes) -> tuple[int, object]:
+        """Device address of a pinned copy of the bytes, and what keeps it until work that reads it has been
+        submitted."""
+        view = memoryview(data)
+        buffer = self.pinned(view.nbytes)
+        if view.nbytes:
+            buffer.host_view()[:] = view.cast("B")
+        return buffer.address, buffer
+
+    def wait_for(self, other: Stream) -> None:
+        """What is submitted here from now on waits for what has been submitted there."""
+        event = other.mark()
+        self.context.enter()
+        self.flush()
+        self.api.wait_for_event(self.handle, event)
+        other.events.release(event)
+
+    # Completion.
+
+    def mark(self) -> Handle:
+        """An event behind everything submitted so far; goes back to ``events``."""
+        with self.lock:
+            self.context.enter()
+            self.flush()
+            event = self.events.acquire()
+            self.api.record_event(event, self.handle)
+            return event
+
+    def watch(self) -> None:
+        """Has the completion thread retire what has been submitted so far, once it is done."""
+        with self.lock:
+            if self._watched == self.tick or self.tick == self.completed:
+                return
+            self._watched = self.tick
+            try:
+                event = self.mark()
+            except StatusError as error:
+                self.fail(error)
+                return
+            self._completion.watch(self, self.tick, event)
+
+    def synchronize(self) -> None:
+        """Waits on this thread for everything submitted so far; the GIL is released meanwhile.
+
+        Raises what lost the device.
+        """
+        tick = self._before_wait()
+        if tick == self.completed:
+            self.api.check_alive()
+            return
+        try:
+            self.api.synchronize_stream(self.handle)
+        except StatusError as error:
+            self.fail(error)
+            raise
+        self.retire(tick)
+        self.context.release_discarded()
+
+    def wait(self, deadline: float | None) -> None:
+        """Waits for everything submitted so far, or until ``deadline`` of ``time.monotonic``.
+
+        A failure is not raised here: it fails the semaphores that were promised.
+        """
+        try:
+            if deadline is None:
+                self.synchronize()
+            else:
+                self._wait_until(deadline)
+        except StatusError as error:
+            self.fail(error)
+
+    def poll(self) -> None:
+        """Retires what is done by now; failures as :meth:`wait`."""
+        self.wait(0.0)
+
+    def retire(self, tick: int) -> None:
+        """Everything up to ``tick`` is done: signals what was promised, lets go of what was kept."""
+        due = []
+        dropped = []
+        with self.lock:
+            self.completed = max(self.completed, tick)
+            promises, kept = self._promises, self._kept
+            while promises and promises[0][0] <= tick:
+                due.append(promises.popleft())
+            while kept and kept[0][0] <= tick:
+                dropped.append(kept.popleft())
+        for _, semaphore, value in due:
+            semaphore.advance(value)
+
+    def fail(self, error: StatusError) -> None:
+        """The device is lost: fails everything that was promised and is not done."""
+        with self.lock:
+            dropped, self._kept = self._kept, deque()
+            self.completed = self.tick
+        self._fail_promises(error, -1)
+        dropped.clear()
+
+    def close(self) -> None:
+        """Waits for the device and ends the stream."""
+        self.wait(None)
+        self.context.enter()
+        if self._kernels is not None:
+            self._kernels.close()
+        self.context.release_discarded()
+        self.events.close()
+        self.api.attempt("cuStreamDestroy", self.handle)
+
+    def _fail_promises(self, error: StatusError, after: int) -> None:
+        with self.lock:
+            due = [promise for promise in self._promises if promise[0] > after]
+            self._promises = deque(promise for promise in self._promises if promise[0] <= after)
+        kept = again(error)
+        for _, semaphore, _ in due:
+            semaphore.fail(kept)
+
+    def _before_wait(self) -> int:
+        with self.lock:
+            self.context.enter()
+            self.flush()
+            return self.tick
+
+    def _wait_until(self, deadline: float) -> None:
+        tick = self._before_wait()
+        start = time.monotonic()
+        sleep = 0.0
+        while tick > self.completed:
+            if self.api.stream_is_idle(self.handle):
+                self.retire(tick)
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                return
+            if now - start > _SPIN_SECONDS:
+                sleep = min(_LONGEST_SLEEP, max(2 * sleep, _SPIN_SECONDS), deadline - now)
+                time.sleep(sleep)

@@ -1,0 +1,162 @@
+"""Pieces of memory out of large regions, without a driver call as long as a region has room.
+
+A piece that comes back is the first to go out again for its size class, so a program that does the same
+again gets the same addresses again, and graphs made for them can be launched unchanged. Pieces of one region
+have any sizes and are not joined again; a region goes back to the driver when none of its pieces is in use.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from jitree.hal.heap import size_class
+
+ALIGNMENT: Final = 256
+"""Bytes; what the driver's own allocations have, and more than any kernel assumes."""
+_OWN_REGION: Final = 4
+"""A piece of more than this part of a region gets a region of its own …"""
+_GRANULE: Final = 2 << 20
+"""… rounded up to the driver's pages."""
+_WASTE: Final = 4
+"""A free region serves requests for which at most this part of it would be lost."""
+
+
+class Region(NamedTuple):
+    """Memory as it comes from the driver."""
+
+    address: int
+    """For the device."""
+    host_address: int | None
+    size: int
+
+
+class Source(Protocol):
+    """Where regions come from."""
+
+    def allocate(self, size: int) -> Region:
+        """RESOURCE_EXHAUSTED when it does not fit."""
+
+    def free(self, region: Region) -> None:
+        """Never fails; nothing uses the region any more."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slab:
+    """A region that is cut into pieces from the front."""
+
+    region: Region
+    used: int = 0
+    live: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Memory for one buffer."""
+
+    address: int
+    host_address: int | None
+    capacity: int
+    slab: _Slab = field(repr=False)
+
+
+class Suballocator:
+    """Not safe for several threads: its owner has a lock."""
+
+    def __init__(self, source: Source, region_size: int) -> None:
+        """``region_size``: bytes of the regions for pieces that are small compared with it."""
+        self._source = source
+        self._region_size = region_size
+        self._largest_small = region_size // _OWN_REGION
+        self._slabs: list[_Slab] = []
+        self._free: dict[int, list[Piece]] = {}
+        self._large: list[tuple[int, Piece]] = []
+        """Free pieces with a region of their own, by capacity."""
+
+    def take(self, size: int) -> Piece:
+        """A piece of at least ``size`` bytes. RESOURCE_EXHAUSTED when the driver has no more."""
+        capacity = self._capacity(size)
+        if capacity > self._largest_small:
+            piece = self._take_large(capacity)
+        else:
+            free = self._free.get(capacity)
+            piece = free.pop() if free else self._cut(capacity)
+        piece.slab.live += 1
+        return piece
+
+    def has_free(self, size: int) -> bool:
+        """Whether :meth:`take` needs no new region."""
+        capacity = self._capacity(size)
+        if capacity > self._largest_small:
+            return self._find_large(capacity) is not None
+        if self._free.get(capacity):
+            return True
+        return bool(self._slabs) and self._slabs[-1].used + capacity <= self._slabs[-1].region.size
+
+    def give_back(self, piece: Piece) -> None:
+        piece.slab.live -= 1
+        if piece.capacity * _OWN_REGION > self._region_size:
+            self._large.insert(
+                bisect_left(self._large, piece.capacity, key=_capacity_of), (piece.capacity, piece)
+            )
+        else:
+            self._free.setdefault(piece.capacity, []).append(piece)
+
+    def trim(self) -> None:
+        """Gives regions without a piece in use back to the driver."""
+        for _, piece in self._large:
+            self._source.free(piece.slab.region)
+        self._large.clear()
+        idle = [slab for slab in self._slabs if not slab.live]
+        if not idle:
+            return
+        self._slabs = [slab for slab in self._slabs if slab.live]
+        for capacity, pieces in list(self._free.items()):
+            self._free[capacity] = [piece for piece in pieces if piece.slab.live]
+        for slab in idle:
+            self._source.free(slab.region)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of free pieces."""
+        small = sum(capacity * len(pieces) for capacity, pieces in self._free.items())
+        return small + sum(capacity for capacity, _ in self._large)
+
+    def _capacity(self, size: int) -> int:
+        """Of the piece that serves ``size`` bytes."""
+        if size > self._largest_small:
+            return (size + _GRANULE - 1) // _GRANULE * _GRANULE
+        return size_class(size) + ALIGNMENT - 1 & -ALIGNMENT
+
+    def _cut(self, capacity: int) -> Piece:
+        slab = self._slabs[-1] if self._slabs else None
+        if slab is None or slab.used + capacity > slab.region.size:
+            slab = _Slab(self._source.allocate(self._region_size))
+            self._slabs.append(slab)
+        offset = slab.used
+        slab.used += capacity
+        return _piece(slab, offset, capacity)
+
+    def _take_large(self, capacity: int) -> Piece:
+        index = self._find_large(capacity)
+        if index is not None:
+            return self._large.pop(index)[1]
+        return _piece(_Slab(self._source.allocate(capacity)), 0, capacity)
+
+    def _find_large(self, capacity: int) -> int | None:
+        """The smallest that fits, if that wastes little."""
+        index = bisect_left(self._large, capacity, key=_capacity_of)
+        if index == len(self._large) or self._large[index][0] > capacity + capacity // _WASTE:
+            return None
+        return index
+
+
+def _piece(slab: _Slab, offset: int, capacity: int) -> Piece:
+    region = slab.region
+    host_address = None if region.host_address is None else region.host_address + offset
+    return Piece(region.address + offset, host_address, capacity, slab)
+
+
+def _capacity_of(entry: tuple[int, Piece]) -> int:
+    return entry[0]

@@ -1,0 +1,131 @@
+"""Bytes between host memory, files and the device.
+
+Small ranges are moved by a kernel of ours, which starts sooner behind other kernels than the copy engine
+does, and to or from pinned memory, for which nobody has to wait; large ones by the driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jitree.cuda.kernels import SMALL_COPY
+from jitree.hal.objects import File, MemoryFile
+
+if TYPE_CHECKING:
+    from jitree.cuda.api import Handle
+    from jitree.cuda.stream import Stream
+    from jitree.elements import Bytes
+    from jitree.hal.buffer import Buffer
+
+_STAGED_LIMIT: Final = 1 << 20
+"""Bytes of host memory that are copied to pinned memory first. The driver's own way with pageable memory is
+as quick above, and slower below because it waits."""
+_PINNED_LIMIT: Final = 64 << 20
+"""Bytes of results that are read into pinned memory, which is kept for reuse."""
+_CHUNK: Final = 8 << 20
+"""Bytes of a file that are moved at a time."""
+
+
+# All of these are called with the stream's lock held, its context current and its gathering flushed.
+
+
+def fill(stream: Stream, address: int, length: int, pattern: int, pattern_length: int) -> None:
+    """Repeats the low ``pattern_length`` bytes of ``pattern``."""
+    if length <= SMALL_COPY:
+        stream.kernels.fill(stream, address, length, pattern, pattern_length)
+    else:
+        low = pattern & (1 << 8 * pattern_length) - 1
+        stream.api.fill(address, length, low, pattern_length, stream.handle)
+
+
+def copy(stream: Stream, target: int, source: int, length: int) -> None:
+    """Between addresses of the device, pinned host memory included."""
+    if length <= SMALL_COPY:
+        stream.kernels.copy(stream, target, source, length)
+    else:
+        stream.api.copy(target, source, length, stream.handle)
+
+
+def upload(stream: Stream, target: int, data: Bytes) -> None:
+    """From any host memory, which may be changed as soon as this returns."""
+    length = len(data)
+    if not length:
+        return
+    if length <= _STAGED_LIMIT:
+        address, keeper = stream.stage(data.data)
+        copy(stream, target, address, length)
+        del keeper
+    else:
+        stream.api.copy_from_host(target, data.ctypes.data, length, stream.handle)
+
+
+def download(stream: Stream, source: int, length: int) -> Bytes:
+    """A copy of device memory on the host, to be looked at once the stream has got there."""
+    if length <= _PINNED_LIMIT:
+        target = stream.pinned(length)
+        if length:
+            copy(stream, target.address, source, length)
+        return target.host_array()
+    array = np.empty(length, np.uint8)
+    stream.api.copy_to_host(array.ctypes.data, source, length, stream.handle)
+    return array
+
+
+def read_file(stream: Stream, file: File, file_offset: int, target: int, length: int) -> None:
+    """From a file to the device; the file has been read when this returns."""
+    if isinstance(file, MemoryFile):
+        view = file.contents[file_offset : file_offset + length]
+        upload(stream, target, np.frombuffer(view, np.uint8) if length else np.empty(0, np.uint8))
+        return
+    chunks = _Chunks(stream, length)
+    for start in range(0, length, _CHUNK):
+        size = min(_CHUNK, length - start)
+        chunk = chunks.next()
+        file.read_into(file_offset + start, chunk.host_view()[:size])
+        stream.api.copy(target + start, chunk.address, size, stream.handle)
+        chunks.submitted()
+    chunks.close()
+
+
+def write_file(stream: Stream, source: int, file: File, file_offset: int, length: int) -> None:
+    """From the device to a file; everything is done when this returns."""
+    if not length:
+        return
+    chunk = stream.pinned(min(_CHUNK, length))
+    for start in range(0, length, _CHUNK):
+        size = min(_CHUNK, length - start)
+        stream.api.copy(chunk.address, source + start, size, stream.handle)
+        stream.api.synchronize_stream(stream.handle)
+        file.write_from(chunk.host_view()[:size], file_offset + start)
+
+
+class _Chunks:
+    """Two pieces of pinned memory in turn: one is filled while the other is on its way to the device."""
+
+    def __init__(self, stream: Stream, length: int) -> None:
+        self._stream = stream
+        self._buffers = [stream.pinned(min(_CHUNK, length)) for _ in range(1 if length <= _CHUNK else 2)]
+        self._events: list[Handle] = [None] * len(self._buffers)
+        self._turn = 0
+
+    def next(self) -> Buffer:
+        """The piece whose turn it is, once the device has done with it."""
+        event = self._events[self._turn]
+        if event is not None:
+            self._stream.api.call("cuEventSynchronize", event)
+        return self._buffers[self._turn]
+
+    def submitted(self) -> None:
+        """A copy from the piece has been submitted."""
+        stream = self._stream
+        if self._events[self._turn] is None:
+            self._events[self._turn] = stream.events.acquire()
+        stream.api.record_event(self._events[self._turn], stream.handle)
+        self._turn = (self._turn + 1) % len(self._buffers)
+
+    def close(self) -> None:
+        for event in self._events:
+            if event is not None:
+                self._stream.events.release(event)
