@@ -162,7 +162,7 @@ def test_every_operation_runs_once_whoever_takes_it() -> None:
     pool = WorkerPool("test-queue", unpinned(3))
     queue = Queue(WorkerExecutor(pool), Profiler())
     runs = [0] * 400
-    fences = []
+    fences: list[Fence] = []
 
     def work(index: int) -> None:
         runs[index] += 1

@@ -14,6 +14,7 @@ from jitree.errors import FailedPreconditionError, OutOfRangeError, Unimplemente
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.local.commands import CommandList
+from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import unpinned
@@ -33,7 +34,7 @@ def test_threads_of_a_pool_come_and_go() -> None:
         tasks = [Meeting(barrier) for _ in range(count)]
         pool.post(*tasks)
         assert all(task.done.wait(TIMEOUT) for task in tasks)
-        wait_until(lambda count=count: thread_count("test-pool") <= count)
+        wait_for_threads("test-pool", count)
     pool.close()
     assert thread_count("test-pool") == 0
 
@@ -47,7 +48,7 @@ def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry
             assert device.query_i64("hal.dispatch", "concurrency") == (True, count)
             visits = run_busy(device)
             assert (visits == 1).all()
-            wait_until(lambda count=count: thread_count("jitree-worker") <= count - 1)
+            wait_for_threads("jitree-worker", count - 1)
     assert thread_count("jitree-worker") == 0
 
 
@@ -137,6 +138,7 @@ def test_reasons_add_up() -> None:
 
 
 def read_record(device: Device, field: str) -> int:
+    assert isinstance(device, LocalDevice)
     return ctypes.c_int64.from_address(device.queue_record() + QUEUE[field]).value
 
 
@@ -152,3 +154,7 @@ def run_busy(device: Device) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 def thread_count(name: str) -> int:
     return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+def wait_for_threads(name: str, most: int) -> None:
+    wait_until(lambda: thread_count(name) <= most)

@@ -124,6 +124,7 @@ def hold_back(
     device: Device, monkeypatch: pytest.MonkeyPatch, begun: threading.Event, go: threading.Event
 ) -> Callable[[CommandList], Callable[[], None]]:
     """Makes work that runs a list on the device when it is let go."""
+
     def run(commands: CommandList) -> None:
         begun.set()
         assert go.wait(TIMEOUT)
