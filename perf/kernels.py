@@ -3,11 +3,11 @@
     python perf/kernels.py [--tier native] [--peer vmvx] [--device local-sync] [--seconds 0.5] [--only REGEX]
     python perf/kernels.py --start
 
-The figure of a kernel is the median time of iree.runtime over the median time of jitree for a call with arrays
-on the device whose result is read back, both measured alternately in one run (above 1: jitree is faster). With
-`--peer llvm-cpu` iree.runtime runs the same program compiled to machine code for this processor, which needs
-the extra `compile`. `--start` reports how long building the machine code takes, and how long a first result
-with and without it. Needs the extra `perf`.
+The figure of a kernel is the median time of iree.runtime over the median time of jitree for a call with
+arrays on the device whose result is read back, both measured alternately in one run (above 1: jitree is
+faster). With `--peer llvm-cpu` iree.runtime runs the same program compiled to machine code for this
+processor, which needs the extra `compile`. `--start` reports how long building the machine code takes, and
+how long a first result with and without it. Needs the extra `perf`.
 """
 
 from __future__ import annotations

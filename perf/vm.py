@@ -9,14 +9,13 @@ jitree, both measured alternately in one run (above 1: jitree is faster); the la
 from __future__ import annotations
 
 import argparse
-import math
 import re
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+from comparison import alternate, row, summary
 
 import jitree
 
@@ -43,18 +42,6 @@ def peer_functions() -> Callable[[str], Program]:
     return lambda name: context.modules["vm"][name]
 
 
-def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """Median seconds of each callable, called in turn until each has had its time."""
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds * len(calls)
-    while time.perf_counter() < end or len(times[0]) < 3:
-        for call, spent in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            spent.append(time.perf_counter() - start)
-    return [statistics.median(spent) for spent in times]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="times bytecode: jitree's tiers against iree.runtime")
     parser.add_argument("--tier", default="fast")
@@ -75,13 +62,8 @@ def main() -> int:
             calls = [partial(function, argument) for function in (theirs, ours)]
             peer_time, own_time = alternate(calls, options.seconds)
             ratios.append(peer_time / own_time)
-            print(
-                f"{name:12s} iree.runtime {peer_time * 1e3:8.2f} ms  jitree {own_time * 1e3:8.2f} ms"
-                f"  ratio {ratios[-1]:6.3f}",
-                flush=True,
-            )
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
-    print(f"geometric mean {mean:.3f} of {len(ratios)}, worst {min(ratios):.3f}")
+            print(row(name, peer_time, own_time), flush=True)
+    print(summary(ratios))
     return 0
 
 
