@@ -18,7 +18,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.task import WorkerExecutor
 from jitree.hal.local.topology import unpinned
-from jitree.hal.local.workers import EventParking, WorkerPool
+from jitree.hal.local.workers import EventParking, Parking, WorkerPool
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore, wait_for
 from tests.hal.helpers import TIMEOUT, Meeting, wait_until
@@ -199,39 +199,45 @@ def test_semaphores_forget_work_that_has_ended(occupied: Occupied) -> None:
 # Wake-ups.
 
 
-class GatedParking(EventParking):
-    """Threads that have been woken get no further than a gate."""
+class Gate:
+    """Makes parkings which nobody who has been woken leaves before it is opened."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
+        self.open = threading.Event()
         self.wakers: list[str] = []
 
-    def wait(self) -> None:
-        super().wait()
-        assert self.gate.wait(TIMEOUT)
+    def parking(self) -> Parking:
+        gate = self
 
-    def wake(self, count: int) -> None:
-        self.wakers.append(threading.current_thread().name)
-        super().wake(count)
+        class Gated(EventParking):
+            def wait(self) -> None:
+                super().wait()
+                assert gate.open.wait(TIMEOUT)
+
+            def wake(self) -> None:
+                gate.wakers.append(threading.current_thread().name)
+                super().wake()
+
+        return Gated()
 
 
 def test_a_burst_costs_its_submitter_one_wake_up() -> None:
-    """The others are woken by the threads that come, as far as there is work: four tasks that need
-    each other."""
-    parking = GatedParking()
-    pool = WorkerPool("test-pool", unpinned(4), parking)
-    for _ in range(3):
+    """The others are woken by the threads that come, as far as there is work: four tasks that need each
+    other."""
+    gate = Gate()
+    gate.open.set()
+    pool = WorkerPool("test-pool", unpinned(4), gate.parking)
+    for turn in range(4):
         barrier = threading.Barrier(4, timeout=TIMEOUT)
         tasks = [Meeting(barrier) for _ in range(4)]
-        parking.wakers.clear()
-        parking.gate.clear()
+        gate.wakers.clear()
+        gate.open.clear()
         for task in tasks:
             pool.post(task)
-        assert parking.wakers.count(threading.current_thread().name) <= 1
-        parking.gate.set()
+        assert gate.wakers == ([threading.current_thread().name] if turn else [])
+        gate.open.set()
         assert all(task.done.wait(TIMEOUT) for task in tasks)
+        assert len(gate.wakers) == (4 if turn else 0)
         wait_until(lambda: all("4 parked" in line for line in pool.report()))
     pool.close()
 

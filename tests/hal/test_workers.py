@@ -46,11 +46,12 @@ def nothing() -> None:
 
 
 @pytest.fixture(params=[EventParking, SemaphoreParking])
-def parking(request: pytest.FixtureRequest) -> Parking:
-    return request.param()
+def parking(request: pytest.FixtureRequest) -> Callable[[], Parking]:
+    factory: Callable[[], Parking] = request.param
+    return factory
 
 
-def make_pool(count: int, parking: Parking | None = None) -> WorkerPool:
+def make_pool(count: int, parking: Callable[[], Parking] | None = None) -> WorkerPool:
     return WorkerPool("test-worker", Topology((None,) * count), parking)
 
 
@@ -58,7 +59,7 @@ def thread_count(name: str) -> int:
     return sum(thread.name.startswith(name) for thread in threading.enumerate())
 
 
-def test_tasks_run_on_workers_as_many_as_needed(parking: Parking) -> None:
+def test_tasks_run_on_workers_as_many_as_needed(parking: Callable[[], Parking]) -> None:
     pool = make_pool(3, parking)
     assert thread_count("test-worker") == 0, "threads start when needed"
     names = []
@@ -72,7 +73,7 @@ def test_tasks_run_on_workers_as_many_as_needed(parking: Parking) -> None:
     assert thread_count("test-worker") == 0
 
 
-def test_tasks_overlap(parking: Parking) -> None:
+def test_tasks_overlap(parking: Callable[[], Parking]) -> None:
     """Three tasks that wait for each other need three threads."""
     pool, barrier = make_pool(3, parking), threading.Barrier(3, timeout=TIMEOUT)
     for _ in range(3):
@@ -82,7 +83,7 @@ def test_tasks_overlap(parking: Parking) -> None:
     pool.close()
 
 
-def test_no_wake_up_is_lost(parking: Parking) -> None:
+def test_no_wake_up_is_lost(parking: Callable[[], Parking]) -> None:
     """Many short tasks from several threads, with pauses in which workers park."""
     pool, rounds = make_pool(2, parking), 60
 
@@ -102,7 +103,7 @@ def test_no_wake_up_is_lost(parking: Parking) -> None:
     pool.close()
 
 
-def test_close_finishes_what_runs_and_cancels_the_rest(parking: Parking) -> None:
+def test_close_finishes_what_runs_and_cancels_the_rest(parking: Callable[[], Parking]) -> None:
     pool, started, go = make_pool(1, parking), threading.Event(), threading.Event()
 
     def block() -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_cancelled_calls_leave_nothing_broken(held: Held) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(module.synchronous.async_(X[:4]), 0.01)
         held.free()
-        results = await asyncio.gather(*calls, return_exceptions=True)
+        results: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
         for number in range(1, 20, 2):
             assert np.array_equal(results[number], X + X * number)

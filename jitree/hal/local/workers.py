@@ -1,9 +1,8 @@
 """Worker threads: a pool that runs tasks, and how its threads sleep.
 
-A thread without work parks on an eventfd (a wake-up takes 5 to 7 us, half of what locks and conditions of
-Python need). The count of parked threads is kept under the pool's lock: whoever adds a task while a thread is
-parked and none is on its way takes one off the count and writes one token; tokens are neither lost nor
-doubled, so no wake-up is either.
+A thread without work parks on an eventfd of its own (a wake-up takes 5 to 7 us, half of what locks and
+conditions of Python need). The pool's lock guards who is parked: whoever takes a thread off that list owes it
+one token, so that no wake-up is lost or doubled.
 """
 
 from __future__ import annotations
@@ -38,18 +37,19 @@ class Task(Protocol):
 
 
 class Parking(Protocol):
-    """Where threads sleep: every token lets one of them go."""
+    """Where a thread sleeps."""
 
-    def wait(self) -> None: ...
+    def wait(self) -> None:
+        """Until :meth:`wake`, which may have been called before."""
 
-    def wake(self, count: int) -> None: ...
+    def wake(self) -> None: ...
 
 
 class EventParking:
-    """Tokens are the count of an eventfd."""
+    """By an eventfd."""
 
     def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
 
     def __del__(self) -> None:
         descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
@@ -59,8 +59,8 @@ class EventParking:
     def wait(self) -> None:
         os.eventfd_read(self._descriptor)
 
-    def wake(self, count: int) -> None:
-        os.eventfd_write(self._descriptor, count)
+    def wake(self) -> None:
+        os.eventfd_write(self._descriptor, 1)
 
 
 class SemaphoreParking:
@@ -72,8 +72,8 @@ class SemaphoreParking:
     def wait(self) -> None:
         self._semaphore.acquire()
 
-    def wake(self, count: int) -> None:
-        self._semaphore.release(count)
+    def wake(self) -> None:
+        self._semaphore.release()
 
 
 def make_parking() -> Parking:
@@ -88,15 +88,16 @@ class _Shared:
     one if it leaves any behind. So a burst of tasks costs its submitter one wake-up.
     """
 
-    def __init__(self, name: str, topology: Topology, parking: Parking) -> None:
+    def __init__(self, name: str, topology: Topology, parking: Callable[[], Parking]) -> None:
         self.name = name
         self.topology = topology
-        self.parking = parking
+        self.new_parking = parking
         self.lock = allocate_lock()
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         self.threads: dict[int, threading.Thread] = {}
         """By place in the topology."""
-        self.parked = 0
+        self.parked: dict[int, Parking] = {}
+        """By place; the last one to park is the first to be woken."""
         self.coming = False
         """Whether a thread has been woken or started that has not looked at the tasks yet."""
         self.stopping = False
@@ -118,7 +119,7 @@ class _Shared:
                 self.withdraw(task)
             raise
 
-    def take(self, place: int) -> Task | None:
+    def take(self, place: int, parking: Parking) -> Task | None:
         """The next task, parked until there is one; None when the thread at ``place`` is to end."""
         while True:
             with self.lock:
@@ -131,8 +132,8 @@ class _Shared:
                     if leaves:
                         del self.threads[place]
                     break
-                self.parked += 1
-            self.parking.wait()
+                self.parked[place] = parking
+            parking.wait()
             self.arrive()
         if summon is not None:
             summon()
@@ -152,9 +153,10 @@ class _Shared:
         """Threads whose place is gone end when they have done what they are at."""
         with self.lock:
             self.topology = topology
-            parked, self.parked = self.parked, 0
-        if parked:
-            self.parking.wake(parked)
+            gone = [place for place in self.parked if place >= topology.worker_count]
+            woken = [self.parked.pop(place) for place in gone]
+        for parking in woken:
+            parking.wake()
 
     def stop(self) -> list[Task]:
         """Lets every thread end; the tasks that have not been started."""
@@ -162,9 +164,10 @@ class _Shared:
             self.stopping = True
             left = list(self.tasks)
             self.tasks.clear()
-            parked, self.parked = self.parked, 0
-        if parked:
-            self.parking.wake(parked)
+            woken = list(self.parked.values())
+            self.parked.clear()
+        for parking in woken:
+            parking.wake()
         return left
 
     def _next_thread(self) -> Callable[[], None] | None:
@@ -172,9 +175,8 @@ class _Shared:
         if self.coming:
             return None
         if self.parked:
-            self.parked -= 1
             self.coming = True
-            return partial(self.parking.wake, 1)
+            return self.parked.popitem()[1].wake
         for place, processor in enumerate(self.topology.processors):
             if place not in self.threads:
                 self.coming = True
@@ -213,8 +215,8 @@ class WorkerPool:
     start anew; what the parent's threads were running there does not finish in the child.
     """
 
-    def __init__(self, name: str, topology: Topology, parking: Parking | None = None) -> None:
-        self._shared = _Shared(name, topology, parking or make_parking())
+    def __init__(self, name: str, topology: Topology, parking: Callable[[], Parking] | None = None) -> None:
+        self._shared = _Shared(name, topology, parking or make_parking)
         self._closed = False
         _pools.add(self)
         watchdog.reporters.add(self)
@@ -264,7 +266,7 @@ class WorkerPool:
         """As :meth:`watchdog.Reporter.report`."""
         shared = self._shared
         with shared.lock:
-            queued, threads, parked = len(shared.tasks), len(shared.threads), shared.parked
+            queued, threads, parked = len(shared.tasks), len(shared.threads), len(shared.parked)
         if not threads and not queued:
             return []
         return [
@@ -286,7 +288,7 @@ class WorkerPool:
     def _after_fork(self) -> None:
         """In the child no thread but the forking one exists: start over, with the tasks that were waiting."""
         left, stopping = self._shared.tasks, self._shared.stopping
-        self._shared = _Shared(self.name, self.topology, make_parking())
+        self._shared = _Shared(self.name, self.topology, self._shared.new_parking)
         self._shared.stopping = stopping
         for task in left:
             task.cancel(AbortedError("the process was forked before the work was started"))
@@ -296,9 +298,10 @@ def _work(shared: _Shared, place: int, processor: int | None) -> None:
     if processor is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(threading.get_native_id(), {processor})
     _this_thread.shared = shared
+    parking = shared.new_parking()
     shared.arrive()
     while True:
-        task = shared.take(place)
+        task = shared.take(place, parking)
         if task is None:
             return
         try:
