@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from jitree.types import element_type
 if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
+    from jitree.regs.handles import HandleTable
 
 _REPR_ELEMENTS = 1000
 """Elements that are shown; larger arrays are summarised as numpy does."""
@@ -31,21 +32,53 @@ class Array(NDArrayOperatorsMixin):
     failed with; ``await array`` waits in asyncio.
     """
 
-    __slots__ = ("__weakref__", "_array", "_device", "_fence", "_view")
+    __slots__ = ("__weakref__", "_array", "_device", "_fence", "_handle", "_passed_as", "_table", "_view")
 
     def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
         """``fence`` is reached when the elements are there; None: they are."""
-        self._view = view
+        self._view: BufferView | None = view
         self._device = device
         self._fence = fence
         self._array: npt.NDArray[Any] | None = None
+        self._handle = 0
+        """Of the view in ``_table``, counted once for this object."""
+        self._table: HandleTable | None = None
+        self._passed_as: object = None
+        """The type of the last parameter that took the array as it is, without looking at it again."""
+
+    @classmethod
+    def of_handle(cls, handle: int, table: HandleTable, device: Device) -> Self:
+        """The array of a buffer view in a table. Takes over one reference of the handle."""
+        array = cls.__new__(cls)
+        array._fence = array._view = array._array = array._passed_as = None
+        array._device = device
+        array._handle = handle
+        array._table = table
+        return array
+
+    def hold_in(self, table: HandleTable) -> bool:
+        """Gives the array a handle in a table, for as long as it lives, unless it has one in another table:
+        False then. The lock of the table's context must be held."""
+        if self._table is None:
+            self._handle = table.wrap(self.view)
+            self._table = table
+        return self._table is table
+
+    def __del__(self) -> None:
+        table = self._table
+        if table is not None:
+            table.deferred.append((self._handle,))
 
     # -- what it is ----------------------------------------------------------------------------------
 
     @property
     def view(self) -> BufferView:
         """The buffer view, whose elements may still be computed."""
-        return self._view
+        view = self._view
+        if view is None:
+            assert self._table is not None
+            view = self._view = cast(BufferView, self._table.object(self._handle))
+        return view
 
     @property
     def device(self) -> Device:
@@ -58,24 +91,24 @@ class Array(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._view.shape
+        return self.view.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return element_type(self._view.element_type).dtype
+        return element_type(self.view.element_type).dtype
 
     @property
     def ndim(self) -> int:
-        return len(self._view.shape)
+        return len(self.view.shape)
 
     @property
     def size(self) -> int:
-        return math.prod(self._view.shape)
+        return math.prod(self.view.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device: elements below 8 bits are packed."""
-        return element_type(self._view.element_type).byte_length(self.size)
+        return element_type(self.view.element_type).byte_length(self.size)
 
     @property
     def T(self) -> npt.NDArray[Any]:
@@ -106,7 +139,7 @@ class Array(NDArrayOperatorsMixin):
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
         if self._array is None:
-            self._array = to_numpy(self._view, self._device, self._fence)
+            self._array = to_numpy(self.view, self._device, self._fence)
             self._fence = None
         return self._array
 
@@ -163,9 +196,9 @@ class Array(NDArrayOperatorsMixin):
         return self.to_host().reshape(*shape)
 
     def __len__(self) -> int:
-        if not self._view.shape:
+        if not self.view.shape:
             raise TypeError("len() of an array of rank 0")
-        return self._view.shape[0]
+        return self.view.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
         return self.to_host()[index]

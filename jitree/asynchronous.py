@@ -25,8 +25,9 @@ class AsynchronousFunction(Function):
     """
 
     __slots__ = ()
+    is_synchronous = False
 
-    def _transfer(self) -> packing.ArrayTransfer:
+    def transfer(self) -> packing.ArrayTransfer:
         return packing.ArrayTransfer(self._device, packing.pending_view, copy_to_device)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

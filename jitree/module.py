@@ -13,6 +13,7 @@ from jitree.transfers import wrap_or_copy
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
+    from jitree.dispatch.invocation import Invoker
     from jitree.hal.fence import Fence
     from jitree.session import Session
     from jitree.vmfb.schema import Dependency
@@ -29,10 +30,12 @@ class Function:
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_context", "_device", "_packers", "_result_count", "_session",
-        "_unpackers", "_vm_function", "signature",
+        "__weakref__", "_argument_count", "_context", "_device", "_is_direct", "_packers", "_result_count",
+        "_session", "_unpackers", "_vm_function", "signature",
     )  # fmt: skip
 
+    is_synchronous = True
+    """Whether a plain call is one call of the program."""
     signature: Signature
     """Names and types of arguments and results."""
 
@@ -41,19 +44,21 @@ class Function:
         self._session = session
         self._context = session.context
         self._device = session.device
+        self._is_direct = False
         self._vm_function = vm_function
         convention = vm_function.convention
         self._packers = tuple(
             packer.pack
             for packer in packing.packers(
-                signature, convention.arguments, self._transfer(), self._context.ref_types
+                signature, convention.arguments, self.transfer(), self._context.ref_types
             )
         )
         self._argument_count = len(self._packers)
         self._unpackers = packing.unpackers(signature, convention.results)
         self._result_count = len(self._unpackers)
 
-    def _transfer(self) -> packing.ArrayTransfer:
+    def transfer(self) -> packing.ArrayTransfer:
+        """How arrays of a call reach the device."""
         return packing.ArrayTransfer(self._device, packing.ready_view, wrap_or_copy)
 
     @property
@@ -97,13 +102,29 @@ class Function:
     def session(self) -> Session:
         return self._session
 
+    @property
+    def invoker(self) -> Invoker:
+        """What runs the calls of the session."""
+        return self._context.invoker
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the function and waits for its results.
 
         Arguments may be given by the names of the declaration. INVALID_ARGUMENT, naming the argument, for
         what it does not take; whatever the program fails with.
         """
-        return self._unpack(self._invoke(self._pack(arguments, named)))
+        return self.call_general(arguments, named)
+
+    def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A call of any kind. When it succeeds, the next ones may take a shorter way
+        (:mod:`jitree.direct_call`)."""
+        result = self._unpack(self._invoke(self._pack(arguments, named)))
+        if not self._is_direct and self.invoker.engine.entry is not None:
+            from jitree.direct_call import install
+
+            self._is_direct = True
+            install(self)
+        return result
 
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for."""

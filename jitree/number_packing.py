@@ -19,7 +19,7 @@ from jitree.types import BY_NAME, format_shaped_type
 NUMBER_BITS: Final = {"i": 32, "I": 64, "f": 32, "F": 64}
 """Width of the numbers of a calling convention."""
 
-_F32_MAX: Final = float(np.finfo(np.float32).max)
+F32_MAX: Final = float(np.finfo(np.float32).max)
 _F64_EXACT: Final = 1 << 53
 _SHOWN: Final = 60
 
@@ -82,6 +82,11 @@ class IntegerPacker:
         self._signed_high = self._high if narrow_unsigned else (1 << (bits - 1)) - 1
         self._wrap = 1 << bits
 
+    @property
+    def unchanged(self) -> tuple[int, int]:
+        """The least and the largest value that are kept in a register as they are."""
+        return self._low, self._signed_high
+
     def pack(self, value: Any) -> int:
         integer: int = value if type(value) is int else self._integer(value)
         if not self._low <= integer <= self._high:
@@ -138,7 +143,7 @@ class SinglePacker(DoublePacker):
         self._dtype: np.dtype[Any] = np.dtype(dtype)
 
     def pack(self, value: Any) -> float:
-        if type(value) is float and -_F32_MAX <= value <= _F32_MAX:
+        if type(value) is float and -F32_MAX <= value <= F32_MAX:
             return value
         return self._rounded(value)
 

@@ -114,7 +114,7 @@ class TensorPacker:
         if type(value) is Array:
             view = self._view_of(value)
             if view.element_type != self._code or view.shape != self._shape:
-                self._check_view(view)
+                self.check(view)
             return view
         row = self._row
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
@@ -129,7 +129,7 @@ class TensorPacker:
         if isinstance(value, Array):
             value = self._view_of(value)
         if isinstance(value, BufferView):
-            self._check_view(value)
+            self.check(value)
             return value
         if isinstance(value, _OBJECTS):
             raise InvalidArgumentError(
@@ -154,7 +154,8 @@ class TensorPacker:
         check_shape(array.shape, self._name, self._shape)
         return self._transfer.import_array(array, row, self._transfer.device)
 
-    def _check_view(self, view: BufferView) -> None:
+    def check(self, view: BufferView) -> None:
+        """INVALID_ARGUMENT unless a view can be passed."""
         code = view.element_type if self._row is None else self._code
         check_view(view, self._name, code, ENCODING_DENSE, self._shape)
 
@@ -352,12 +353,13 @@ Unpacker = Callable[[Any, Device, Fence | None], Any]
 def unpackers(signature: Signature, results: str) -> tuple[Unpacker, ...]:
     """An unpacker for each result; ``results`` are the characters of the calling convention."""
     return tuple(
-        unpack_reference if character == "r" else _number_unpacker(parameter.type)
+        unpack_reference if character == "r" else number_unpacker(parameter.type) or _unpack_number
         for parameter, character in zip(signature.results, results, strict=True)
     )
 
 
-def _number_unpacker(declared: str) -> Unpacker:
+def number_unpacker(declared: str) -> Unpacker | None:
+    """What makes a register's number one of the declared type; None if it is one."""
     if declared == "i1":
         return lambda value, device, fence: bool(value)
     narrow = narrow_float(declared)
@@ -370,7 +372,7 @@ def _number_unpacker(declared: str) -> Unpacker:
     if declared.startswith("ui") and declared[2:].isdecimal():
         mask = (1 << int(declared[2:])) - 1
         return lambda value, device, fence: value & mask
-    return _unpack_number
+    return None
 
 
 def _unpack_number(value: Any, device: Device, fence: Fence | None) -> Any:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
+from jitree.argument_blocks import ArgumentBlocks
 from jitree.array import Array
 from jitree.builtin_modules import BUILTIN_MODULES, HAL
+from jitree.declaration import TensorType
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import Function as VmFunction
@@ -37,6 +39,7 @@ from jitree.packing import as_array
 from jitree.params.provider import ParameterProvider, open_providers
 from jitree.params.provider import Source as ParameterSource
 from jitree.transfers import native_row, wrap_or_copy
+from jitree.types import ElementType
 from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
@@ -111,6 +114,8 @@ class Session:
         self._instance = Instance.default() if instance is None else instance
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
+        self._tensor_markers: dict[TensorType, object] = {}
+        self._argument_blocks: dict[tuple[ElementType, tuple[int, ...]], ArgumentBlocks] = {}
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = open_providers(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
@@ -325,12 +330,30 @@ class Session:
             raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
         return Array(wrap_or_copy(array, row, self.device), self.device)
 
+    def tensor_marker(self, tensor: TensorType) -> object:
+        """An object that stands for a type of parameters in this session, always the same."""
+        return self._tensor_markers.setdefault(tensor, object())
+
+    def argument_blocks(self, row: ElementType, shape: tuple[int, ...]) -> ArgumentBlocks:
+        """The blocks that small numpy arguments of a type are copied into."""
+        blocks = self._argument_blocks.get((row, shape))
+        if blocks is None:
+            blocks = ArgumentBlocks(row, shape, self.device, self._context.table)
+            self._argument_blocks[row, shape] = blocks
+        return blocks
+
     # -- life --------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
         """Gives back memory that is only kept to be used again."""
         self._require_open()
+        self._drop_argument_blocks()
         self._context.notify(Signal.LOW_MEMORY)
+
+    def _drop_argument_blocks(self) -> None:
+        with self._context.invoker.lock:
+            for blocks in self._argument_blocks.values():
+                blocks.drop()
 
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
@@ -340,6 +363,7 @@ class Session:
         """
         if self._closed:
             return
+        self._drop_argument_blocks()
         try:
             self._context.close()
         finally:

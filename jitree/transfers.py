@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
 
-_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
-_USAGE: Final = int(BufferUsage.DEFAULT)
+DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+BUFFER_USAGE: Final = int(BufferUsage.DEFAULT)
 
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy through a bytes object takes less time than making arrays over the target."""
@@ -42,7 +42,7 @@ def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) ->
         data = pack_integers(array.astype(np.int16).reshape(-1), row)
         return _view(_upload(data, device), array.shape, row)
     size = array.nbytes
-    buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, size)
+    buffer = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
     address = buffer.host_address
     if address is None:
         return _view(_upload(_flat(array), device), array.shape, row)
@@ -57,7 +57,7 @@ def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> B
     """As :func:`copy_to_device`, but large arrays that are contiguous and aligned to 64 bytes are used in
     place: they must not be changed as long as the program may read them."""
     if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
-        buffer = device.device_allocator.import_host(_flat(array).data, _DEVICE_LOCAL, _USAGE)
+        buffer = device.device_allocator.import_host(_flat(array).data, DEVICE_LOCAL, BUFFER_USAGE)
         if buffer is not None:
             return _view(buffer, array.shape, row)
     return copy_to_device(array, row, device)
@@ -89,6 +89,6 @@ def _flat(array: npt.NDArray[Any]) -> Bytes:
 
 
 def _upload(data: Bytes, device: Device) -> Buffer:
-    buffer = device.device_allocator.allocate(_DEVICE_LOCAL, _USAGE, len(data))
+    buffer = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, len(data))
     device.write_buffer(buffer, data)
     return buffer

@@ -82,7 +82,7 @@ class NativeFunction(Function):
 class BytecodeFunction(Function):
     """A function of a compiled module: packs arguments into the host's frame and unpacks results from it."""
 
-    __slots__ = ("_argument_count", "_pack", "host", "record", "unpack")
+    __slots__ = ("_argument_count", "_pack", "argument_slots", "host", "record", "result_slots", "unpack")
 
     def __init__(self, module: BytecodeModule, name: str, record: FunctionRecord) -> None:
         row = module.module.functions[record.ordinal]
@@ -93,6 +93,8 @@ class BytecodeFunction(Function):
         self._argument_count = len(self.convention.arguments)
         self.host = _host_record(record, self.convention)
         """The function that the host's frame runs."""
+        self.argument_slots, self.result_slots = _slots(self.convention)
+        """Registers of the host's frame; no arguments are listed if any is a span."""
 
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
         """Makes the host's frame and puts the arguments into it.
@@ -194,8 +196,13 @@ def _transfers(text: str) -> tuple[Pack, Unpack]:
     return scope["pack"], scope["unpack"]
 
 
+def register(character: str, slot: int) -> str:
+    """The register of a calling convention's character in the views of a machine."""
+    return f"{VIEWS[character]}[{slot >> 1 if character in 'IF' else slot}]"
+
+
 def _register(character: str, slot: int) -> str:
-    return f"machine.{VIEWS[character]}[{slot >> 1 if character in 'IF' else slot}]"
+    return f"machine.{register(character, slot)}"
 
 
 def _source(convention: CallingConvention) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion
-from jitree.dispatch.engine import Engine
+from jitree.dispatch.engine import Engine, Entry
 from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction, RepeatedCall
 from jitree.dispatch.pending import YIELD, Pending
 from jitree.errors import (
@@ -46,8 +46,14 @@ class Invoker:
         self.closed = False
         self.shortcomings: list[str] = []
         """What native functions found wrong in the call in progress, which goes on; raised at its end."""
+        self.ready: Machine | None = None
+        """The machine of direct calls (see :mod:`jitree.dispatch.direct`), if one may be made now: nothing of
+        the context runs, and the machine waits for nothing. Whoever takes it, with the lock held, puts None
+        here; :meth:`settle` puts it back."""
+        self.nesting = 0
+        """Calls in progress, one inside the other."""
+        self._direct: Machine | None = None
         self._idle: list[Machine] = []
-        self._nesting = 0
 
     def require_open(self) -> None:
         """FAILED_PRECONDITION once closed."""
@@ -56,13 +62,46 @@ class Invoker:
 
     def require_idle(self) -> None:
         """FAILED_PRECONDITION while this thread is in a call."""
-        if self._nesting:
+        if self.nesting:
             raise FailedPreconditionError("the context is in use by the call that this happens in")
 
     def close(self) -> None:
         """No more calls."""
         self.closed = True
+        self.ready = self._direct = None
         self._idle.clear()
+
+    # -- direct calls --------------------------------------------------------------------------------
+
+    def direct_machine(self, entry: Entry) -> Machine:
+        """The one machine of all direct calls, made when first asked for; the lock must be held."""
+        if self._direct is None:
+            machine = Machine(self.table, self.functions)
+            entry.attach(machine)
+            self._direct = machine
+        return self._direct
+
+    def settle(self) -> None:
+        """Allows direct calls if nothing speaks against them."""
+        machine = self._direct
+        if machine is not None and not self.nesting and machine.pending is None:
+            self.ready = machine
+
+    def carry_on(self, machine: Machine, entry: Entry) -> None:
+        """What is left to do of a direct call after machine code has left for the first time."""
+        entry.go_on(machine)
+        self._complete(machine)
+
+    def abandon(self, error: BaseException, machine: Machine, function: Function) -> None:
+        """Ends a direct call that failed, and adds to the error where that was."""
+        if machine.pc < 0:  # interrupted before anybody looked where machine code had left
+            machine.pc = machine.adopt()
+        try:
+            self._explain(error, machine, function)
+        finally:
+            machine.release_frames()
+            self.nesting = 0
+            self.settle()
 
     # -- synchronous ---------------------------------------------------------------------------------
 
@@ -72,18 +111,16 @@ class Invoker:
             assert isinstance(function, NativeFunction)
             return self._invoke_native(function, arguments)
         with self.lock:
-            nesting = self._nesting
+            nesting = self.nesting
             try:
                 self._enter()
                 machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
                 try:
                     function.begin(machine, arguments)
                     self.engine.run(machine)
-                    while machine.pending is not None:
-                        self._unlocked(machine.pending.wait)
-                        self._resume(machine)
+                    self._complete(machine)
                     results = function.unpack(machine)
-                    self._require_faultless()
+                    self.require_faultless()
                     return results
                 except RecursionError as error:
                     raise self._overflow(machine, function) from error
@@ -93,14 +130,14 @@ class Invoker:
                 finally:
                     self._give_back(machine)
             finally:
-                self._nesting = nesting
+                self._leave(nesting)
 
     def repeat(
         self, call: RepeatedCall, arguments: Sequence[object], variations: Iterable[Sequence[int]]
     ) -> None:
         """Makes one call after the other until one fails; each takes its values when it is its turn."""
         with self.lock:
-            nesting = self._nesting
+            nesting = self.nesting
             try:
                 self._enter()
                 machine = self._take_machine()
@@ -109,13 +146,13 @@ class Invoker:
                 finally:
                     self._give_back(machine)
             finally:
-                self._nesting = nesting
+                self._leave(nesting)
 
     def finish(self, call: RepeatedCall, machine: Machine) -> None:
         """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
         where, and all frames but the host's are written. The machine stays the caller's."""
         with self.lock:
-            nesting = self._nesting
+            nesting = self.nesting
             try:
                 self._enter()
                 try:
@@ -125,7 +162,7 @@ class Invoker:
                     if self.table.deferred:
                         self.table.drain_deferred()
             finally:
-                self._nesting = nesting
+                self._leave(nesting)
 
     def _run_each(self, machine: Machine, call: RepeatedCall, starts: Iterable[None]) -> None:
         """Runs the machine each time that it was made ready."""
@@ -133,10 +170,8 @@ class Invoker:
         try:
             for _ in starts:
                 self.engine.run(machine)
-                while machine.pending is not None:
-                    self._unlocked(machine.pending.wait)
-                    self._resume(machine)
-                self._require_faultless()
+                self._complete(machine)
+                self.require_faultless()
         except RecursionError as error:
             raise self._overflow(machine, call.function) from error
         except BaseException as error:
@@ -148,11 +183,16 @@ class Invoker:
         self._nest()
 
     def _nest(self) -> None:
-        if self._nesting >= MAXIMUM_NESTING:
+        if self.nesting >= MAXIMUM_NESTING:
             raise ResourceExhaustedError(
                 f"stack overflow: native functions called back into the context {MAXIMUM_NESTING} times"
             )
-        self._nesting += 1
+        self.ready = None
+        self.nesting += 1
+
+    def _leave(self, nesting: int) -> None:
+        self.nesting = nesting
+        self.settle()
 
     def _take_machine(self) -> Machine:
         return self._idle.pop() if self._idle else Machine(self.table, self.functions)
@@ -163,6 +203,12 @@ class Invoker:
             self.table.drain_deferred()
         if len(self._idle) < _POOLED_MACHINES and not self.closed:
             self._idle.append(machine)
+
+    def _complete(self, machine: Machine) -> None:
+        """Waits for whatever a call waits for, until it is complete."""
+        while machine.pending is not None:
+            self._unlocked(machine.pending.wait)
+            self._resume(machine)
 
     def _resume(self, machine: Machine) -> None:
         """What the machine waited for has happened: takes its results and goes on."""
@@ -186,22 +232,24 @@ class Invoker:
 
     def _unlocked(self, wait: Callable[[float | None], object]) -> None:
         """Waits without holding the lock, unless a native function further out needs it held."""
-        if self._nesting > 1:
+        if self.nesting > 1:
             wait(None)
             return
-        self._nesting -= 1
+        self.nesting -= 1
+        self.settle()
         shortcomings, self.shortcomings = self.shortcomings, []
         self.lock.release()
         try:
             wait(None)
         finally:
             self.lock.acquire()
-            self._nesting += 1
+            self.ready = None
+            self.nesting += 1
             self.shortcomings = shortcomings
 
-    def _require_faultless(self) -> None:
+    def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
-        if self.shortcomings and self._nesting == 1:
+        if self.shortcomings and self.nesting == 1:
             raise _failed(self._take_shortcomings())
 
     def _take_shortcomings(self) -> list[str]:
@@ -215,7 +263,7 @@ class Invoker:
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")
-        if self.shortcomings and self._nesting == 1:
+        if self.shortcomings and self.nesting == 1:
             _add_to(error, self._take_shortcomings())
 
     def _overflow(self, machine: Machine, function: Function) -> ResourceExhaustedError:
@@ -225,7 +273,7 @@ class Invoker:
 
     def _invoke_native(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with self.lock, error_context(f"invoking function '{function.name}'"):
-            nesting = self._nesting
+            nesting = self.nesting
             try:
                 self._enter()
                 result = self._call_native(function, arguments)
@@ -233,14 +281,14 @@ class Invoker:
                     self._unlocked(result.wait)
                     result = self._result_of(result)
                 results = conversion.host_results(function.convention, result)
-                self._require_faultless()
+                self.require_faultless()
                 return results
             except BaseException as error:
-                if self.shortcomings and self._nesting == 1:
+                if self.shortcomings and self.nesting == 1:
                     _add_to(error, self._take_shortcomings())
                 raise
             finally:
-                self._nesting = nesting
+                self._leave(nesting)
 
     def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
         self.require_open()
@@ -286,14 +334,14 @@ class Invoker:
     def _locked(self, action: Callable[[], T], shortcomings: list[str]) -> T:
         """Takes a step of an asynchronous call, which ``shortcomings`` belong to."""
         with self.lock:
-            nesting, others = self._nesting, self.shortcomings
+            nesting, others = self.nesting, self.shortcomings
             try:
                 self._nest()
                 self.shortcomings = shortcomings
                 return action()
             finally:
                 self.shortcomings = others
-                self._nesting = nesting
+                self._leave(nesting)
 
     async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with error_context(f"invoking function '{function.name}'"):

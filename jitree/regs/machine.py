@@ -63,6 +63,9 @@ _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
 
+STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
+"""The words of STATE that say where machine code goes on."""
+
 FUEL: Final = 1 << 25
 """Branches and calls, some 50 ms of them, after which machine code must let Python look after signals."""
 
@@ -138,6 +141,30 @@ class Machine:
         else:
             self._select(0, function)
         self.frame = 0
+
+    @property
+    def host(self) -> FunctionRecord | None:
+        """What the host's frame was made for."""
+        return self._host
+
+    def host_words(self, function: FunctionRecord) -> tuple[memoryview, memoryview]:
+        """What :meth:`begin` and :meth:`publish` write for a function of the host: its frame record, and the
+        words of STATE from ``pc`` to ``module``."""
+        self.begin(function)
+        self.publish(0)
+        frame, state = self.frames[:FRAME_WORDS].tobytes(), self.state[STATE_ENTRY].tobytes()
+        return memoryview(frame).cast("q"), memoryview(state).cast("q")
+
+    def show_host(self, function: FunctionRecord, words: memoryview) -> None:
+        """As :meth:`begin` does with the frame record (``host_words``) and its refs, but selects nothing:
+        machine code goes on, and whoever looks afterwards must :meth:`adopt`."""
+        self._host = None
+        self.frames[:FRAME_WORDS] = words
+        count = function.ref_count
+        if count:
+            low = (words[_REFS] - self._memory.address) >> 3
+            self._memory.i64[low : low + count] = function.null_refs
+        self._host = function
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers behind the current one, which becomes current.

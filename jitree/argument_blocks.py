@@ -1,0 +1,93 @@
+"""Blocks of device memory that small numpy arguments are copied into, again and again.
+
+A block has a buffer view, and the view a handle in the context's table, so that passing it costs a copy and a
+count. It is free when nothing but its pool refers to any of them: no register or global of a program, no queue
+operation, no result that is the argument itself, no numpy array over its memory. Reference counts tell, in the
+table as in Python; an interpreter that does not count exactly only makes more blocks.
+"""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.hal.buffer import BufferView
+from jitree.regs.layout import ENTRY
+from jitree.transfers import BUFFER_USAGE, DEVICE_LOCAL
+from jitree.types import ENCODING_DENSE, ElementType
+
+if TYPE_CHECKING:
+    from jitree.hal.device import Device
+    from jitree.regs.handles import HandleTable
+
+MAXIMUM_BLOCKS: Final = 16
+"""Blocks of one shape and type that a pool keeps while all of them are in use."""
+_COUNT: Final = ENTRY.word("count")
+_OWN_REFERENCES: Final = 1
+
+
+class Block:
+    """A block, the array to copy into, and the handle of its buffer view."""
+
+    __slots__ = ("_counts", "_index", "_resting", "elements", "handle", "view")
+
+    def __init__(self, view: BufferView, elements: npt.NDArray[Any], table: HandleTable) -> None:
+        """The lock of the table's context must be held."""
+        self.view = view
+        self.elements = elements
+        self.handle = table.wrap(view)
+        self._counts = table.i32
+        self._index = ((self.handle - table.base) >> 2) + _COUNT
+        self._resting = self._references()
+
+    def _references(self) -> int:
+        """References from Python to anything that leads to the memory."""
+        view = self.view
+        buffer = view.buffer
+        return (
+            getrefcount(view) + getrefcount(buffer) + getrefcount(buffer.allocation)
+            + getrefcount(buffer.host_array())
+        )  # fmt: skip
+
+    def is_free(self) -> bool:
+        return self._counts[self._index] == _OWN_REFERENCES and self._references() == self._resting
+
+
+class ArgumentBlocks:
+    """The blocks for arguments of one element type and shape; used with the context's lock held."""
+
+    __slots__ = ("_blocks", "_device", "_row", "_shape", "_table")
+
+    def __init__(self, row: ElementType, shape: tuple[int, ...], device: Device, table: HandleTable) -> None:
+        self._row = row
+        self._shape = shape
+        self._device = device
+        self._table = table
+        self._blocks: list[Block] = []
+
+    def take(self) -> Block:
+        """A free block. It is in use as soon as its handle is counted once more."""
+        for block in self._blocks:
+            if block.is_free():
+                return block
+        return self._make()
+
+    def _make(self) -> Block:
+        if len(self._blocks) >= MAXIMUM_BLOCKS:
+            self._table.release(self._blocks.pop(0).handle)
+        size = self._row.byte_length(int(np.prod(self._shape, dtype=np.int64)))
+        buffer = self._device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
+        view = BufferView(buffer, self._shape, self._row.code, ENCODING_DENSE)
+        elements = buffer.host_array().view(self._row.dtype).reshape(self._shape)
+        block = Block(view, elements, self._table)
+        self._blocks.append(block)
+        return block
+
+    def drop(self) -> None:
+        """Gives the blocks up; those in use live as long as they are used."""
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:
+            self._table.release(block.handle)

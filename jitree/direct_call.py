@@ -1,0 +1,310 @@
+"""Calls of functions by code generated for each of them.
+
+The first call of a function takes the general way (``Function.call_general``), which handles everything. When
+the context can make direct calls (:mod:`jitree.dispatch.direct`), the function gets code of its own: tests of
+the arguments, stores into registers, one entry into machine code, loads of the results. It knows arguments in
+their usual form: numbers of the exact type, device arrays that were passed before, small numpy arrays of the
+declared type. For any other it calls the general way, which converts, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from jitree.array import Array
+from jitree.declaration import Parameter, TensorType
+from jitree.dispatch import direct
+from jitree.dispatch.direct import DirectFrame
+from jitree.dispatch.function import BytecodeFunction, register
+from jitree.elements import is_packed
+from jitree.errors import StatusError
+from jitree.hal.buffer import BufferView
+from jitree.hal.heap import HeapAllocator
+from jitree.number_packing import F32_MAX, IntegerPacker, narrow_float, number_packer
+from jitree.packing import TensorPacker, number_unpacker, unpack_reference
+from jitree.regs.layout import ENTRY
+from jitree.transfers import WRAP_MINIMUM
+
+if TYPE_CHECKING:
+    from jitree.argument_blocks import ArgumentBlocks
+    from jitree.module import Function
+
+_CACHED_SOURCES: Final = 512
+_KIND: Final = ENTRY.word("kind")
+_COUNT: Final = ENTRY.word("count")
+_RANGE_CHECKED: Final = {"i": 32, "I": 64}
+
+
+class Argument(NamedTuple):
+    """Lines of code for one argument: before the lock is taken, and with the registers there."""
+
+    tests: list[str]
+    stores: list[str]
+
+
+class Unsuitable(Exception):  # noqa: N818 - it is no error
+    """The function has an argument that only the general way handles."""
+
+
+def install(function: Function) -> None:
+    """Gives a function code of its own, if its arguments are such that this pays."""
+    vm_function = function.vm_function
+    engine = function.invoker.engine
+    if engine.entry is None or not isinstance(vm_function, BytecodeFunction):
+        return
+    if vm_function.convention.has_spans or not function.is_synchronous:
+        return
+    try:
+        scope, source = _Generator(function, vm_function).generate()
+    except Unsuitable:
+        return
+    exec(_compiled(source), scope)
+    members = {"__slots__": (), "__call__": scope["call"], "__doc__": type(function).__doc__}
+    function.__class__ = type(type(function).__name__, (type(function),), members)
+
+
+@lru_cache(maxsize=_CACHED_SOURCES)
+def _compiled(source: str) -> CodeType:
+    return compile(source, "<direct call>", "exec")
+
+
+class _Generator:
+    """Source of a direct call, and the objects that it names."""
+
+    def __init__(self, function: Function, vm_function: BytecodeFunction) -> None:
+        self._function = function
+        self._vm_function = vm_function
+        self._invoker = function.invoker
+        entry = self._invoker.engine.entry
+        assert entry is not None
+        with self._invoker.lock:
+            frame = DirectFrame(vm_function, self._invoker, entry)
+            self._invoker.settle()
+        table = self._invoker.table
+        self._table = table
+        self._scope: dict[str, Any] = {
+            "Array": Array, "BufferView": BufferView, "ndarray": np.ndarray, "new_array": Array.__new__,
+            "call_general": type(function).call_general, "device": function.session.device,
+            "invoker": self._invoker, "lock": self._invoker.lock, "table": table, "entry": entry,
+            "run": entry.run, "host": frame.host, "state": frame.state, "address": frame.address,
+            "frame_words": frame.frame_words, "state_words": frame.state_words,
+            "place": direct.STATE_ENTRY, "i32": frame.i32, "i64": frame.i64, "f32": frame.f32,
+            "f64": frame.f64, "refs": frame.refs, "entries": table.i32, "vm_function": vm_function,
+            "deferred": table.deferred, "StatusError": StatusError, "take_reference": self._take_reference,
+        }  # fmt: skip
+
+    def generate(self) -> tuple[dict[str, Any], str]:
+        """(globals, source)"""
+        signature, convention = self._function.signature, self._vm_function.convention
+        arguments = [
+            self._argument(index, parameter, str(item), slot[1])
+            for index, (parameter, item, slot) in enumerate(
+                zip(signature.arguments, convention.arguments, self._vm_function.argument_slots, strict=True)
+            )
+        ]
+        results = [
+            self._result(index, parameter, character, slot[1])
+            for index, (parameter, character, slot) in enumerate(
+                zip(signature.results, convention.results, self._vm_function.result_slots, strict=True)
+            )
+        ]
+        names = [f"a{index}" for index in range(len(arguments))]
+        values = [f"r{index}" for index in range(len(results))]
+        returned = values[0] if len(values) == 1 else f"({', '.join(values)})" if values else "None"
+        lines = [
+            "def call(self, *arguments, **named):",
+            f"    if named or len(arguments) != {len(arguments)}:",
+            "        return call_general(self, arguments, named)",
+            *([f"    {', '.join(names)}, = arguments"] if names else []),
+            *_indented(1, [line for argument in arguments for line in argument.tests]),
+            "    with lock:",
+            "        machine = invoker.ready",
+            "        if machine is None:",
+            "            return call_general(self, arguments, named)",
+            "        invoker.ready = None",
+            "        invoker.nesting = 1",
+            "        try:",
+            *_indented(3, self._body(arguments, results)),
+            "        except BaseException as error:",
+            "            invoker.abandon(error, machine, vm_function)",
+            "            if isinstance(error, StatusError):",
+            "                error.with_context(f'`{self.declaration}`')",
+            "            raise",
+            f"    return {returned}",
+        ]
+        return self._scope, "\n".join(lines)
+
+    def _body(self, arguments: list[Argument], results: list[list[str]]) -> list[str]:
+        return [
+            "if machine.host is not host:",
+            "    machine.show_host(host, frame_words)",
+            "state[place] = state_words",
+            f"machine.pc = {direct.RUNNING}",
+            "if deferred:",
+            "    table.drain_deferred()",
+            *(line for argument in arguments for line in argument.stores),
+            "if run(address):",
+            "    invoker.carry_on(machine, entry)",
+            *(line for result in results for line in result),
+            f"if state[{direct.RELEASED}]:",
+            "    table.drain(state)",
+            "if invoker.shortcomings:",
+            "    invoker.require_faultless()",
+            "invoker.nesting = 0",
+            "invoker.ready = machine",
+        ]
+
+    # -- arguments -----------------------------------------------------------------------------------
+
+    def _argument(self, index: int, parameter: Parameter, character: str, slot: int) -> Argument:
+        name = f"a{index}"
+        target = register(character, slot)
+        if character == "r":
+            return self._array(index, parameter, target)
+        if character in _RANGE_CHECKED:
+            packer = number_packer(parameter, character)
+            if not isinstance(packer, IntegerPacker):
+                raise Unsuitable
+            low, high = packer.unchanged
+            test = f"{name}.__class__ is not int or not {low} <= {name} <= {high}"
+        elif character == "F":
+            test = f"{name}.__class__ is not float"
+        else:
+            if narrow_float(parameter.type) is not None:
+                raise Unsuitable
+            test = f"{name}.__class__ is not float or not {-F32_MAX!r} <= {name} <= {F32_MAX!r}"
+        return Argument(_general_if(test), [f"{target} = {name}"])
+
+    def _array(self, index: int, parameter: Parameter, target: str) -> Argument:
+        """A device array that this type of parameter took before, or a small numpy array."""
+        tensor = parameter.tensor
+        if tensor is None:
+            raise Unsuitable
+        name, marker, pools, pool = f"a{index}", f"t{index}", f"pools{index}", f"p{index}"
+        accepted = _Acceptance(self._function, parameter.name, tensor)
+        self._scope[marker] = accepted.marker
+        self._scope[f"accept{index}"] = accepted.accept
+        row = tensor.element_type
+        on_host = isinstance(self._function.session.device_allocator, HeapAllocator)
+        tests = [
+            f"if {name}.__class__ is Array:",
+            f"    {pool} = None",
+            f"    if {name}._passed_as is not {marker} and not accept{index}({name}):",
+            "        return call_general(self, arguments, named)",
+        ]
+        if row is not None and on_host and not is_packed(row):
+            self._scope[pools] = _Pools(self._function, tensor)
+            self._scope[f"d{index}"] = row.dtype
+            tests += [
+                f"elif {name}.__class__ is ndarray and {name}.dtype is d{index}:",
+                f"    {pool} = {pools}[{name}.shape]",
+                f"    if {pool} is None:",
+                "        return call_general(self, arguments, named)",
+            ]
+        tests += ["else:", "    return call_general(self, arguments, named)"]
+        stores = [
+            f"if {pool} is None:",
+            f"    h = {name}._handle",
+            "else:",
+            f"    block = {pool}.take()",
+            f"    block.elements[...] = {name}",
+            "    h = block.handle",
+            f"entries[(h - {self._table.base} >> 2) + {_COUNT}] += 1",
+            f"{target} = h",
+        ]
+        return Argument(tests, stores)
+
+    # -- results -------------------------------------------------------------------------------------
+
+    def _result(self, index: int, parameter: Parameter, character: str, slot: int) -> list[str]:
+        source, name = register(character, slot), f"r{index}"
+        if character != "r":
+            return self._number(index, parameter, name, source)
+        view_kind = self._table.ref_types.lookup("hal.buffer_view")
+        return [
+            f"h = {source}",
+            f"{source} = 0",
+            f"if h and entries[(h - {self._table.base} >> 2) + {_KIND}] == {view_kind}:",
+            f"    {name} = new_array(Array)",
+            f"    {name}._fence = {name}._view = {name}._array = {name}._passed_as = None",
+            f"    {name}._device = device",
+            f"    {name}._handle = h",
+            f"    {name}._table = table",
+            "else:",
+            f"    {name} = take_reference(h)",
+        ]
+
+    def _number(self, index: int, parameter: Parameter, name: str, source: str) -> list[str]:
+        unpack = number_unpacker(parameter.type)
+        if unpack is None:
+            return [f"{name} = {source}"]
+        self._scope[f"unpack{index}"] = unpack
+        return [f"{name} = unpack{index}({source}, device, None)"]
+
+    def _take_reference(self, handle: int) -> Any:
+        """A result that is no buffer view."""
+        value = self._table.object(handle)
+        result = unpack_reference(value, self._function.session.device, None)
+        self._table.release(handle)
+        return result
+
+
+def _general_if(condition: str) -> list[str]:
+    return [f"if {condition}:", "    return call_general(self, arguments, named)"]
+
+
+def _indented(depth: int, lines: list[str]) -> list[str]:
+    return [f"{'    ' * depth}{line}" for line in lines]
+
+
+class _Acceptance:
+    """Whether device arrays fit a parameter as they are."""
+
+    def __init__(self, function: Function, name: str, tensor: TensorType) -> None:
+        self._packer = TensorPacker(name, tensor, function.transfer())
+        self._invoker = function.invoker
+        self.marker = function.session.tensor_marker(tensor)
+        """What stands for the declared type in the session: arrays remember it when they are accepted."""
+
+    def accept(self, array: Array) -> bool:
+        """Gives the array a handle if need be. False: the general way must look at it."""
+        if array.fence is not None:
+            return False
+        try:
+            self._packer.check(array.view)
+        except StatusError:
+            return False
+        with self._invoker.lock:
+            if self._invoker.closed or not array.hold_in(self._invoker.table):
+                return False
+        array._passed_as = self.marker
+        return True
+
+
+class _Pools(dict[tuple[int, ...], "ArgumentBlocks | None"]):
+    """Blocks for numpy arguments of one parameter by shape; None for shapes that the general way handles."""
+
+    MAXIMUM: Final = 64
+    """Shapes that are remembered."""
+
+    def __init__(self, function: Function, tensor: TensorType) -> None:
+        super().__init__()
+        self._pool: Callable[..., ArgumentBlocks] = function.session.argument_blocks
+        self._tensor = tensor
+
+    def __missing__(self, shape: tuple[int, ...]) -> ArgumentBlocks | None:
+        if len(self) >= self.MAXIMUM:
+            self.clear()
+        row, declared = self._tensor
+        assert row is not None
+        fits = len(shape) == len(declared) and all(
+            size is None or size == given for size, given in zip(declared, shape, strict=True)
+        )
+        size = row.byte_length(int(np.prod(shape, dtype=np.int64)))
+        self[shape] = pool = self._pool(row, shape) if fits and size < WRAP_MINIMUM else None
+        return pool
