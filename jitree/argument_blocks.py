@@ -1,9 +1,9 @@
 """Blocks of device memory that small numpy arguments are copied into, again and again.
 
-A block has a buffer view, and the view a handle in the context's table, so that passing it costs a copy and a
-count. It is free when nothing but its pool refers to any of them: no register or global of a program, no queue
-operation, no result that is the argument itself, no numpy array over its memory. Reference counts tell, in the
-table as in Python; an interpreter that does not count exactly only makes more blocks.
+A block has a buffer view, and the view a handle in the context's table, so that passing it costs a copy and
+a count. It is free when nothing but its pool refers to any of them: no register or global of a program, no
+queue operation, no result that is the argument itself, no numpy array over its memory. Reference counts tell,
+in the table as in Python; an interpreter that does not count exactly only makes more blocks.
 """
 
 from __future__ import annotations
@@ -32,28 +32,33 @@ _OWN_REFERENCES: Final = 1
 class Block:
     """A block, the array to copy into, and the handle of its buffer view."""
 
-    __slots__ = ("_counts", "_index", "_resting", "elements", "handle", "view")
+    __slots__ = ("_counts", "_index", "_objects", "_resting", "elements", "handle")
 
     def __init__(self, view: BufferView, elements: npt.NDArray[Any], table: HandleTable) -> None:
         """The lock of the table's context must be held."""
-        self.view = view
         self.elements = elements
         self.handle = table.wrap(view)
         self._counts = table.i32
         self._index = ((self.handle - table.base) >> 2) + _COUNT
-        self._resting = self._references()
+        self._objects = (view, view.buffer, view.buffer.allocation, view.buffer.host_array())
+        """Whatever leads to the memory."""
+        self._resting = 0
 
-    def _references(self) -> int:
+    def references(self) -> int:
         """References from Python to anything that leads to the memory."""
-        view = self.view
-        buffer = view.buffer
-        return (
-            getrefcount(view) + getrefcount(buffer) + getrefcount(buffer.allocation)
-            + getrefcount(buffer.host_array())
-        )  # fmt: skip
+        view, buffer, allocation, array = self._objects
+        return getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(array)
+
+    def rest(self) -> None:
+        """To be called once, when nobody uses the block."""
+        self._resting = self.references()
 
     def is_free(self) -> bool:
-        return self._counts[self._index] == _OWN_REFERENCES and self._references() == self._resting
+        if self._counts[self._index] != _OWN_REFERENCES:
+            return False
+        view, buffer, allocation, array = self._objects
+        references = getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(array)
+        return references == self._resting
 
 
 class ArgumentBlocks:
@@ -73,7 +78,9 @@ class ArgumentBlocks:
         for block in self._blocks:
             if block.is_free():
                 return block
-        return self._make()
+        block = self._make()
+        block.rest()
+        return block
 
     def _make(self) -> Block:
         if len(self._blocks) >= MAXIMUM_BLOCKS:

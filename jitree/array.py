@@ -139,8 +139,12 @@ class Array(NDArrayOperatorsMixin):
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
         if self._array is None:
-            self._array = to_numpy(self.view, self._device, self._fence)
-            self._fence = None
+            view = self.view
+            elements = view.elements
+            if elements is None or self._fence is not None:
+                elements = to_numpy(view, self._device, self._fence)
+                self._fence = None
+            self._array = elements.view()
         return self._array
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:

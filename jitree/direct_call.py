@@ -47,7 +47,7 @@ class Argument(NamedTuple):
     stores: list[str]
 
 
-class Unsuitable(Exception):  # noqa: N818 - it is no error
+class Unsuitable(Exception):
     """The function has an argument that only the general way handles."""
 
 

@@ -77,7 +77,10 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
         raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
     if is_packed(row):
         return unpack_integers(data[:needed], row, count).astype(row.dtype).reshape(view.shape)
-    return data[:needed].view(row.dtype).reshape(view.shape)
+    array = data[:needed].view(row.dtype).reshape(view.shape)
+    if view.buffer.host_address is not None:
+        view.elements = array
+    return array
 
 
 def _view(buffer: Buffer, shape: tuple[int, ...], row: ElementType) -> BufferView:

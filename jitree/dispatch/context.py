@@ -187,6 +187,11 @@ class Context:
         """
         return self.invoker.invoke(function, arguments)
 
+    def submit(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
+        """As :meth:`invoke`, for a host that goes on with something else as soon as it can: devices are not
+        to use its thread for long work."""
+        return self.invoker.submit(function, arguments)
+
     async def invoke_async(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, awaiting whatever the call has to wait for. The context may run other calls
         meanwhile."""

@@ -1,5 +1,5 @@
-"""Direct calls: the caller writes the argument registers of the host's frame, enters machine code by itself and
-reads the result registers.
+"""Direct calls: the caller writes the argument registers of the host's frame, enters machine code by itself
+and reads the result registers.
 
 Nothing generic runs on the way, so a call costs what its own arguments cost. Direct calls of a context share
 one machine. They are possible while nothing else of the context runs (``Invoker.ready``) and the engine has

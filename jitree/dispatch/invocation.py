@@ -19,6 +19,7 @@ from jitree.errors import (
     error_context,
 )
 from jitree.regs.handles import HandleTable
+from jitree.regs.layout import STATE
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 
@@ -29,6 +30,10 @@ MAXIMUM_NESTING: Final = 64
 """Calls that native functions make back into their context. Each takes about eight Python frames, of which
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
+_STATE_PROMPT: Final = STATE.word("prompt")
+_PATIENT: Final = 0
+_PROMPT: Final = 1
+"""The host goes on with something else as soon as it can."""
 
 T = TypeVar("T")
 
@@ -105,8 +110,12 @@ class Invoker:
 
     # -- synchronous ---------------------------------------------------------------------------------
 
-    def invoke(self, function: Function, arguments: Sequence[object]) -> list[Any]:
-        """See :meth:`jitree.dispatch.context.Context.invoke`."""
+    def submit(self, function: Function, arguments: Sequence[object]) -> list[Any]:
+        """See :meth:`jitree.dispatch.context.Context.submit`."""
+        return self.invoke(function, arguments, _PROMPT)
+
+    def invoke(self, function: Function, arguments: Sequence[object], prompt: int = _PATIENT) -> list[Any]:
+        """See :meth:`jitree.dispatch.context.Context.invoke`. ``prompt`` is what STATE.prompt says."""
         if not isinstance(function, BytecodeFunction):
             assert isinstance(function, NativeFunction)
             return self._invoke_native(function, arguments)
@@ -114,7 +123,7 @@ class Invoker:
             nesting = self.nesting
             try:
                 self._enter()
-                machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
+                machine = self._take_machine(prompt)
                 try:
                     function.begin(machine, arguments)
                     self.engine.run(machine)
@@ -194,8 +203,10 @@ class Invoker:
         self.nesting = nesting
         self.settle()
 
-    def _take_machine(self) -> Machine:
-        return self._idle.pop() if self._idle else Machine(self.table, self.functions)
+    def _take_machine(self, prompt: int = _PATIENT) -> Machine:
+        machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
+        machine.state[_STATE_PROMPT] = prompt
+        return machine
 
     def _give_back(self, machine: Machine) -> None:
         machine.release_frames()
@@ -303,7 +314,7 @@ class Invoker:
             return await self._invoke_native_async(function, arguments)
         assert isinstance(function, BytecodeFunction)
         with self.lock:
-            machine = self._take_machine()
+            machine = self._take_machine(_PROMPT)
         shortcomings: list[str] = []
         try:
             self._locked(lambda: self._start(machine, function, arguments), shortcomings)

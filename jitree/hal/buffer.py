@@ -185,7 +185,7 @@ class BufferView:
     ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``.
     """
 
-    __slots__ = ("__weakref__", "buffer", "element_type", "encoding", "shape")
+    __slots__ = ("__weakref__", "buffer", "element_type", "elements", "encoding", "shape")
 
     def __init__(
         self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
@@ -194,6 +194,8 @@ class BufferView:
         self.shape = shape
         self.element_type = element_type
         self.encoding = encoding
+        self.elements: NDArray[Any] | None = None
+        """An array over the memory, if somebody has made one."""
 
     def __repr__(self) -> str:
         return f"<hal.buffer_view {format_shaped_type(self.shape, element_type(self.element_type))}>"
