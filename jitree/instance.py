@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from jitree.drivers import all_drivers
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import Driver, DriverRegistry
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.registry import default_registry
 from jitree.modules.hal.references import register_hal_types
 from jitree.regs.ref_types import RefTypes
 
@@ -35,7 +35,7 @@ class Instance:
     ) -> None:
         """``registry``: drivers by name, None = those of this process. ``loaders``: makers of executables for
         devices that have none of their own, None = all there are."""
-        self.driver_registry = default_registry() if registry is None else registry
+        self.driver_registry = all_drivers() if registry is None else registry
         self.ref_types = RefTypes()
         register_hal_types(self.ref_types)
         self._loaders = None if loaders is None else tuple(loaders)

@@ -111,7 +111,10 @@ class DeferredWork:
             if operation not in self._waiting:
                 return
             del self._waiting[operation]
-        self._ready.put((self._submit, operation))
+        if failure is not None and operation.signal is None:
+            operation.cancel(failure)
+        else:  # not here: fences of a long chain would call each other
+            self._ready.put((self._submit, operation))
 
 
 def _run(inbox: SimpleQueue[_Ready | None]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from jitree.cuda import transfer
 from jitree.cuda.allocator import CudaAllocator
+from jitree.cuda.channel import create_channel, release_channels
 from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import Context
@@ -132,8 +133,6 @@ class CudaDevice(Device):
         count: int,
         flags: int = 0,
     ) -> Channel:
-        from jitree.cuda.channel import create_channel
-
         provider = self.channel_provider
         return create_channel(self, queue_affinity, identifier, group, rank, count, flags, provider)
 
@@ -416,7 +415,17 @@ class CudaDevice(Device):
     ) -> None:
         stream = self.stream
         stream.flush()
-        if length:
+        if not length:
+            return
+        if _is_on_host(source):
+            data = source.host_array()[source_offset : source_offset + length]
+            transfer.upload(stream, self._reach(target) + target_offset, data)
+        elif _is_on_host(target):
+            data = target.host_array()[target_offset : target_offset + length]
+            stream.api.copy_to_host(
+                data.ctypes.data, self._reach(source) + source_offset, length, stream.handle
+            )
+        else:
             target_address = self._reach(target) + target_offset
             transfer.copy(stream, target_address, self._reach(source) + source_offset, length)
 
@@ -437,12 +446,18 @@ class CudaDevice(Device):
         return transfer.download(self.stream, self._reach(source), source.byte_length)
 
 
+def _is_on_host(buffer: Buffer) -> bool:
+    """Whether it is ordinary memory of the host, which another device allocated."""
+    return buffer.host_address is not None and not hasattr(buffer.allocation.source, "stream")
+
+
 def _close(
     queue: Queue, completion: CompletionThread, gather: Gather, allocator: CudaAllocator, stream: Stream
 ) -> None:
     """Ends what a device consists of; refers to none of it that would keep the device alive."""
     queue.close()
     completion.close()
+    release_channels()
     with stream.lock:
         stream.context.enter()
         gather.trim()

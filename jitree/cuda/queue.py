@@ -10,7 +10,7 @@ from __future__ import annotations
 from jitree.cuda.deferred import Action, DeferredWork, Operation
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
-from jitree.errors import FailedPreconditionError, InternalError, StatusError
+from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
 from jitree.hal.fence import Fence
 from jitree.hal.profiling import now
 from jitree.hal.semaphore import again
@@ -73,6 +73,10 @@ class Queue:
                 failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error
                 return failure
+            except BaseException:
+                if signal is not None:
+                    signal.fail(CancelledError(f"{name} was interrupted"))
+                raise
             if signal is not None:
                 self._promise(wait if action is None else None, signal, action)
         return None
@@ -104,9 +108,11 @@ class Queue:
 
     def _submit_deferred(self, operation: Operation) -> None:
         """On the worker thread, when every wait is reached or promised."""
+        action, operation.action = operation.action, None
+        operation.timepoints = ()
         failure = operation.wait.failure
         if failure is None:
-            failure = self._enter(operation.name, operation.wait, operation.signal, operation.action)
+            failure = self._enter(operation.name, operation.wait, operation.signal, action)
         if failure is not None:
             operation.cancel(failure)
 

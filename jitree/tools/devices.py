@@ -53,9 +53,9 @@ def answer_queries(flags: Flags) -> bool:
 
 
 def _registry() -> DriverRegistry:
-    from jitree.hal.registry import default_registry
+    from jitree.drivers import all_drivers
 
-    return default_registry()
+    return all_drivers()
 
 
 def list_drivers(registry: DriverRegistry) -> str:

@@ -125,6 +125,8 @@ def open_devices(flags: Flags, stack: ExitStack) -> tuple[Device, ...]:
     loaders = instance.loaders_with(flags.text("tier") or None, flags.texts("executable_plugin"))
 
     def create(uri: str) -> Device:
+        if uri == "cuda" and "cuda_default_index" in flags.given:
+            uri = f"cuda://{flags.integer('cuda_default_index')}"
         return instance.create_device(uri, parameters if uri.startswith(_TASK_DRIVER) else None, loaders)
 
     uris = flags.texts("device")

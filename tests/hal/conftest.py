@@ -7,22 +7,32 @@ from contextlib import contextmanager
 
 import pytest
 
+from jitree.cuda.driver import CudaDriver
+from jitree.errors import UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.executable import ExecutableLoader
 from jitree.hal.local import walk, walk_image
 from jitree.hal.registry import register_local_drivers
+from tests.cuda.fake import FakeDriver
+from tests.cuda.kernels import KERNELS
 
 PYTHON_WALKER = " (python)"
 """Behind a URI: command buffers are executed as in a process whose native walker is not ready."""
-COMPUTING_DEVICES = (
+FAKE_DRIVER = " (fake driver)"
+"""Behind a URI: the CUDA device on a driver that emulates a GPU on host memory."""
+LOCAL_DEVICES = (
     "local-sync",
     "local-sync" + PYTHON_WALKER,
     "local-task://?threads=1",
     "local-task://?threads=3",
     "local-task://?threads=3" + PYTHON_WALKER,
 )
+"""Devices whose kernels are host functions."""
+COMPUTING_DEVICES = (*LOCAL_DEVICES, "cuda" + FAKE_DRIVER, "cuda")
 """Devices that execute what they are given. Another driver joins by adding its URI."""
+HOST_MEMORY_DEVICES = (*LOCAL_DEVICES, "null")
+"""Devices all of whose memory the host sees."""
 ALL_DEVICES = (*COMPUTING_DEVICES, "null")
 
 
@@ -33,13 +43,30 @@ def created(
     monkeypatch: pytest.MonkeyPatch,
     loaders: Sequence[ExecutableLoader] = (),
 ) -> Iterator[Device]:
-    if name.endswith(PYTHON_WALKER):
+    if name.startswith("cuda"):
+        register_cuda(registry, name)
+    elif name.endswith(PYTHON_WALKER):
         monkeypatch.setattr(walk, "_native", None)
         monkeypatch.setattr(walk, "native_walker", lambda: None)
     elif walk_image.supported() and not name.startswith("null"):
         walk.require_native_walker()
-    with registry.create_device(name.removesuffix(PYTHON_WALKER), loaders) as device:
+    uri = name.removesuffix(PYTHON_WALKER).removesuffix(FAKE_DRIVER)
+    with registry.create_device(uri, loaders) as device:
         yield device
+
+
+def register_cuda(registry: DriverRegistry, name: str) -> None:
+    """The driver ``cuda``; skips the test where it is the real one and cannot be used."""
+    if name.endswith(FAKE_DRIVER):
+        fake = FakeDriver()
+        fake.kernels.update(KERNELS)
+        driver = CudaDriver(fake)
+    else:
+        try:
+            driver = CudaDriver()
+        except UnavailableError as error:
+            pytest.skip(str(error))
+    registry.register("cuda", "NVIDIA GPUs", lambda: driver)
 
 
 @pytest.fixture
@@ -51,6 +78,22 @@ def registry() -> DriverRegistry:
 
 @pytest.fixture(params=COMPUTING_DEVICES)
 def device(
+    request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Device]:
+    with created(registry, request.param, monkeypatch) as device:
+        yield device
+
+
+@pytest.fixture(params=LOCAL_DEVICES)
+def local_device(
+    request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Device]:
+    with created(registry, request.param, monkeypatch) as device:
+        yield device
+
+
+@pytest.fixture(params=HOST_MEMORY_DEVICES)
+def host_memory_device(
     request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Device]:
     with created(registry, request.param, monkeypatch) as device:

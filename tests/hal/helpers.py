@@ -15,6 +15,8 @@ from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 
 DEVICE_LOCAL = 0x30
+SHARED = 0x32
+"""Of the device, and visible to the host: what tests read and write directly."""
 DEFAULT_USAGE = 0xC03
 TIMEOUT = 20.0
 """Seconds; far more than any operation here takes."""
@@ -28,7 +30,7 @@ ANY = 3
 def allocate(device: Device, contents: bytes | int) -> Buffer:
     """A buffer with these contents, or of that many bytes 0xEE."""
     data = bytes([0xEE]) * contents if isinstance(contents, int) else contents
-    buffer = device.device_allocator.allocate(DEVICE_LOCAL, DEFAULT_USAGE, len(data))
+    buffer = device.device_allocator.allocate(SHARED, DEFAULT_USAGE, len(data))
     buffer.host_array()[:] = np.frombuffer(data, np.uint8)
     return buffer
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitree.errors import NotFoundError
+from jitree.hal.device import Device
+from jitree.hal.executable import Executable
 from jitree.hal.local.commands import ENTRY_POINT, ENTRY_SEQUENTIAL
 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -138,7 +140,12 @@ def _fail(call: Call) -> int:
 ADD, COUNT, FAIL = 0, 1, 2
 
 
-def make_executable() -> PythonExecutable:
+def make_executable(device: Device) -> Executable:
+    """ADD, COUNT and FAIL for a device."""
+    if device.id == "cuda":
+        from tests.cuda.kernels import load_executable
+
+        return load_executable(device)
     return PythonExecutable([
         Kernel("add", _add, constant_count=1, binding_count=2),
         Kernel("count", _count),

@@ -17,7 +17,7 @@ from jitree.hal.driver import DriverRegistry
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.fence import Fence
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
-from tests.hal.conftest import COMPUTING_DEVICES, created
+from tests.hal.conftest import LOCAL_DEVICES, created
 from tests.hal.helpers import TIMEOUT, allocate, direct, execute, finish, record, slot
 
 EXECUTABLES = Path(__file__).parents[1] / "data" / "executables"
@@ -28,7 +28,7 @@ ELEMENTS = 1 << 20
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the executables are x86-64 code")
 
 
-@pytest.fixture(params=COMPUTING_DEVICES)
+@pytest.fixture(params=LOCAL_DEVICES)
 def loading_device(
     request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Device]:

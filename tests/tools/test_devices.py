@@ -19,8 +19,9 @@ def test_drivers(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--list_drivers").splitlines()
     assert lines[:3] == [lines[0], "# Available HAL drivers", lines[0]]
     assert lines[4] == ""
-    assert "      local-sync: " in lines[5]
-    assert [line[:18] for line in lines if "local-task" in line] == ["      local-task: "]
+    names = [line[:18] for line in lines[5:]]
+    assert names == sorted(names, key=str.strip)
+    assert {"            cuda: ", "      local-sync: ", "      local-task: "} <= set(names)
 
 
 def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
