@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,14 +11,24 @@ import numpy as np
 
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON
 from jitree.types import ENCODING_DENSE, element_type, format_shaped_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from jitree.regs.handles import HandleTable
+
 _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _owners_lock = allocate_lock()
+
+_ADDRESS: Final = ENTRY.word("address")
+_ACCESS: Final = ENTRY.word("access")
+_ENCODING: Final = ENTRY.word("encoding")
+_BEHIND_RANK: Final = ENTRY["rank"] // 8 + 1
+MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
+"""Of views whose dimensions machine code sees; behind them it sees the buffer's allowed access."""
 
 
 class Allocation:
@@ -114,6 +125,14 @@ class Buffer:
         self.allowed_access = allocation.allowed_access
         self._array: NDArray[np.uint8] | None = None
 
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Address 0: the host cannot see it."""
+        word = (address - table.base) >> 2
+        table.set_extent(address, self.host_address or 0, self.byte_length)
+        table.i32[word + _ACCESS] = self.memory_type
+        table.i32[word + _ACCESS + 1] = self.allowed_usage
+        table.i32[word + _ENCODING] = self.allowed_access
+
     def __repr__(self) -> str:
         return (
             f"<hal.buffer of {self.byte_length} bytes, {names(MemoryType(self.memory_type))}, "
@@ -185,7 +204,7 @@ class BufferView:
     ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``.
     """
 
-    __slots__ = ("__weakref__", "buffer", "element_type", "elements", "encoding", "shape")
+    __slots__ = ("__weakref__", "_published", "buffer", "element_type", "elements", "encoding", "shape")
 
     def __init__(
         self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
@@ -196,6 +215,27 @@ class BufferView:
         self.encoding = encoding
         self.elements: NDArray[Any] | None = None
         """An array over the memory, if somebody has made one."""
+        self._published: tuple[array[int], array[int]] | None = None
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """What programs ask of a view, and what its buffer would publish."""
+        if self._published is None:
+            self._published = self._words()
+        entry, extension = self._published
+        word = (address - table.base) >> 3
+        table.i64[word + _ADDRESS : word + _BEHIND_RANK] = entry
+        word += table.extension >> 3
+        table.i64[word : word + EXTENSION_SIZE // 8] = extension
+
+    def _words(self) -> tuple[array[int], array[int]]:
+        """Words of an entry from its address to its rank, and of its extension."""
+        buffer, rank = self.buffer, len(self.shape)
+        extent = array("q", (buffer.host_address or 0, buffer.byte_length))
+        numbers = array("i", (
+            buffer.memory_type, buffer.allowed_usage, self.element_type, self.encoding, rank, OWNER_PYTHON,
+        ))  # fmt: skip
+        known = (*self.shape[:MAXIMUM_KNOWN_RANK], *(0,) * (MAXIMUM_KNOWN_RANK - rank))
+        return array("q", extent.tobytes() + numbers.tobytes()), array("q", (*known, buffer.allowed_access))
 
     def __repr__(self) -> str:
         return f"<hal.buffer_view {format_shaped_type(self.shape, element_type(self.element_type))}>"

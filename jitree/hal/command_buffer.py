@@ -312,9 +312,13 @@ class CommandBuffer(abc.ABC):
             )
         if offset < 0 or length < WHOLE_BUFFER:
             raise OutOfRangeError(f"{command}: offset {offset}, length {length} of slot {slot}")
+        self.require_slot(slot, usage, access)
+        return reference
+
+    def require_slot(self, slot: int, usage: int, access: int) -> None:
+        """Submissions must have a buffer with that usage and access in a slot."""
         known = self._slots.get(slot, (0, 0))
         self._slots[slot] = known[0] | usage, known[1] | access
-        return reference
 
     def _check_dispatch(
         self,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
 import numpy as np
 
@@ -55,6 +56,21 @@ Block = tuple[int, int, "np.ndarray[Any, Any]"]
 """(aligned address, capacity, the array that owns the memory)"""
 
 
+class Borrower(Protocol):
+    """Who borrows blocks and hands them out itself."""
+
+    @property
+    def counts(self) -> Counts:
+        """What it has handed out of this allocator's memory."""
+
+    def stop(self) -> None:
+        """The allocator is no longer its device's."""
+
+
+Counts = tuple[int, int, int]
+"""Bytes handed out and taken back so far, and the most that were out."""
+
+
 class HeapAllocator(Allocator):
     """Host memory. Adds HOST_VISIBLE and mapping and transfer usage to whatever is asked."""
 
@@ -66,6 +82,10 @@ class HeapAllocator(Allocator):
         self._returned: deque[tuple[Block, int, int]] = deque()
         self._accounting = Accounting()
         self._limit = limit
+        self._settled = (0, 0, 0)
+        self.borrowers: WeakSet[Borrower] = WeakSet()
+        self.small_blocks: dict[int, np.ndarray[Any, Any]] = {}
+        """Lent blocks by address: the arrays that own them."""
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
@@ -121,11 +141,50 @@ class HeapAllocator(Allocator):
             self._free.clear()
             self._kept = 0
 
+    # Blocks that others hand out, each in a context of its own.
+
     @property
-    def statistics(self) -> AllocatorStatistics:
+    def lends(self) -> bool:
+        """Whether blocks may be handed out without asking for each."""
+        return self._limit is None
+
+    def lend(self, capacity: int, count: int) -> list[Block]:
+        """Blocks of a size class, until they are taken back."""
         with self._lock:
             self._collect()
-            return self._accounting.snapshot()
+            free = self._free.get(capacity, [])
+            blocks = []
+            for _ in range(count):
+                if free:
+                    self._kept -= capacity
+                blocks.append(free.pop() if free else _new_block(capacity, capacity))
+            for block in blocks:
+                self.small_blocks[block[0]] = block[2]
+        return blocks
+
+    def take_back(self, block: Block) -> None:
+        """A lent block that nobody uses any more."""
+        with self._lock:
+            self.small_blocks.pop(block[0], None)
+            self._put(block)
+
+    def forget(self, blocks: Iterable[Block], counts: Counts) -> None:
+        """A borrower ends; its blocks live as long as somebody uses them."""
+        for block in blocks:
+            self.small_blocks.pop(block[0], None)
+        self._settled = tuple(map(sum, zip(self._settled, counts, strict=True)))
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        """Peaks of borrowers are added up."""
+        with self._lock:
+            self._collect()
+            result = self._accounting.snapshot()
+        for allocated, freed, peak in (self._settled, *(one.counts for one in self.borrowers)):
+            result.device.allocated += allocated
+            result.device.freed += freed
+            result.device.peak += peak
+        return result
 
     @property
     def kept_bytes(self) -> int:
@@ -162,10 +221,13 @@ class HeapAllocator(Allocator):
         while self._returned:  # only this method, under the lock, takes anything out
             block, memory_type, size = self._returned.popleft()
             self._accounting.freed(memory_type, size)
-            capacity = block[1]
-            if self._kept + capacity <= _KEPT_LIMIT:
-                self._free.setdefault(capacity, []).append(block)
-                self._kept += capacity
+            self._put(block)
+
+    def _put(self, block: Block) -> None:
+        capacity = block[1]
+        if self._kept + capacity <= _KEPT_LIMIT:
+            self._free.setdefault(capacity, []).append(block)
+            self._kept += capacity
 
 
 def _new_block(capacity: int, size: int) -> Block:

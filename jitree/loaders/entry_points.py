@@ -6,11 +6,15 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.commands import ENTRY_POINT
+
+if TYPE_CHECKING:
+    from jitree.regs.handles import HandleTable
 
 _ENTRY: Final = struct.Struct("<3q6i")
 assert _ENTRY.size == ENTRY_POINT.size
@@ -52,6 +56,26 @@ class TabledExecutable(LocalExecutable):
                 _UNKNOWN if entry.binding_count is None else entry.binding_count, ordinal, 0,
             ))  # fmt: skip
         self._first_entry: int = self._entries.buffer_info()[0]
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Its functions; in the extension the address of their names."""
+        table.set_extent(address, self._first_entry, self.function_count)
+        table.i64[(address + table.extension - table.base) >> 3] = self._names[0].buffer_info()[0]
+
+    @cached_property
+    def _names(self) -> tuple[array[int], array[int]]:
+        """(address, length) of each function's name, length -1 where a look-up would not find it; and the
+        bytes."""
+        parts = [
+            (e.name or "").encode() if e.name is not None and self._ordinals[e.name] == ordinal else None
+            for ordinal, e in enumerate(self._entry_points)
+        ]
+        text = array("B", b"".join(part or b"" for part in parts))
+        rows, position = array("q"), text.buffer_info()[0]
+        for part in parts:
+            rows.extend((position, -1 if part is None else len(part)))
+            position += len(part or b"")
+        return rows, text
 
     @property
     def name(self) -> str:

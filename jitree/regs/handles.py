@@ -5,6 +5,9 @@ The entry counts the references that registers, globals and lists hold; as long 
 keeps the object alive. Machine code counts by itself; entries whose count it brought to zero it links into
 the list of STATE.released, which :meth:`HandleTable.drain` frees.
 
+Machine code can make objects as well (:class:`NativeObjects`): such an entry has no Python object until somebody
+asks for it, and goes back to where it came from when its count falls to zero.
+
 A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
 the garbage collector finds) waits in ``deferred``.
 """
@@ -14,12 +17,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
 
 from jitree.errors import InternalError, ResourceExhaustedError
-from jitree.regs.layout import ENTRY, KIND_FREE, STATE
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, OWNER_PYTHON, STATE
 from jitree.regs.memory import Block
 from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.regs.machine import Machine
 
 CAPACITY: Final = 1 << 20
 """Live objects per table. Untouched entries cost address space only."""
@@ -46,6 +53,31 @@ class _Traits:
     """``leave_entry(table)`` tells the object that its entry was freed."""
 
 
+class NativeObjects(Protocol):
+    """Who gives machine code the means to make objects of a table, and knows what it has made."""
+
+    @property
+    def record(self) -> int:
+        """For STATE.natives."""
+
+    @property
+    def sweep(self) -> int:
+        """For STATE.sweep."""
+
+    @property
+    def live_count(self) -> int:
+        """Objects without a Python object."""
+
+    def make(self, address: int) -> object:
+        """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
+
+    def take(self, address: int) -> object:
+        """As :meth:`HandleTable.take`."""
+
+    def free(self, address: int) -> None:
+        """The last reference is gone."""
+
+
 class HandleTable:
     """The handles of one context.
 
@@ -54,28 +86,36 @@ class HandleTable:
     """
 
     __slots__ = (
-        "_addresses", "_bytes", "_free", "_memory", "_objects", "_traits", "base", "capacity", "deferred",
-        "i32", "i64", "ref_types",
+        "__weakref__", "_addresses", "_aliases", "_bytes", "_free", "_memory", "_objects", "_traits", "base",
+        "capacity", "deferred", "extension", "i32", "i64", "machines", "natives", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
         self.ref_types = ref_types
         self.capacity = capacity
-        self._memory = Block(capacity * ENTRY.size)
+        self._memory = Block(capacity * (ENTRY.size + EXTENSION_SIZE))
+        self.extension = capacity * ENTRY.size
+        """Bytes from an entry to its extension."""
         self.base = self._memory.address
         self.i32 = self._memory.i32
         self.i64 = self._memory.i64
         self._bytes = self._memory.array.data
         self._objects: list[object] = []
         self._addresses: dict[int, int] = {}
+        self._aliases: set[int] = set()
+        """Further handles of objects that have one: machine code made them before it knew."""
         self._free: list[int] = []
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
+        self.natives: NativeObjects | None = None
+        self.machines: WeakSet[Machine] = WeakSet()
+        """Whose state blocks refer to ``natives``."""
 
     @property
     def live_count(self) -> int:
         """Objects that some register, global or list refers to."""
-        return len(self._addresses)
+        natives = self.natives
+        return len(self._addresses) + len(self._aliases) + (0 if natives is None else natives.live_count)
 
     def count(self, address: int) -> int:
         """References to a live handle."""
@@ -100,14 +140,8 @@ class HandleTable:
             self.i32[((address - self.base) >> 2) + _COUNT] += 1
             return address
         traits = self._traits.get(type(obj)) or self._learn(obj)
-        if self._free:
-            number = self._free.pop()
-            self._objects[number] = obj
-        elif len(self._objects) < self.capacity:
-            number = len(self._objects)
-            self._objects.append(obj)
-        else:
-            raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
+        number = self._free.pop() if self._free else self._extend()
+        self._objects[number] = obj
         address = self.base + number * ENTRY.size
         word = number * (ENTRY.size // 4)
         i32 = self.i32
@@ -121,6 +155,59 @@ class HandleTable:
                 self._free_entry(address)
                 raise
         return address
+
+    def _extend(self) -> int:
+        if len(self._objects) >= self.capacity:
+            raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
+        self._objects.append(None)
+        return len(self._objects) - 1
+
+    def reserve(self, count: int) -> list[int]:
+        """Addresses of free entries for machine code, which come back through :meth:`adopt` or :meth:`unreserve`.
+
+        RESOURCE_EXHAUSTED when the table is full.
+        """
+        numbers = [self._free.pop() if self._free else self._extend() for _ in range(count)]
+        return [self.base + number * ENTRY.size for number in numbers]
+
+    def adopt(self, address: int, obj: object) -> None:
+        """From now on the entry of an object that machine code made is that of a Python object, with the
+        references that it has."""
+        word = (address - self.base) >> 2
+        traits = self._traits.get(type(obj)) or self._learn(obj)
+        count = self.i32[word + _COUNT]
+        start = address - self.base
+        self._bytes[start : start + ENTRY.size] = _POISON
+        self.i32[word + _KIND] = traits.kind
+        self.i32[word + _COUNT] = count
+        self._objects[start >> 6] = obj
+        if id(obj) in self._addresses:
+            self._aliases.add(address)
+        else:
+            self._addresses[id(obj)] = address
+        if traits.fill is not None:
+            traits.fill(obj, self, address)
+
+    def keep(self, address: int, obj: object) -> None:
+        """Keeps something for a reserved entry, until that is unreserved."""
+        self._objects[(address - self.base) >> 6] = obj
+
+    def kept(self, address: int) -> object:
+        """What :meth:`keep` was given."""
+        return self._objects[(address - self.base) >> 6]
+
+    def unreserve(self, address: int) -> None:
+        """Takes back a reserved entry that nothing refers to."""
+        start = address - self.base
+        self._bytes[start : start + ENTRY.size] = _POISON
+        self._objects[start >> 6] = None
+        self._free.append(start >> 6)
+
+    def connect(self, natives: NativeObjects) -> None:
+        """Lets machine code make objects."""
+        self.natives = natives
+        for machine in self.machines:
+            machine.connect(natives)
 
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
@@ -151,6 +238,9 @@ class HandleTable:
         if not address:
             return None
         obj = self._objects[(address - self.base) >> 6]
+        if obj is None:
+            assert self.natives is not None
+            return self.natives.take(address)
         self.release(address)
         return obj
 
@@ -181,8 +271,14 @@ class HandleTable:
 
     def _free_entry(self, address: int) -> None:
         number = (address - self.base) >> 6
+        if self.i32[((address - self.base) >> 2) + _OWNER] != OWNER_PYTHON:
+            assert self.natives is not None
+            self.natives.free(address)
+            return
         obj = self._objects[number]
-        if self._addresses.pop(id(obj), 0) != address:
+        if address in self._aliases:
+            self._aliases.discard(address)
+        elif self._addresses.pop(id(obj), 0) != address:
             raise InternalError(f"reference of a freed object dropped (handle {number}): a counting error")
         # All zero is the poison: a stale handle has kind KIND_FREE and length 0, which every check refuses.
         start = number * ENTRY.size
@@ -208,4 +304,9 @@ class HandleTable:
 
     def object(self, address: int) -> object | None:
         """The object of a handle, None for null."""
-        return self._objects[(address - self.base) >> 6] if address else None
+        if not address:
+            return None
+        obj = self._objects[(address - self.base) >> 6]
+        if obj is None and self.natives is not None:
+            return self.natives.make(address)
+        return obj

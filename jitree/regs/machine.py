@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import ResourceExhaustedError
-from jitree.regs.handles import HandleTable
+from jitree.regs.handles import HandleTable, NativeObjects
 from jitree.regs.layout import FRAME, STATE
 from jitree.regs.memory import Block
 from jitree.regs.records import FunctionRecord
@@ -62,6 +62,8 @@ _STATE_REFS: Final = STATE.word("refs")
 _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
+_STATE_NATIVES: Final = STATE.word("natives")
+_STATE_SWEEP: Final = STATE.word("sweep")
 
 STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
 """The words of STATE that say where machine code goes on."""
@@ -81,9 +83,9 @@ class Machine:
     """
 
     __slots__ = (
-        "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64", "frame", "frames",
-        "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending", "refs",
-        "resume_pc", "state", "state_address", "table",
+        "__weakref__", "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64",
+        "frame", "frames", "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending",
+        "refs", "resume_pc", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
@@ -101,6 +103,9 @@ class Machine:
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
         self.state[STATE.word("fuel")] = FUEL
         self.frames[_REFS_END] = base + _REFS_AT
+        table.machines.add(self)
+        if table.natives is not None:
+            self.connect(table.natives)
         self._windows: dict[tuple[int, int], Window] = {}
         self._host: FunctionRecord | None = None
         """What the host's frame was made for."""
@@ -277,6 +282,11 @@ class Machine:
             word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
 
     # -- machine code ----------------------------------------------------------------------------------
+
+    def connect(self, natives: NativeObjects) -> None:
+        """Shows machine code with what it makes objects."""
+        self.state[_STATE_NATIVES] = natives.record
+        self.state[_STATE_SWEEP] = natives.sweep
 
     def publish(self, pc: int) -> None:
         """Writes the state block so that machine code goes on at ``pc`` of the current frame."""

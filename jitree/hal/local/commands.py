@@ -106,6 +106,29 @@ LIST: Final = Record(
 )
 """What the walkers are given. Whoever records, Python or native code, ends by filling one in."""
 
+COMMANDS: Final = Record(
+    "commands",
+    """
+    i64 next              # in a list of idle ones
+    i64 ready             # 1 = recording has ended and machine code may execute it
+    i64 modes             # of the command buffer
+    i64 list              # address of the LIST record
+    i64 slot_count
+    i64 slots             # address of SLOT rows
+    """,
+)
+"""What machine code must know of a command buffer before it executes it."""
+
+SLOT: Final = Record(
+    "slot",
+    """
+    i32 used              # 1 = a submission must have a buffer there
+    i32 usage             # that the buffer must have been allocated for
+    i32 access            # that it must allow
+    i32 reserved
+    """,
+)
+
 WHOLE: Final = -1
 """As a length: up to the end of the table entry."""
 BINDING_ALIGNMENT: Final = 64

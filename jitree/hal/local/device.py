@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, watchdog
@@ -33,6 +33,9 @@ from jitree.hal.local.transfer import copy, fill, transfer_cost, write
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from jitree.regs.handles import HandleTable
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
@@ -86,6 +89,9 @@ class LocalDevice(Device):
         return self._device_allocator
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
+        if isinstance(self._device_allocator, HeapAllocator):
+            for borrower in tuple(self._device_allocator.borrowers):
+                borrower.stop()
         self._device_allocator = allocator
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
@@ -356,6 +362,11 @@ class LocalDevice(Device):
         for queue in self._queues:
             queue.close()
         self.trim()
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Shows machine code the QUEUE record, if there is only one."""
+        if len(self._queues) == 1:
+            table.set_extent(address, self.queue_record(), 0)
 
     def queue_record(self, queue_affinity: int = -1) -> int:
         """Address of the QUEUE record of the queue that an affinity selects, valid as long as the device."""

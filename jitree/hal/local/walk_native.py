@@ -76,6 +76,9 @@ class NativeWalker:
 
     def __init__(self, image: Image) -> None:
         self._image = image
+        self.execute_address: int = image.addresses["execute"]
+        """``i64 (job)`` for machine code, as ``estimate_address``."""
+        self.estimate_address: int = image.addresses["estimate"]
         self._execute = _EXECUTE(image.addresses["execute"])
         self._estimate = _EXECUTE(image.addresses["estimate"])
         self._clock = _CLOCK(image.addresses["clock"])

@@ -10,6 +10,8 @@ from jitree.dispatch.context import Context
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
 from jitree.hal.device import Device
 from jitree.modules.hal import abi_0_2, abi_0_4, abi_0_5, abi_0_6, table
+from jitree.modules.hal.native.image import address
+from jitree.modules.hal.native.supply import Supplier, supplied
 from jitree.modules.hal.references import Row, checked, register_hal_types
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
@@ -49,18 +51,26 @@ class HalModule(NativeModule):
         register_hal_types(ref_types)
 
     def create_state(self, context: Context) -> HalState:
-        return HalState(self.devices, self.trace_sink, self.placement)
+        supplier = Supplier(context.table, self.devices)
+        return HalState(self.devices, self.trace_sink, self.placement, supplier)
+
+    def free_state(self, state: object) -> None:
+        """Memory that machine code keeps for reuse goes back to the devices."""
+        assert isinstance(state, HalState)
+        state.supplier.close()
 
     def notify(self, state: object, signal: Signal) -> None:
-        """Gives back memory that devices keep for reuse when it is needed elsewhere."""
+        """Gives back memory that machine code and devices keep for reuse when it is needed elsewhere."""
+        assert isinstance(state, HalState)
         if signal in (Signal.SUSPEND, Signal.LOW_MEMORY):
+            state.supplier.trim()
             for device in self.devices:
                 device.trim()
 
 
 class CheckedExport(NativeExport):
     """The function of a row behind the tests of its arguments, which are generated when it is first called
-    for: programs use a dozen of the hundred."""
+    for: programs use a dozen of the hundred. Some have an answer in machine code as well."""
 
     __slots__ = ("_checked", "_module", "_row")
     _checked: Callable[..., Any] | None
@@ -72,7 +82,7 @@ class CheckedExport(NativeExport):
         set_attribute(self, "name", row.name)
         set_attribute(self, "cconv", row.cconv)
         set_attribute(self, "attrs", {})
-        set_attribute(self, "compiled", None)
+        set_attribute(self, "compiled", address(row.name, row.cconv) if module == "hal" else None)
         set_attribute(self, "_module", module)
         set_attribute(self, "_row", row)
         set_attribute(self, "_checked", None)
@@ -82,6 +92,8 @@ class CheckedExport(NativeExport):
         function = self._checked
         if function is None:
             function = checked(self._row, self._module)
+            if self.compiled is not None:
+                function = supplied(self._row.name, function)
             object.__setattr__(self, "_checked", function)
         return function
 

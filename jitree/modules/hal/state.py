@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer, Reference
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableCache
+    from jitree.modules.hal.native.supply import Supplier
 
 TraceSink = Callable[[str, Sequence["BufferView"]], None]
 """Gets the key and the tensors of ``hal.buffer_view.trace``, which the host can read until it returns."""
@@ -39,12 +40,17 @@ class Pushed:
 class HalState:
     """State of the module in one context."""
 
-    __slots__ = ("_caches", "devices", "placement", "pushed", "trace_sink")
+    __slots__ = ("_caches", "devices", "placement", "pushed", "supplier", "trace_sink")
 
     def __init__(
-        self, devices: Sequence[Device], trace_sink: TraceSink | None, placement: Placement | None
+        self,
+        devices: Sequence[Device],
+        trace_sink: TraceSink | None,
+        placement: Placement | None,
+        supplier: Supplier,
     ) -> None:
         self.devices = tuple(devices)
+        self.supplier = supplier
         self.trace_sink = trace_sink
         self.placement = placement
         self.pushed: WeakKeyDictionary[CommandBuffer, Pushed] = WeakKeyDictionary()

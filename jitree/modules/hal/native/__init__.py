@@ -1,0 +1,1 @@
+"""Machine code that answers imports of ``hal``; see the README."""

@@ -1,0 +1,120 @@
+"""Memory that answers and Python share, besides handle entries, queues and command lists."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.hal.heap import size_class
+from jitree.hal.local.commands import COMMAND, COMMANDS, LIST, PATCH, SLOT
+from jitree.regs.layout import Record
+
+LARGEST_POOLED: Final = 16 << 20
+"""Bytes of the largest block that answers hand out: filling more takes longer than asking Python for it."""
+
+
+def class_index(capacity: int) -> int:
+    """The position of a size class (``heap.size_class``) among the pools, as :func:`storage.class_of` finds it."""
+    if capacity <= 1024:
+        return capacity // 64
+    bits = (capacity - 1).bit_length()
+    return 17 + (bits - 11) * 4 + (capacity >> bits - 3) - 5
+
+
+POOL_COUNT: Final = class_index(size_class(LARGEST_POOLED)) + 1
+
+NATIVES: Final = Record(
+    "natives",
+    """
+    i64 blank             # list of entries without an object, by `link`
+    i64 extension         # bytes from an entry to its extension
+    i64 live              # objects of OWNER_CODE
+    i64 released          # entries of OWNER_PYTHON whose last reference an object of OWNER_CODE held
+    i64 device            # type numbers of references
+    i64 allocator
+    i64 buffer
+    i64 buffer_view
+    i64 fence
+    i64 command_buffer
+    i64 executable
+    i64 queue             # QUEUE record of the device that the pools allocate for, 0 = none
+    i64 functions         # FUNCTIONS record
+    i64 execute           # of the walker, 0 while there is none
+    i64 estimate
+    i64 busy              # 1 while the local memory is in use
+    i64 local_memory      # address, for all threads together
+    i64 local_size        # bytes
+    i64 arenas            # list of memory for command buffers, by their first word
+    i64 allocated         # bytes of buffers that answers allocated so far
+    i64 freed
+    i64 peak              # the most that was allocated and not freed
+    """
+    + "".join(f"i64 pool_{index}\n" for index in range(POOL_COUNT)),
+)
+"""What a handle table gives to answers: pools, and what they must know of the context. STATE.natives."""
+
+STORAGE_POOLS: Final = NATIVES["pool_0"]
+"""Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""
+
+RESULT: Final = Record(
+    "result",
+    """
+    i64 storage           # handle, with a reference for whoever asked; 0 = the case is not simple
+    i64 base              # address of the storage
+    i64 capacity          # bytes of the storage that were asked for
+    i64 address           # of the buffer
+    i64 length
+    i64 memory_type
+    i64 usage
+    i64 access
+    i64 element_type
+    i64 encoding
+    i64 rank
+    i64 dimension_0
+    i64 dimension_1
+    i64 dimension_2
+    i64 dimension_3
+    i64 dimension_4
+    i64 dimension_5
+    i64 dimension_6
+    """,
+)
+"""What Python gets of a view that it takes out of the table."""
+
+MAXIMUM_RANK: Final = 7
+"""Of views that answers know. The word behind the dimensions in an extension is the view's allowed access."""
+
+ROWS: Final = 64
+OPERANDS: Final = 256
+CONSTANTS: Final = 512
+PATCHES: Final = 64
+KEPT: Final = 256
+DATA: Final = 8192
+"""What a command buffer may hold before recording moves to Python: commands, buffer ranges, 32-bit constants,
+ranges by slot, handles, bytes of updates."""
+SLOTS: Final = 64
+"""Slots of a binding table that answers know."""
+
+RECORDING: Final = Record(
+    "recording",
+    "".join(f"i64 {field}\n" for field in COMMANDS.offsets)
+    + """\
+    i64 categories
+    i64 affinity
+    i64 capacity          # slots
+    i64 submitted         # 1 = a ONE_SHOT one has been
+    i64 constant_count
+    i64 data_count
+    i64 kept_count
+    i64 kept              # address of the handles that are kept
+    """,
+)
+"""A command buffer that machine code records: a COMMANDS record with what only recording needs. The LIST and
+its tables lie behind it."""
+assert all(RECORDING[field] == COMMANDS[field] for field in COMMANDS.offsets)
+
+SECTIONS: Final = {
+    "list": LIST.size, "rows": ROWS * COMMAND.size, "addresses": OPERANDS * 8, "lengths": OPERANDS * 8,
+    "constants": CONSTANTS * 4, "data": DATA, "patches": PATCHES * PATCH.size, "slots": SLOTS * SLOT.size,
+    "kept": KEPT * 8,
+}  # fmt: skip
+"""Bytes of what lies behind a RECORDING, in order."""

@@ -1,0 +1,253 @@
+"""What a handle table gives to answers, and the Python objects of what they made."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from jitree.dispatch import image
+from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.enums import MemoryAccess
+from jitree.hal.fence import Fence
+from jitree.hal.local import walk
+from jitree.hal.local.device import LocalDevice
+from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS
+from jitree.hal.semaphore import Semaphore
+from jitree.modules.hal.native.image import FREE, SWEEP, TAKE
+from jitree.modules.hal.native.layout import LARGEST_POOLED, NATIVES, RESULT
+from jitree.modules.hal.native.pools import ArenaPool, StoragePool
+from jitree.modules.hal.native.recordings import restore
+from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE
+from jitree.regs.memory import address_of, zeroed
+
+if TYPE_CHECKING:
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.command_buffer import CommandBuffer
+    from jitree.hal.device import Device
+    from jitree.regs.handles import HandleTable
+
+_ALIGNMENT: Final = 64
+_BLANK_BATCH: Final = 128
+"""Entries that a table reserves at a time."""
+_ALL: Final = int(MemoryAccess.ALL)
+_KINDS: Final = ("device", "allocator", "buffer", "buffer_view", "fence", "command_buffer", "executable")
+
+_COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OWNER, _PARENT, _LINK = (
+    ENTRY.word(field)
+    for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank", "owner",
+                  "parent", "link")
+)  # fmt: skip
+_BLANK, _LIVE, _RELEASED, _EXECUTE = (
+    NATIVES.word(field) for field in ("blank", "live", "released", "execute")
+)
+_DIMENSION_0: Final = RESULT.word("dimension_0")
+
+_Free = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_Take = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+class StorageAllocation(Allocation):
+    """Memory of a pool, of which it holds a reference: ``source`` is the handle, ``memory`` the array."""
+
+    __slots__ = ("memory",)
+    memory: object
+
+
+class Natives:
+    """The NATIVES record of a table; implements :class:`~jitree.regs.handles.NativeObjects`.
+
+    Used by whoever holds the context.
+    """
+
+    def __init__(self, table: HandleTable, device: LocalDevice | None, code: image.Image) -> None:
+        """``device``: whose allocator the pools of memory are filled from; None = answers allocate nothing."""
+        self._table = table
+        self._code = code
+        self._words = array("q", bytes(NATIVES.size))
+        self.record: int = self._words.buffer_info()[0]
+        self.sweep: int = code.addresses[SWEEP]
+        self._free: Callable[[int, int], int] = _Free(code.addresses[FREE])
+        self._take: Callable[[int, int, int], int] = _Take(code.addresses[TAKE])
+        self._result = array("q", bytes(RESULT.size))
+        self._result_address: int = self._result.buffer_info()[0]
+        self._kinds = {name: table.ref_types.lookup(f"hal.{name}") for name in _KINDS}
+        for name, kind in self._kinds.items():
+            self._set(name, kind)
+        self._set("extension", table.extension)
+        self._set("functions", FUNCTION_TABLE_ADDRESS)
+        self._makers: dict[int, Callable[[int], object]] = {
+            self._kinds["allocator"]: self._make_allocator,
+            self._kinds["buffer"]: self._make_buffer,
+            self._kinds["buffer_view"]: self._make_view,
+            self._kinds["fence"]: self._make_fence,
+            self._kinds["command_buffer"]: self._make_command_buffer,
+        }
+        self._allocations: WeakValueDictionary[int, StorageAllocation] = WeakValueDictionary()
+        self._local: np.ndarray[Any, Any] | None = None
+        self._arenas = ArenaPool(self._words)
+        self._storage: StoragePool | None = None
+        if device is not None:
+            self._storage = StoragePool.of(device, table, self._words)
+        self.supply()
+
+    def _set(self, field: str, value: int) -> None:
+        self._words[NATIVES.word(field)] = value
+
+    @property
+    def live_count(self) -> int:
+        """As :attr:`NativeObjects.live_count`."""
+        return self._words[_LIVE]
+
+    # -- what pools need -------------------------------------------------------------------------------
+
+    def supply(self) -> None:
+        """Refills what is empty. Called when an answer gave up, for whatever reason."""
+        words = self._words
+        if not words[_BLANK]:
+            for address in self._table.reserve(_BLANK_BATCH):
+                self._push_blank(address)
+        self._arenas.supply()
+        if not words[_EXECUTE]:
+            walker = walk.native_walker()
+            if walker is not None:
+                self._set("execute", walker.execute_address)
+                self._set("estimate", walker.estimate_address)
+
+    def supply_storage(self, size: int) -> None:
+        """More memory of the size that a program asks for."""
+        if self._storage is not None and 0 <= size <= LARGEST_POOLED:
+            self._storage.supply(size)
+
+    def supply_local_memory(self, size: int, threads: int) -> None:
+        """Local memory for a list that needs ``size`` bytes for each of the threads that run it."""
+        total = (size + _ALIGNMENT - 1 & -_ALIGNMENT) * threads
+        if total > self._words[NATIVES.word("local_size")] and not self._words[NATIVES.word("busy")]:
+            self._local = zeroed(total)
+            self._set("local_memory", address_of(self._local))
+            self._set("local_size", total)
+
+    def trim(self) -> None:
+        """Gives idle memory back to its allocator."""
+        if self._storage is not None:
+            self._storage.trim()
+
+    def close(self) -> None:
+        """The context is closed: answers allocate no more. What Python still holds stays."""
+        if self._storage is not None:
+            self._storage.close()
+
+    def _push_blank(self, address: int) -> None:
+        word = (address - self._table.base) >> 3
+        self._table.i32[2 * word + _OWNER] = OWNER_CODE
+        self._table.i64[word + _LINK] = self._words[_BLANK]
+        self._words[_BLANK] = address
+
+    # -- from entries to objects -----------------------------------------------------------------------
+
+    def free(self, address: int) -> None:
+        """See :meth:`NativeObjects.free`."""
+        self._free(self.record, address)
+        if self._words[_RELEASED]:
+            self._free_released()
+
+    def _free_released(self) -> None:
+        """Frees Python's entries that machine code dropped outside of a call."""
+        table, words = self._table, self._words
+        while words[_RELEASED]:
+            address = words[_RELEASED]
+            word = (address - table.base) >> 3
+            words[_RELEASED] = table.i64[word + _LINK]
+            table.i32[2 * word + _COUNT] = 1
+            table.release(address)
+
+    def take(self, address: int) -> object:
+        """See :meth:`HandleTable.take`. Views that have their memory to themselves get no entry of their own."""
+        result = self._result
+        if not self._take(self.record, address, self._result_address):
+            obj = self.make(address)
+            self._table.release(address)
+            return obj
+        (
+            storage, base, capacity, start, length, memory_type, usage, access, element_type, encoding, rank,
+        ) = result[:_DIMENSION_0]  # fmt: skip
+        if self._words[_RELEASED]:
+            self._free_released()
+        allocation = self._allocation(storage, base, capacity, memory_type, usage)
+        buffer = Buffer(allocation, start - base, length)
+        buffer.allowed_access = access
+        shape = tuple(result[_DIMENSION_0 : _DIMENSION_0 + rank])
+        return BufferView(buffer, shape, element_type, encoding)
+
+    def make(self, address: int) -> object:
+        """See :meth:`NativeObjects.make`."""
+        table = self._table
+        word = (address - table.base) >> 3
+        kind = table.i32[2 * word]
+        if kind == KIND_FREE:
+            return None
+        parent = table.i64[word + _PARENT]
+        obj = self._makers[kind](word)
+        table.adopt(address, obj)
+        self._words[_LIVE] -= 1
+        if parent:
+            table.release(parent)
+        return obj
+
+    def _allocation(
+        self, storage: int, base: int, capacity: int, memory_type: int, usage: int
+    ) -> StorageAllocation:
+        """A new one, which gets the caller's reference to the storage."""
+        table = self._table
+        allocation = StorageAllocation(
+            base, capacity, memory_type, usage, _ALL,
+            host_address=base, source=(storage,), release=table.deferred.append,
+        )  # fmt: skip
+        allocation.memory = table.kept(storage)
+        return allocation
+
+    def _make_buffer(self, word: int) -> Buffer:
+        table = self._table
+        parent = table.i64[word + _PARENT]
+        start, length = table.i64[word + _ADDRESS], table.i64[word + _LENGTH]
+        above = (parent - table.base) >> 3
+        if table.i32[2 * above] != KIND_STORAGE:
+            source = table.object(parent)
+            whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
+            return Buffer(whole.allocation, whole.byte_offset + start - cast(int, whole.host_address), length)
+        allocation = self._allocations.get(parent)
+        base = table.i64[above + _ADDRESS]
+        if allocation is None:
+            memory_type, usage = table.i32[2 * word + _ACCESS], table.i32[2 * word + _USAGE]
+            table.retain(parent)
+            allocation = self._allocation(parent, base, table.i64[above + _LENGTH], memory_type, usage)
+            self._allocations[parent] = allocation
+        return Buffer(allocation, start - base, length)
+
+    def _make_view(self, word: int) -> BufferView:
+        table = self._table
+        rank = table.i32[2 * word + _RANK]
+        shape = word + (table.extension >> 3)
+        return BufferView(
+            cast(Buffer, table.object(table.i64[word + _PARENT])),
+            tuple(table.i64[shape : shape + rank]),
+            table.i32[2 * word + _ELEMENT_TYPE],
+            table.i32[2 * word + _ENCODING],
+        )
+
+    def _make_fence(self, word: int) -> Fence:
+        return Fence(((Semaphore(self._table.i64[word + _LENGTH]), 1),))
+
+    def _make_allocator(self, word: int) -> Allocator:
+        device = cast("Device", self._table.object(self._table.i64[word + _PARENT]))
+        return device.device_allocator
+
+    def _make_command_buffer(self, word: int) -> CommandBuffer:
+        recording = self._table.i64[word + _ADDRESS]
+        commands = restore(recording, self._table)
+        self._arenas.give_back(recording)
+        return commands

@@ -1,0 +1,152 @@
+"""Memory that answers take from lists in the NATIVES record: blocks for buffers, arenas for command buffers."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.hal.heap import HeapAllocator, size_class
+from jitree.hal.local.commands import LIST
+from jitree.modules.hal.native.layout import NATIVES, RECORDING, SECTIONS, STORAGE_POOLS, class_index
+from jitree.regs.layout import ENTRY, KIND_STORAGE, OWNER_CODE
+from jitree.regs.memory import address_of, zeroed
+
+if TYPE_CHECKING:
+    from jitree.hal.heap import Block
+    from jitree.hal.local.device import LocalDevice
+    from jitree.regs.handles import HandleTable
+
+_BATCH_BYTES: Final = 256 << 10
+_BATCH: Final = 16
+"""Blocks of one size that are lent at a time, and their bytes together (at least one block)."""
+_LENT_LIMIT: Final = 256 << 20
+"""Bytes of memory that a context's pools may have."""
+_ARENAS: Final = 4
+"""Command buffers that are recorded or waiting to be freed at one time, at first and with every refill."""
+
+_KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK = (
+    ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link")
+)
+_ALLOCATED, _FREED, _PEAK = (NATIVES.word(field) for field in ("allocated", "freed", "peak"))
+_FIRST_POOL: Final = STORAGE_POOLS // 8
+
+
+class StoragePool:
+    """Blocks of an allocator, lent to the answers of a table. Each has an entry of KIND_STORAGE."""
+
+    def __init__(self, allocator: HeapAllocator, table: HandleTable, words: array[int], queue: int) -> None:
+        self._allocator = allocator
+        self._table = table
+        self._words = words
+        self._blocks: dict[int, Block] = {}
+        """By handle."""
+        self._lent = 0
+        words[NATIVES.word("queue")] = queue
+        allocator.borrowers.add(self)
+
+    @classmethod
+    def of(cls, device: LocalDevice, table: HandleTable, words: array[int]) -> StoragePool | None:
+        """The pool for a device; None if its allocator is not one that lends."""
+        allocator = device.device_allocator
+        if type(allocator) is not HeapAllocator or not allocator.lends:
+            return None
+        return cls(allocator, table, words, device.queue_record())
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Bytes that were allocated and freed so far, and the most that were live."""
+        words = self._words
+        return words[_ALLOCATED], words[_FREED], words[_PEAK]
+
+    def stop(self) -> None:
+        """Answers allocate no more: the device has another allocator now."""
+        self._words[NATIVES.word("queue")] = 0
+
+    def supply(self, size: int) -> None:
+        """Lends blocks for a size, if there is none idle."""
+        capacity = size_class(size)
+        place = _FIRST_POOL + class_index(capacity)
+        if self._words[place] or not self._words[NATIVES.word("queue")]:
+            return
+        count = max(1, min(_BATCH, _BATCH_BYTES // capacity))
+        if self._lent + count * capacity > _LENT_LIMIT:
+            return
+        for handle, block in zip(
+            self._table.reserve(count), self._allocator.lend(capacity, count), strict=True
+        ):
+            self._lent += capacity
+            self._blocks[handle] = block
+            self._publish(handle, block, place)
+
+    def _publish(self, handle: int, block: Block, place: int) -> None:
+        table = self._table
+        word = (handle - table.base) >> 3
+        table.keep(handle, block[2])
+        table.i32[2 * word + _KIND] = KIND_STORAGE
+        table.i32[2 * word + _OWNER] = OWNER_CODE
+        table.i32[2 * word + _ACCESS] = place - _FIRST_POOL
+        table.i64[word + _ADDRESS] = block[0]
+        table.i64[word + _LINK] = self._words[place]
+        self._words[place] = handle
+
+    def trim(self) -> None:
+        """Gives idle blocks back."""
+        table = self._table
+        for place in range(_FIRST_POOL, len(self._words)):
+            handle, self._words[place] = self._words[place], 0
+            while handle:
+                following = table.i64[((handle - table.base) >> 3) + _LINK]
+                block = self._blocks.pop(handle)
+                self._lent -= block[1]
+                table.unreserve(handle)
+                self._allocator.take_back(block)
+                handle = following
+
+    def close(self) -> None:
+        """Gives idle blocks back and lends no more. What is still in use counts as freed."""
+        self.stop()
+        self.trim()
+        self._words[_FREED] = self._words[_ALLOCATED]
+
+    def __del__(self) -> None:
+        self._allocator.forget(self._blocks.values(), self.counts)
+
+
+class ArenaPool:
+    """Memory of command buffers that answers record (RECORDING)."""
+
+    def __init__(self, words: array[int]) -> None:
+        self._words = words
+        self._place = NATIVES.word("arenas")
+        self._memory: dict[int, np.ndarray[Any, Any]] = {}
+
+    def supply(self) -> None:
+        """Makes some if there is none left."""
+        if self._words[self._place]:
+            return
+        for _ in range(_ARENAS):
+            memory = zeroed(RECORDING.size + sum(SECTIONS.values()))
+            address = address_of(memory)
+            self._memory[address] = memory
+            self._lay_out(memory)
+            self.give_back(address)
+
+    def give_back(self, recording: int) -> None:
+        """An arena that is free again."""
+        self._memory[recording][:8].view(np.int64)[RECORDING.word("next")] = self._words[self._place]
+        self._words[self._place] = recording
+
+    def _lay_out(self, memory: np.ndarray[Any, Any]) -> None:
+        words = memory.view(np.int64)
+        position = address_of(memory) + RECORDING.size
+        places = {}
+        for name, size in SECTIONS.items():
+            places[name] = position
+            position += size
+        for field in ("list", "slots", "kept"):
+            words[RECORDING.word(field)] = places[field]
+        first = RECORDING.size // 8
+        for field in ("rows", "addresses", "lengths", "constants", "data", "patches"):
+            words[first + LIST.word(field)] = places[field]

@@ -1,0 +1,101 @@
+"""What answers are written with: memory, addresses, calls of addresses.
+
+Answers are Python functions on 64-bit integers. :mod:`lowering` translates them; called from Python they do the
+same, slowly, which tests use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final, NamedTuple
+
+from jitree.regs.layout import Record
+
+_MASK: Final = (1 << 64) - 1
+
+
+class Field(NamedTuple):
+    """A field of a record."""
+
+    offset: int
+    width: int
+    """4 or 8 bytes; 32-bit fields are signed."""
+
+
+class Fields:
+    """The fields of a record as attributes."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def __getattr__(self, name: str) -> Field:
+        try:
+            return Field(self._record[name], 4 if self._record.types[name] == "i32" else 8)
+        except KeyError:
+            raise AttributeError(f"record {self._record.name} has no field {name}") from None
+
+
+def load(record: int, field: Field) -> int:
+    """The value of a field of the record at an address."""
+    address = record + field.offset
+    return load32(address) if field.width == 4 else load64(address)
+
+
+def store(record: int, field: Field, value: int) -> None:
+    address = record + field.offset
+    if field.width == 4:
+        store32(address, value)
+    else:
+        store64(address, value)
+
+
+def load8(address: int) -> int:
+    """Without sign."""
+    return ctypes.c_uint8.from_address(address).value
+
+
+def load32(address: int) -> int:
+    return ctypes.c_int32.from_address(address).value
+
+
+def load64(address: int) -> int:
+    return ctypes.c_int64.from_address(address).value
+
+
+def store8(address: int, value: int) -> None:
+    ctypes.c_uint8.from_address(address).value = value
+
+
+def store32(address: int, value: int) -> None:
+    ctypes.c_int32.from_address(address).value = value
+
+
+def store64(address: int, value: int) -> None:
+    ctypes.c_int64.from_address(address).value = value
+
+
+def call(address: int, *arguments: int) -> int:
+    """Calls C code: addresses and integers in, an integer out."""
+    kinds = [ctypes.c_int64] * (len(arguments) + 1)
+    result: int = ctypes.CFUNCTYPE(*kinds)(address)(*arguments)
+    return result
+
+
+def below(left: int, right: int) -> bool:
+    """Less, both read without sign."""
+    return left & _MASK < right & _MASK
+
+
+def bit_length(value: int) -> int:
+    """Of a number that is not negative."""
+    return value.bit_length()
+
+
+_stack: Final[list[ctypes.Array[ctypes.c_char]]] = []
+
+
+def stack(size: int) -> int:
+    """The address of memory that lasts until the function returns (in Python: for ever), aligned to 64 bytes."""
+    block = ctypes.create_string_buffer(size + 64)
+    _stack.append(block)
+    return (ctypes.addressof(block) + 63) & -64

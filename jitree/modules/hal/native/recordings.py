@@ -1,0 +1,83 @@
+"""Command buffers that answers recorded, as Python's objects."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.local.command_buffer import LocalCommandBuffer
+from jitree.hal.local.commands import COMMAND, LIST, PATCH, SLOT
+from jitree.modules.hal.native.layout import RECORDING
+from jitree.regs.layout import ENTRY, KIND_STORAGE
+
+if TYPE_CHECKING:
+    from jitree.regs.handles import HandleTable
+
+_ADDRESS: Final = ENTRY.word("address")
+
+
+def restore(recording: int, table: HandleTable) -> LocalCommandBuffer:
+    """The command buffer that has been recorded at an address so far. What it kept, it keeps."""
+    fields = _fields(recording, RECORDING.offsets, RECORDING.size)
+    rows = _fields(fields["list"], LIST.offsets, LIST.size)
+    commands = LocalCommandBuffer(
+        fields["modes"], fields["categories"], fields["affinity"], fields["capacity"]
+    )
+    into = commands.commands
+    into.rows.frombytes(_bytes(rows["rows"], rows["row_count"] * COMMAND.size))
+    into.addresses.frombytes(_bytes(rows["addresses"], rows["operand_count"] * 8))
+    into.lengths.frombytes(_bytes(rows["lengths"], rows["operand_count"] * 8))
+    into.constants.frombytes(_bytes(rows["constants"], fields["constant_count"] * 4))
+    into.data += _bytes(rows["data"], fields["data_count"])
+    into.patches.frombytes(_bytes(rows["patches"], rows["patch_count"] * PATCH.size))
+    into.most_local_memory = rows["local_memory"]
+    handles = array("q", _bytes(fields["kept"], fields["kept_count"] * 8))
+    for handle in handles:
+        into.keep(_memory_of(table, handle))
+    table.release_all(handles)
+    slots = array("i", _bytes(fields["slots"], fields["slot_count"] * SLOT.size))
+    for slot in range(fields["slot_count"]):
+        used, usage, access, _ = slots[4 * slot : 4 * slot + 4]
+        if used:
+            commands.require_slot(slot, usage, access)
+    if fields["ready"]:
+        commands.finalize()
+    if fields["submitted"]:
+        commands.mark_submitted()
+    return commands
+
+
+def _memory_of(table: HandleTable, handle: int) -> object:
+    """What has to live as long as commands that use a handle: an executable, or the owner of memory."""
+    word = (handle - table.base) >> 3
+    if table.i32[2 * word] == KIND_STORAGE:
+        return _StorageReference(table, handle)
+    obj = table.object(handle)
+    if isinstance(obj, BufferView):
+        obj = obj.buffer
+    return obj.allocation if isinstance(obj, Buffer) else obj
+
+
+class _StorageReference:
+    """A reference to storage that Python holds."""
+
+    __slots__ = ("_deferred", "_handle", "_memory")
+
+    def __init__(self, table: HandleTable, handle: int) -> None:
+        self._deferred = table.deferred
+        self._handle = table.retain(handle)
+        self._memory = table.kept(handle)
+
+    def __del__(self) -> None:
+        self._deferred.append((self._handle,))
+
+
+def _fields(address: int, offsets: dict[str, int], size: int) -> dict[str, int]:
+    words = array("q", _bytes(address, size))
+    return {name: words[offset // 8] for name, offset in offsets.items()}
+
+
+def _bytes(address: int, size: int) -> bytes:
+    return ctypes.string_at(address, size)

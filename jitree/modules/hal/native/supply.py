@@ -1,0 +1,92 @@
+"""What Python's functions do for the answers that gave up: see to it that the next one need not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.dispatch import image
+from jitree.hal.local.command_buffer import LocalCommandBuffer
+from jitree.hal.local.device import LocalDevice
+from jitree.modules.hal.native.image import RECIPE
+
+if TYPE_CHECKING:
+    from jitree.hal.device import Device
+    from jitree.modules.hal.native.natives import Natives
+    from jitree.modules.hal.state import HalState
+    from jitree.regs.handles import HandleTable
+
+_SIZE: Final = 7
+"""Position of the size among the arguments of an allocation."""
+_COMMANDS: Final = 4
+"""Position of the command buffers among the arguments of an execution."""
+
+
+class Supplier:
+    """The pools of one context, made when the answers are there and first needed."""
+
+    def __init__(self, table: HandleTable, devices: Sequence[Device]) -> None:
+        self._table = table
+        self._devices = devices
+        self._natives: Natives | None = None
+
+    def refill(self) -> Natives | None:
+        """Refills pools of entries and command buffers. None as long as there are no answers."""
+        natives = self._natives or self._connect()
+        if natives is not None:
+            natives.supply()
+        return natives
+
+    def _connect(self) -> Natives | None:
+        code = image.get(RECIPE)
+        if code is None or self._table.natives is not None:
+            return None
+        from jitree.modules.hal.native.natives import Natives
+
+        local = (device for device in self._devices if isinstance(device, LocalDevice))
+        self._natives = Natives(self._table, next(local, None), code)
+        self._table.connect(self._natives)
+        return self._natives
+
+    def trim(self) -> None:
+        if self._natives is not None:
+            self._natives.trim()
+
+    def close(self) -> None:
+        if self._natives is not None:
+            self._natives.close()
+
+
+def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an import that has an answer."""
+    supply = _SUPPLIES.get(name, _supply)
+
+    def call(state: HalState, *arguments: Any) -> Any:
+        supply(state.supplier, arguments)
+        return function(state, *arguments)
+
+    return call
+
+
+def _supply(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
+    supplier.refill()
+
+
+def _supply_memory(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
+    natives = supplier.refill()
+    if natives is not None:
+        natives.supply_storage(arguments[_SIZE])
+
+
+def _supply_execution(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
+    natives = supplier.refill()
+    device, commands = arguments[0], arguments[_COMMANDS]
+    if natives is not None and isinstance(device, LocalDevice) and isinstance(commands, LocalCommandBuffer):
+        natives.supply_local_memory(commands.commands.most_local_memory, device.threads)
+
+
+_SUPPLIES: Final[dict[str, Callable[[Supplier, tuple[Any, ...]], None]]] = {
+    "device.queue.alloca": _supply_memory,
+    "device.queue.execute": _supply_execution,
+    "device.queue.execute.indirect": _supply_execution,
+}

@@ -1,0 +1,26 @@
+"""The LLVM IR of all answers. Only the builder and tests import this."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from jitree.modules.hal.native.image import ANSWERS, FREE, SWEEP, TAKE
+from jitree.modules.hal.native.lowering import AnswerFunction, entry_text, lower
+
+_PACKAGE = "jitree.modules.hal.native"
+
+
+def texts() -> list[str]:
+    functions: list[AnswerFunction] = [_find("entries", SWEEP), _find("entries", FREE), _find("views", TAKE)]
+    entries: list[str] = []
+    for answer in ANSWERS:
+        module, _, name = answer.function.partition(".")
+        function = _find(module, name)
+        functions.append(function)
+        entries.append(entry_text(f'"{answer.symbol}"', function, answer.constants))
+    return ["\n".join([lower(functions), *entries])]
+
+
+def _find(module: str, name: str) -> AnswerFunction:
+    function: AnswerFunction = getattr(import_module(f"{_PACKAGE}.{module}"), name)
+    return function

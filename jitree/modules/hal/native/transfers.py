@@ -1,0 +1,99 @@
+"""``hal.device.queue.fill``, ``update`` and ``copy`` of a little memory, on the calling thread."""
+
+from __future__ import annotations
+
+from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
+from jitree.hal.local.walk_layout import FUNCTIONS
+from jitree.modules.hal.native.buffers import range_length
+from jitree.modules.hal.native.commands import allows, repeated
+from jitree.modules.hal.native.entries import Entry, Natives, State
+from jitree.modules.hal.native.fences import can_signal, is_reached, signal
+from jitree.modules.hal.native.primitives import Fields, call, load, store8
+from jitree.modules.hal.native.registers import REFUSED, finish, is_kind, number, queue_of, reference
+from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
+
+Functions = Fields(FUNCTIONS)
+_SOURCE = int(BufferUsage.TRANSFER_SOURCE)
+_TARGET = int(BufferUsage.TRANSFER_TARGET)
+_READ = int(MemoryAccess.READ)
+_WRITE = int(MemoryAccess.WRITE)
+MOST_MOVED = 64 << 10
+"""Bytes that take a few microseconds; Python decides what happens to more."""
+
+
+def is_ready(state: int, refs: int, words: int) -> bool:
+    """Whether the operation may run here and now."""
+    natives = load(state, State.natives)
+    if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
+        return False
+    return is_reached(natives, reference(refs, words, 2)) and can_signal(natives, reference(refs, words, 3))
+
+
+def queue_fill(state: int, values: int, refs: int, words: int) -> int:
+    """A pattern of one byte, or less than MOST_MOVED bytes."""
+    if not is_ready(state, refs, words):
+        return REFUSED
+    natives = load(state, State.natives)
+    target = reference(refs, words, 4)
+    offset = number(values, words, 5)
+    pattern = number(values, words, 7)
+    size = number(values, words, 8)
+    if not allows(natives, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
+        return REFUSED
+    length = range_length(target, offset, number(values, words, 6))
+    if not 0 <= length <= MOST_MOVED or (size != 1 and size != 2 and size != 4):
+        return REFUSED
+    if (offset | length) & (size - 1):
+        return REFUSED
+    place = load(target, Entry.address) + offset
+    word = repeated(pattern, size)
+    for index in range(length):
+        store8(place + index, word >> (8 * (index & 3)))
+    signal(reference(refs, words, 3))
+    return finish(state, refs, words)
+
+
+def queue_update(state: int, values: int, refs: int, words: int) -> int:
+    if not is_ready(state, refs, words):
+        return REFUSED
+    natives = load(state, State.natives)
+    source = reference(refs, words, 4)
+    target = reference(refs, words, 6)
+    if not is_kind(source, KIND_BUFFER) or load(source, Entry.access) & ACCESS_READ == 0:
+        return REFUSED
+    if not allows(natives, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
+        return REFUSED
+    from_offset = number(values, words, 5)
+    offset = number(values, words, 7)
+    length = range_length(target, offset, number(values, words, 8))
+    if not 0 <= length <= MAXIMUM_UPDATE or range_length(source, from_offset, length) < 0:
+        return REFUSED
+    memmove = load(load(natives, Natives.functions), Functions.memmove)
+    call(memmove, load(target, Entry.address) + offset, load(source, Entry.address) + from_offset, length)
+    signal(reference(refs, words, 3))
+    return finish(state, refs, words)
+
+
+def queue_copy(state: int, values: int, refs: int, words: int) -> int:
+    if not is_ready(state, refs, words):
+        return REFUSED
+    natives = load(state, State.natives)
+    source = reference(refs, words, 4)
+    target = reference(refs, words, 6)
+    if not allows(natives, source, _SOURCE, _READ) or not allows(natives, target, _TARGET, _WRITE):
+        return REFUSED
+    from_offset = number(values, words, 5)
+    offset = number(values, words, 7)
+    length = range_length(source, from_offset, number(values, words, 8))
+    if number(values, words, 9) != 0 or not 0 <= length <= MOST_MOVED:
+        return REFUSED
+    if range_length(target, offset, length) < 0:
+        return REFUSED
+    first = load(source, Entry.address) + from_offset
+    second = load(target, Entry.address) + offset
+    if first < second + length and second < first + length:
+        return REFUSED
+    memmove = load(load(natives, Natives.functions), Functions.memmove)
+    call(memmove, second, first, length)
+    signal(reference(refs, words, 3))
+    return finish(state, refs, words)
