@@ -1,0 +1,55 @@
+"""Plots of measurements, as files under plots/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+matplotlib.rcParams["svg.hashsalt"] = "jitree"  # the same figures give the same file
+from matplotlib import pyplot  # noqa: E402  the back end comes first
+
+
+def draw_ratios(ratios: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
+    """Bars: a group per program, a bar per device; a line at 1."""
+    figure, axes = pyplot.subplots(figsize=(8, 3.6))
+    names = list(next(iter(ratios.values())))
+    width = 0.8 / len(ratios)
+    for position, (device, by_name) in enumerate(ratios.items()):
+        places = [index + (position - (len(ratios) - 1) / 2) * width for index in range(len(names))]
+        bars = axes.bar(places, [by_name[name] for name in names], width, label=device)
+        axes.bar_label(bars, fmt="%.2g", fontsize=7)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(names)), names, rotation=20)
+    axes.set_yscale("log")
+    axes.set_title(title)
+    axes.legend()
+    _save(figure, path)
+
+
+def draw_scaling(results: Mapping[int, Mapping[str, tuple[float, float]]], path: Path) -> None:
+    """Speed over that of one thread, a panel per program; iree.runtime dashed."""
+    numbers = list(results)
+    names = list(results[numbers[0]])
+    figure, panels = pyplot.subplots(2, -(-len(names) // 2), figsize=(9, 5), squeeze=False)
+    for panel in panels.flat[len(names) :]:
+        panel.remove()
+    for panel, name in zip(panels.flat, names, strict=False):
+        peer, own = zip(*(results[number][name] for number in numbers), strict=True)
+        panel.plot(numbers, [own[0] / seconds for seconds in own], "o-", label="jitree")
+        panel.plot(numbers, [own[0] / seconds for seconds in peer], "x--", label="iree.runtime")
+        panel.set_title(name, fontsize=9)
+        panel.set_xticks(numbers)
+        panel.set_ylim(bottom=0)
+    panels[0][0].legend(fontsize=7)
+    figure.suptitle("speed by number of threads (jitree with one thread = 1)")
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})

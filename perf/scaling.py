@@ -1,0 +1,102 @@
+"""Times programs on local-task with 1, 2, 4, … threads: jitree against iree.runtime.
+
+    python perf/scaling.py [--threads 1 2 4 8 16] [--suite LIST.json] [--seconds 0.5] [--only REGEX] [--json
+    FILE]
+                           [--plot]
+
+Every number of threads has a process of its own, in which both runtimes are measured alternately with that
+many. What this process may not use is left out. Per program and number of threads: the median times, their
+ratio (above 1: jitree is faster) and by how much each runtime is faster than with one thread. `--json` writes
+the times in seconds, `--plot` draws plots/scaling.svg. Needs the extra `perf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from cases import check, own_call, peer_call, read_cases
+from comparison import alternate, summary
+
+import jitree
+from jitree.hal.local.topology import available_processors
+
+FOLDER = Path(__file__).parent
+SUITE = FOLDER / "programs" / "scaling.json"
+PLOT = FOLDER / "plots" / "scaling.svg"
+
+Times = dict[str, tuple[float, float]]
+"""Seconds of iree.runtime and of jitree by program."""
+
+
+def measure(threads: int, options: argparse.Namespace) -> Times:
+    """In this process, which nothing else has used the runtimes in."""
+    import iree.runtime
+
+    iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+    times: Times = {}
+    for case in read_cases(options.suite, options.only):
+        with jitree.Session(device=f"local-task://?threads={threads}", tier=options.tier) as session:
+            theirs, own = peer_call(case, "local-task"), own_call(case, session)
+            check(case, theirs, own)
+            peer_time, own_time = alternate([theirs, own], options.seconds)
+        times[case.name] = peer_time, own_time
+    return times
+
+
+def measure_apart(threads: int, options: argparse.Namespace) -> Times:
+    """In a process of its own."""
+    command = [
+        sys.executable, __file__, "--measure", str(threads), "--suite", str(options.suite), "--only",
+        options.only, "--seconds", str(options.seconds), "--tier", options.tier,
+    ]  # fmt: skip
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return {name: tuple(pair) for name, pair in json.loads(result.stdout.splitlines()[-1]).items()}
+
+
+def report(results: dict[int, Times]) -> None:
+    least = min(results)
+    for name in results[least]:
+        peer_one, own_one = results[least][name]
+        for threads, times in results.items():
+            peer, own = times[name]
+            faster = f"{peer_one / peer:5.2f}x", f"{own_one / own:5.2f}x"
+            print(
+                f"{name:12s} {threads:2d} threads  iree.runtime {peer * 1e6:10.1f} us ({faster[0]})"
+                f"  jitree {own * 1e6:10.1f} us ({faster[1]})  ratio {peer / own:7.3f}"
+            )
+    for threads, times in results.items():
+        print(f"{threads} threads: {summary([peer / own for peer, own in times.values()])}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times programs with several numbers of threads")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--suite", type=Path, default=SUITE)
+    parser.add_argument("--tier", default="fast")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options)))
+        return 0
+    numbers = [threads for threads in options.threads if threads <= available_processors()]
+    results = {threads: measure_apart(threads, options) for threads in numbers}
+    report(results)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.plot:
+        from charts import draw_scaling
+
+        draw_scaling(results, PLOT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
