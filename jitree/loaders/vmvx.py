@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.engine import default_tier
 from jitree.dispatch.native_module import NativeModule
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters, PipelineLayout
@@ -16,10 +17,18 @@ from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
 from jitree.vmfb.schema import Export, Function, Module
 
+if TYPE_CHECKING:
+    from jitree.loaders.vmvx_native import CompiledKernels
+
 FORMAT: Final = "vmvx-bytecode-fb"
 ENTRY_CONVENTION: Final = "0rrriiiiiiiii_v"
 """Local memory, constants, list of bindings; x, y, z of workgroup id, workgroup size and workgroup count."""
 _INTERNAL_PREFIX: Final = "__"
+_WAITS: Final = "native"
+_COMPILING: Final = ("auto", _WAITS)
+"""Tiers on which whole kernels are compiled; ``auto`` does so in the background when they are used much."""
+_TIERS_ON_VM: Final = {"native": "fast"}
+"""What runs kernels that are not compiled; other tiers run them themselves."""
 _MAXIMUM_LOCAL_MEMORY: Final = 1 << 30
 """Bytes; what a corrupt attribute may ask for at most."""
 
@@ -48,12 +57,40 @@ class VmvxLoader(ExecutableLoader):
             rows = _entry_points(executable.module, parameters.layouts)
             _check_constants(executable.module, len(parameters.constants))
             names = [row.name or "" for row in rows]
-            create = partial(Worker, executable, self._modules, names, parameters.constants, self._tier)
-            return VmvxExecutable(executable.name, rows, Workers(create))
+            tier = self._tier or default_tier()
+            on_vm = _TIERS_ON_VM.get(tier, tier)
+            create = partial(Worker, executable, self._modules, names, parameters.constants, on_vm)
+            compiled = _compiled(tier, executable, create)
+            loaded = VmvxExecutable(executable.name, rows, Workers(create), compiled)
+            if compiled is not None and tier == _WAITS:
+                compiled.wait()
+            return loaded
+
+
+def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker]) -> CompiledKernels | None:
+    ordinals = [export.ordinal for export in kernels(executable.module)]
+    if tier not in _COMPILING or not ordinals:
+        return None
+    from jitree.dispatch import image
+    from jitree.loaders.vmvx_images import recipe
+    from jitree.loaders.vmvx_native import CompiledKernels
+
+    return CompiledKernels(image.provider(recipe(executable)), ordinals, create)
+
+
+def kernels(module: Module) -> Sequence[Export]:
+    """The entries of an executable, in their order."""
+    return [export for export in module.exports if _is_kernel(export, module.functions[export.ordinal])]
+
+
+def _is_kernel(export: Export, function: Function) -> bool:
+    """Internal functions (``__init``, ``__set_constants``) are none; kernels that the compiler adds to every
+    program, such as ``__builtin_fill_i64``, are."""
+    return not export.name.startswith(_INTERNAL_PREFIX) or function.cconv == ENTRY_CONVENTION
 
 
 def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:
-    exports = [export for export in module.exports if _is_kernel(export, module.functions[export.ordinal])]
+    exports = kernels(module)
     if layouts and len(layouts) != len(exports):
         raise InvalidArgumentError(
             f"the executable exports {len(exports)} functions, but {len(layouts)} pipeline layouts were given"
@@ -62,12 +99,6 @@ def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[Ent
         _entry_point(export, module.functions[export.ordinal], layouts[index] if layouts else None)
         for index, export in enumerate(exports)
     ]
-
-
-def _is_kernel(export: Export, function: Function) -> bool:
-    """Internal functions (``__init``, ``__set_constants``) are none; kernels that the compiler adds to every
-    program, such as ``__builtin_fill_i64``, are."""
-    return not export.name.startswith(_INTERNAL_PREFIX) or function.cconv == ENTRY_CONVENTION
 
 
 def _entry_point(export: Export, function: Function, layout: PipelineLayout | None) -> EntryPoint:

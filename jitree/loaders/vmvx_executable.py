@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from jitree.errors import StatusError
@@ -15,20 +16,15 @@ from jitree.hal.local.commands import ENTRY_SPAN
 from jitree.hal.local.kernel_call import WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, read_span
-from jitree.regs.layout import Record
 
-ENVIRONMENT: Final = Record(
-    "vmvx environment",
-    """
-    i64 number            # of the function, under which the process finds it
-    """,
-)
-"""What a function's calls get as environment; the function owns it."""
+if TYPE_CHECKING:
+    from jitree.loaders.vmvx_native import CompiledKernels
 
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
 _WORKGROUP: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_LEFT: Final = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)
 
 _functions: WeakValueDictionary[int, _Function] = WeakValueDictionary()
 _numbers: Final = count(1)
@@ -61,12 +57,17 @@ class Workers:
             WORKGROUP_STATE.pack_into(
                 (ctypes.c_uint8 * WORKGROUP_STATE.size).from_address(workgroup), 0, x, y, z, 0, 0, 0, 0
             )
-            if isinstance(error, StatusError):
-                error.with_context(f"in workgroup ({x}, {y}, {z}) of {label}")
-            return self._keep(error)
+            return self.fail(error, label, workgroup)
         finally:
             self._idle.append(worker)
         return 0
+
+    def fail(self, error: BaseException, label: str, workgroup: int) -> int:
+        """The number of an error in the workgroup whose id is in the workgroup state."""
+        if isinstance(error, StatusError):
+            x, y, z, *_ = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
+            error.with_context(f"in workgroup ({x}, {y}, {z}) of {label}")
+        return self._keep(error)
 
     def take_failure(self, result: int) -> BaseException | None:
         return self._failures.pop(result, None)
@@ -86,16 +87,19 @@ class Workers:
 
 
 class _Function:
-    """An entry of an executable, found by its number from the C function below."""
+    """An entry of an executable, found by its number from the C functions below."""
 
-    __slots__ = ("__weakref__", "_environment", "_label", "_ordinal", "_workers")
+    __slots__ = ("__weakref__", "_compiled", "_environment", "_label", "_ordinal", "_workers")
 
-    def __init__(self, workers: Workers, ordinal: int, label: str) -> None:
+    def __init__(self, workers: Workers, compiled: CompiledKernels | None, ordinal: int, label: str) -> None:
         number = next(_numbers)
         self._workers = workers
+        self._compiled = compiled
         self._ordinal = ordinal
         self._label = label
-        self._environment = array("q", (number,))
+        lanes = 0 if compiled is None else compiled.lanes_address
+        # A record of vmvx_layout.ENVIRONMENT.
+        self._environment = array("q", (number, lanes, _RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS))
         _functions[number] = self
 
     @property
@@ -103,38 +107,84 @@ class _Function:
         return self._environment.buffer_info()[0]
 
     def run(self, dispatch: int, workgroup: int) -> int:
-        return self._workers.run(self._ordinal, self._label, dispatch, workgroup)
+        """Runs a span on the VM."""
+        start = time.perf_counter_ns()
+        result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
+        if self._compiled is not None:
+            self._compiled.spend(time.perf_counter_ns() - start)
+        return result
+
+    def crowd(self, dispatch: int, workgroup: int) -> int:
+        """Runs a span that found no lane."""
+        assert self._compiled is not None
+        try:
+            result = self._compiled.run(self._ordinal, self.environment, dispatch, workgroup)
+        except BaseException as error:
+            return self._workers.fail(error, self._label, workgroup)
+        return self.run(dispatch, workgroup) if result is None else result
+
+    def finish(self, dispatch: int, workgroup: int, lane: int) -> int:
+        """Runs the rest of a workgroup that left machine code."""
+        assert self._compiled is not None
+        try:
+            self._compiled.finish(lane, self._ordinal, read_span(dispatch, workgroup))
+        except BaseException as error:
+            return self._workers.fail(error, self._label, workgroup)
+        return 0
 
 
-def _run_span(environment: int, dispatch: int, workgroup: int) -> int:
-    number = ctypes.c_int64.from_address(environment).value
-    return _functions[number].run(dispatch, workgroup)
+def _run(environment: int, dispatch: int, workgroup: int) -> int:
+    return _function(environment).run(dispatch, workgroup)
 
 
-_SPAN_FUNCTION: Final = _WORKGROUP(_run_span)
-_CODE: Final = ctypes.cast(_SPAN_FUNCTION, ctypes.c_void_p).value or 0
+def _crowd(environment: int, dispatch: int, workgroup: int) -> int:
+    return _function(environment).crowd(dispatch, workgroup)
+
+
+def _finish(environment: int, dispatch: int, workgroup: int, lane: int) -> int:
+    return _function(environment).finish(dispatch, workgroup, lane)
+
+
+def _function(environment: int) -> _Function:
+    return _functions[ctypes.c_int64.from_address(environment).value]
+
+
+_RUN: Final = _WORKGROUP(_run)
+_CROWD: Final = _WORKGROUP(_crowd)
+_FINISH: Final = _LEFT(_finish)
+_RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS = (
+    ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (_RUN, _CROWD, _FINISH)
+)
 
 
 class VmvxExecutable(TabledExecutable):
     """A nested bytecode module; see :class:`jitree.loaders.vmvx.VmvxLoader`."""
 
-    def __init__(self, name: str, rows: Sequence[EntryPoint], workers: Workers) -> None:
-        """``rows`` lack code and environment."""
+    def __init__(
+        self,
+        name: str,
+        rows: Sequence[EntryPoint],
+        workers: Workers,
+        compiled: CompiledKernels | None = None,
+    ) -> None:
+        """``rows`` lack code and environment; ``compiled`` takes over from the VM when it can."""
         self._workers = workers
         self._own_functions = [
-            _Function(workers, ordinal, f"{row.name} of executable '{name}'")
+            _Function(workers, compiled, ordinal, f"{row.name} of executable '{name}'")
             for ordinal, row in enumerate(rows)
         ]
         super().__init__(
             name,
             [
                 EntryPoint(
-                    row.name, _CODE, function.environment, row.local_memory, row.constant_count,
+                    row.name, _RUN_ADDRESS, function.environment, row.local_memory, row.constant_count,
                     row.binding_count, row.flags | ENTRY_SPAN,
                 )
                 for row, function in zip(rows, self._own_functions, strict=True)
             ],
         )  # fmt: skip
+        if compiled is not None:
+            compiled.serve(self._entries)
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""

@@ -80,21 +80,22 @@ class Worker:
     ) -> None:
         """Links the executable's module to ``modules`` and runs its initialiser; statuses as of
         :meth:`Context.register`."""
-        self._context = Context(RefTypes(), tier=tier)
+        self.context = Context(RefTypes(), tier=tier)
         try:
-            self._context.register([*modules, executable])
+            self.context.register([*modules, executable])
             if constants:
                 words = VmBuffer.alias(struct.pack(f"<{len(constants)}I", *constants))
-                self._context.invoke(self._function(executable, SET_CONSTANTS), (words,))
-            self._calls = [RepeatedCall(self._function(executable, name), _WORKGROUP_ID) for name in entries]
+                self.context.invoke(self._function(executable, SET_CONSTANTS), (words,))
+            self.calls = [RepeatedCall(self._function(executable, name), _WORKGROUP_ID) for name in entries]
+            """Of the kernels in the order of ``entries``."""
         except BaseException:
-            self._context.close()
+            self.context.close()
             raise
         self.workgroup = (0, 0, 0)
         """The one that runs, or ran last."""
 
     def close(self) -> None:
-        self._context.close()
+        self.context.close()
 
     def run(self, ordinal: int, span: Span) -> None:
         """Runs the workgroups in order until one fails; raises what the VM does."""
@@ -106,7 +107,7 @@ class Worker:
             *map(_signed, span.count),
         )  # fmt: skip
         with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
-            self._context.invoker.repeat(self._calls[ordinal], arguments, self._workgroups(span))
+            self.context.invoker.repeat(self.calls[ordinal], arguments, self._workgroups(span))
 
     def _workgroups(self, span: Span) -> Iterator[tuple[int, int, int]]:
         count_x, count_y, _ = span.count
@@ -117,7 +118,7 @@ class Worker:
             yield (x, y, z) if x < _SIGN and y < _SIGN else (_signed(x), _signed(y), z)
 
     def _function(self, executable: BytecodeModule, name: str) -> BytecodeFunction:
-        function = self._context.lookup(f"{executable.name}.{name}")
+        function = self.context.lookup(f"{executable.name}.{name}")
         assert isinstance(function, BytecodeFunction)
         return function
 

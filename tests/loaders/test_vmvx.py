@@ -50,7 +50,7 @@ def execute(request: pytest.FixtureRequest, team: Team) -> Execute:
     return lambda commands: run(commands, *commands.bind(()))
 
 
-@pytest.fixture(params=TIERS)
+@pytest.fixture(params=dict.fromkeys((*TIERS, "native")))
 def tier(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -1,0 +1,34 @@
+"""The generator of compiled VMVX kernels: what the builder process calls."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from typing import Final
+
+from jitree.dispatch.image.generated import Generated, Pipeline, Unit
+from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.source import decode
+from jitree.loaders.vmvx_layout import span_symbol
+from jitree.loaders.vmvx_text import Kernel, list_changes, span_text
+
+KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
+"""Loop nests come in vectors already; the rest is straight-line code."""
+
+
+def generate(data: bytes, ordinals: bytes) -> Generated:
+    """A span function for each kernel that can be lowered. ``data`` is the module as
+    :func:`jitree.dispatch.native.source.encode` writes it, ``ordinals`` (i32) are the kernels in it.
+    The notes say why others were not."""
+    source = decode(data)
+    lowered = lower(source, ())
+    refusals = dict(lowered.refusals)
+    chosen = [ordinal for ordinal in array("i", ordinals) if ordinal in lowered.needs]
+    changes = sorted(set(list_changes(source.words, source.instruction_words)))
+    if changes:
+        refusals |= dict.fromkeys(chosen, f"{', '.join(changes)} in the executable")
+        chosen = []
+    kernels = [Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal]) for ordinal in chosen]
+    entries = tuple(map(span_symbol, chosen))
+    units = [Unit([lowered.text + span_text(kernels)], entries, KERNELS)] if kernels else []
+    return Generated(units, entries, json.dumps({"refusals": refusals}).encode())

@@ -1,0 +1,62 @@
+"""Which images the kernels of an executable are, and which executables a module has."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.image import Recipe
+from jitree.dispatch.native.source import encode, from_program
+from jitree.errors import StatusError
+from jitree.loaders.vmvx import ENTRY_CONVENTION, kernels
+from jitree.vmfb.schema import Module
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_ARCHIVE: Final = b"PK\x03\x04"
+_SECONDS_A_KERNEL: Final = 0.05
+
+_SOURCES: Final = (
+    *sorted((_PACKAGE / "dispatch" / "native").glob("**/*.py")),
+    *sorted((_PACKAGE / "dispatch").glob("semantics*.py")),
+    *sorted((_PACKAGE / "dispatch").glob("vector_math*.py")),
+    *(_PACKAGE / "vmfb" / name for name in ("isa.tsv", "isa.py", "words.py")),
+    _PACKAGE / "regs" / "layout.py",
+    _PACKAGE / "hal" / "local" / "commands.py",
+    *sorted(path for path in Path(__file__).parent.glob("vmvx_*") if path.suffix in (".py", ".ll")),
+)
+
+
+def recipe(executable: BytecodeModule) -> Recipe:
+    """The image of an executable's kernels."""
+    ordinals = [export.ordinal for export in kernels(executable.module)]
+    return Recipe(
+        name="vmvx_kernels",
+        title=_title(executable.name, len(ordinals)),
+        generator="jitree.loaders.vmvx_build:generate",
+        sources=_SOURCES,
+        entries=(),
+        seconds=max(0.5, _SECONDS_A_KERNEL * len(ordinals)),
+        data=(encode(from_program(executable.program)), array("i", ordinals).tobytes()),
+    )
+
+
+def _title(name: str, count: int) -> str:
+    return f"{count} kernel{'s' * (count != 1)} of executable '{name}'"
+
+
+def executables(module: Module) -> Iterator[BytecodeModule]:
+    """The VMVX executables among a program's constants. What looks like one and is damaged is left out."""
+    for segment in module.rodata:
+        data = bytes(segment.data[:8])
+        if data[:4] != _ARCHIVE and data[4:] != b"IREE":
+            continue
+        try:
+            found = BytecodeModule.load(bytes(segment.data), "executable")
+        except StatusError:
+            continue
+        functions = found.module.functions
+        if any(functions[export.ordinal].cconv == ENTRY_CONVENTION for export in found.module.exports):
+            yield found

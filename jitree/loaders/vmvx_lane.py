@@ -1,0 +1,137 @@
+"""What one thread at a time runs compiled kernels with: a machine whose handles machine code aims at memory.
+
+Compiled kernels run on a lane without Python. Its handles (local memory, constants, the list of bindings and
+its elements, scratch buffers) are made once; for each span machine code writes addresses and lengths into
+their entries. When a workgroup leaves machine code, the Python objects behind the handles are made to show
+the same memory, and the VM goes on from the frame that was written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from typing import Final
+
+from jitree.dispatch.fast.engine import attach
+from jitree.errors import error_context
+from jitree.loaders.vmvx_layout import LANE, MAXIMUM_BINDINGS, SCRATCH_MARK
+from jitree.loaders.vmvx_worker import Span, Worker
+from jitree.regs.layout import ACCESS_READ, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
+from jitree.regs.machine import FUEL, Machine
+from jitree.regs.memory import Block
+from jitree.regs.objects import VmBuffer, VmList
+
+SCRATCH_SIZE: Final = 16 << 20
+"""Bytes; only pages that are written take room."""
+_SCRATCH_BUFFERS: Final = 16
+"""That one workgroup may use at once; the VM makes more."""
+_NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
+_ADDRESS: Final = ENTRY.word("address")
+_LENGTH: Final = ENTRY.word("length")
+
+
+class Lane:
+    """Whoever sets ``busy`` in its record has it. In :meth:`finish` Python has it from machine code."""
+
+    def __init__(self, worker: Worker) -> None:
+        """``worker`` becomes the lane's own; its module has kernels."""
+        self._worker = worker
+        table = self._table = worker.context.table
+        self._machine = Machine(table, worker.context.invoker.functions)
+        self._local, self._constants = VmBuffer.alias(_NO_MEMORY), VmBuffer.alias(_NO_MEMORY)
+        self._constants.access = ACCESS_READ
+        self._elements = [VmBuffer.alias(_NO_MEMORY) for _ in range(MAXIMUM_BINDINGS)]
+        self._list = VmList(KIND_BUFFER, MAXIMUM_BINDINGS)
+        for element in self._elements:
+            self._list.append(element)
+        items = (self._local, self._constants, self._list, *self._elements)
+        self._handles = [table.wrap(item) for item in items]
+        self._memory = Block(SCRATCH_SIZE)
+        self._scratch = array("q", bytes(SCRATCH.size))
+        self._pool: list[tuple[int, VmBuffer]] = []
+        self._record = array("q", (
+            0, *self._places(), *self._handles[:3], self._memory.address, *self._handles[3:]
+        ))  # fmt: skip
+        self._refill()
+
+    @property
+    def address(self) -> int:
+        """Of the LANE record."""
+        return self._record.buffer_info()[0]
+
+    def close(self) -> None:
+        """Closes the worker's context too; no thread may be on the lane."""
+        self._machine.release_frames()
+        self._drop_pool()
+        self._table.release_all(self._handles)
+        self._worker.close()
+
+    def finish(self, ordinal: int, span: Span) -> None:
+        """Runs the rest of a workgroup that left machine code; raises what the VM does."""
+        self._show(span)
+        try:
+            with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
+                self._worker.context.invoker.finish(self._worker.calls[ordinal], self._machine)
+        finally:
+            self._machine.state[STATE.word("fuel")] = FUEL
+            self._refill()
+
+    def _places(self) -> tuple[int, int, int, int]:
+        """The state, and where the frame of a kernel is: behind the host's, one like another."""
+        machine = self._machine
+        attach(machine)
+        machine.begin(self._worker.calls[0].host)
+        machine.publish(0)
+        machine.state[STATE.word("scratch")] = self._scratch.buffer_info()[0]
+        return (
+            machine.state_address,
+            machine.frames_address + FRAME.size,
+            machine.frames[FRAME.word("values_end")],
+            machine.frames[FRAME.word("refs_end")],
+        )
+
+    def _show(self, span: Span) -> None:
+        """Lets Python's objects show what machine code has aimed their handles at."""
+        self._local.show(span.local_memory.data)
+        self._constants.show(span.constants.data)
+        for element, binding in zip(self._elements, span.bindings, strict=False):
+            element.show(binding.data)
+        self._list.size = len(span.bindings)
+        for handle, buffer in self._pool:
+            word = (handle - self._table.base) >> 3
+            start = self._table.i64[word + _ADDRESS] - self._memory.address
+            if self._table.count(handle):
+                buffer.show(self._memory.array[start : start + self._table.i64[word + _LENGTH]])
+
+    def _refill(self) -> None:
+        """Makes the pool of scratch buffers anew."""
+        self._drop_pool()
+        table, head = self._table, 0
+        for _ in range(_SCRATCH_BUFFERS):
+            buffer = VmBuffer.alias(_NO_MEMORY)
+            handle = table.wrap(buffer)
+            self._pool.append((handle, buffer))
+            table.set_word(handle, "count", 0)
+            table.set_word(handle, "usage", SCRATCH_MARK)
+            table.set_word(handle, "link", head)
+            head = handle
+        start = self._memory.address
+        self._scratch[:] = array("q", (head, start, start + SCRATCH_SIZE, 0))
+
+    def _drop_pool(self) -> None:
+        """Frees the handles of scratch buffers. Those that the program has kept are its own from now on, and
+        so is all scratch memory."""
+        table, kept = self._table, False
+        for handle, buffer in self._pool:
+            if table.object(handle) is not buffer:  # it was used, and freed by the VM
+                continue
+            if table.count(handle):
+                table.set_word(handle, "usage", 0)
+                kept = True
+            else:
+                table.set_word(handle, "count", 1)
+                table.release(handle)
+        self._pool.clear()
+        if kept:
+            self._memory = Block(SCRATCH_SIZE)
+            self._record[LANE.word("scratch")] = self._memory.address

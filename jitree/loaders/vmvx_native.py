@@ -1,0 +1,108 @@
+"""Compiled kernels of a VMVX executable: from asking for them to the threads that run them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from jitree.dispatch import image
+from jitree.hal.local.commands import ENTRY_POINT
+from jitree.loaders.vmvx_lane import Lane
+from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
+from jitree.loaders.vmvx_worker import Span, Worker
+
+PATIENCE: Final = 20_000_000
+"""Nanoseconds that an executable runs on the VM before its kernels are compiled in the background: what is
+not worth that much ends before a builder has started."""
+
+_SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_ENTRY_WORDS: Final = ENTRY_POINT.size // 8
+_CODE: Final = ENTRY_POINT.word("code")
+
+
+class CompiledKernels:
+    """The compiled kernels of one executable; its entry points are changed over when they are there.
+
+    Any thread may call any method.
+    """
+
+    def __init__(
+        self, provider: image.Provider, ordinals: Sequence[int], create_worker: Callable[[], Worker]
+    ) -> None:
+        """``ordinals`` are those of the kernels' functions in the module, in the order of the executable's
+        entries. Nothing happens until :meth:`look` or :meth:`wait`."""
+        self._provider = provider
+        self._symbols = [span_symbol(ordinal) for ordinal in ordinals]
+        self._create_worker = create_worker
+        self._records: array[int] | None = None
+        self._lock = threading.Lock()
+        self._lanes: dict[int, Lane] = {}
+        self._table = array("q", bytes(LANES.size + 8 * (MAXIMUM_LANES - 1)))
+        self._nanoseconds = 0
+        self._image: image.Image | None = None
+        self._codes: list[Callable[[int, int, int], int] | None] = []
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            for lane in getattr(self, "_lanes", {}).values():
+                lane.close()
+
+    @property
+    def lanes_address(self) -> int:
+        """Of the LANES record."""
+        return self._table.buffer_info()[0]
+
+    def serve(self, records: array[int]) -> None:
+        """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already."""
+        self._records = records
+        self._use(self._provider.find())
+
+    def wait(self) -> None:
+        """Waits for the compiled kernels. UNAVAILABLE if they cannot be built."""
+        self._use(self._provider.wait())
+
+    def spend(self, nanoseconds: int) -> None:
+        """Counts time that the VM took for the kernels, and has them compiled when that is worth it."""
+        self._nanoseconds += nanoseconds
+        if self._image is None and self._nanoseconds >= PATIENCE:
+            self._use(self._provider.get())
+
+    def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
+        """Runs a span on one more lane; None when there cannot be more, or the kernel is not compiled."""
+        code = self._codes[ordinal] if self._codes else None
+        if code is None or not self._add_lane():
+            return None
+        return code(environment, dispatch, group)
+
+    def finish(self, lane: int, ordinal: int, span: Span) -> None:
+        """Runs the rest of a workgroup that left machine code on a lane; raises what the VM does."""
+        self._lanes[lane].finish(ordinal, span)
+
+    def _use(self, ready: image.Image | None) -> None:
+        if ready is None or self._image is not None or not self._add_lane():
+            return
+        assert self._records is not None
+        self._codes = [
+            _SPAN(ready.addresses[symbol]) if symbol in ready.addresses else None for symbol in self._symbols
+        ]
+        self._image = ready
+        for number, symbol in enumerate(self._symbols):
+            if symbol in ready.addresses:
+                self._records[number * _ENTRY_WORDS + _CODE] = ready.addresses[symbol]
+
+    def _add_lane(self) -> bool:
+        """Whether there was room for one more."""
+        with self._lock:
+            count = len(self._lanes)
+            if count == MAXIMUM_LANES:
+                return False
+            lane = Lane(self._create_worker())
+            self._lanes[lane.address] = lane
+            self._table[LANES.word("first") + count] = lane.address
+        with self._lock:  # orders the stores for threads that see the count
+            self._table[LANES.word("count")] = max(self._table[LANES.word("count")], count + 1)
+        return True
