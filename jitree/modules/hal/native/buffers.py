@@ -36,7 +36,7 @@ def device_allocator(state: int, values: int, refs: int, words: int) -> int:
     if natives == 0:
         return REFUSED
     device = reference(refs, words, 0)
-    if queue_of(natives, device) == 0:
+    if not is_kind(device, load(natives, Natives.device)):
         return REFUSED
     allocator = new_entry(state, natives, load(natives, Natives.allocator))
     if allocator == 0:

@@ -175,7 +175,7 @@ def run(
     store(job, Job.concurrency, threads if threads < MOST_THREADS else MOST_THREADS)
     store(job, Job.failure, 0)
     store(job, Job.shares, 0)
-    if load(state, State.prompt) and not is_short(natives, queue, job):
+    if not is_short(state, natives, queue, job):
         return REFUSED
     if team != 0:
         store(job, Job.shares, stack((rows + 1) * SHARE_SIZE))
@@ -197,9 +197,10 @@ def run(
     return REFUSED if failure != 0 else DONE
 
 
-def is_short(natives: int, queue: int, job: int) -> bool:
-    """Whether a list takes no longer than a thread which must not be held up may spend."""
-    if load(queue, Queue.immediate) < 0:
+def is_short(state: int, natives: int, queue: int, job: int) -> bool:
+    """Whether a list takes no longer than this call may hold up its host and others of its context."""
+    most = load(queue, Queue.immediate) if load(state, State.prompt) else load(queue, Queue.patience)
+    if most < 0:
         return True
     ticks = call(load(natives, Natives.estimate), job)
-    return 0 <= ticks <= load(queue, Queue.immediate)
+    return 0 <= ticks <= most

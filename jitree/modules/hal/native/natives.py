@@ -218,7 +218,7 @@ class Natives:
         if table.i32[2 * above] != KIND_STORAGE:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
-            return Buffer(whole.allocation, whole.byte_offset + start - cast(int, whole.host_address), length)
+            return whole.subspan(start - (whole.host_address or 0), length)
         allocation = self._allocations.get(parent)
         base = table.i64[above + _ADDRESS]
         if allocation is None:
