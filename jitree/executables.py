@@ -1,19 +1,19 @@
-"""Loaders of executables for the processors of this machine, with what executables may import."""
+"""Loaders of executables for the processors of this machine, with what executables may import.
+
+A loader is imported when the first executable of its formats comes: programs use one kind.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from jitree.loaders.embedded_elf import EmbeddedElfLoader
-from jitree.loaders.system_library import SystemLibraryLoader
-from jitree.loaders.vmvx import VmvxLoader
-from jitree.modules.vmvx import VmvxModule
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 
 if TYPE_CHECKING:
     from jitree.dispatch.native_module import NativeModule
-    from jitree.hal.executable import ExecutableLoader
     from jitree.loaders.environment import ImportProvider
 
 Plugin = str | os.PathLike[str] | Mapping[str, Any]
@@ -30,10 +30,51 @@ def create_loaders(
     """
     providers = _providers(plugins)
     return (
-        EmbeddedElfLoader(providers),
-        SystemLibraryLoader(providers),
-        VmvxLoader((VmvxModule(), *modules), tier),
+        LateLoader("embedded-elf-", lambda: _embedded(providers)),
+        LateLoader("system-elf-", lambda: _system(providers)),
+        LateLoader("vmvx-", lambda: _vmvx(tier, modules)),
     )
+
+
+class LateLoader(ExecutableLoader):
+    """A loader that is made when it is needed."""
+
+    def __init__(self, prefix: str, create: Callable[[], ExecutableLoader]) -> None:
+        """``prefix`` is how the names of all its formats begin."""
+        self._prefix = prefix
+        self._create = create
+
+    @cached_property
+    def loader(self) -> ExecutableLoader:
+        return self._create()
+
+    def query_support(self, format: str) -> bool:
+        return format.startswith(self._prefix) and self.loader.query_support(format)
+
+    def try_load(self, parameters: ExecutableParameters) -> Executable:
+        return self.loader.try_load(parameters)
+
+    def query_i64(self, category: str, key: str) -> int | None:
+        return self.loader.query_i64(category, key)
+
+
+def _embedded(providers: Sequence[ImportProvider]) -> ExecutableLoader:
+    from jitree.loaders.embedded_elf import EmbeddedElfLoader
+
+    return EmbeddedElfLoader(providers)
+
+
+def _system(providers: Sequence[ImportProvider]) -> ExecutableLoader:
+    from jitree.loaders.system_library import SystemLibraryLoader
+
+    return SystemLibraryLoader(providers)
+
+
+def _vmvx(tier: str | None, modules: Sequence[NativeModule]) -> ExecutableLoader:
+    from jitree.loaders.vmvx import VmvxLoader
+    from jitree.modules.vmvx import VmvxModule
+
+    return VmvxLoader((VmvxModule(), *modules), tier)
 
 
 def _providers(plugins: Sequence[Plugin]) -> tuple[ImportProvider, ...]:

@@ -19,7 +19,7 @@ from jitree.types import BY_NAME, format_shaped_type
 NUMBER_BITS: Final = {"i": 32, "I": 64, "f": 32, "F": 64}
 """Width of the numbers of a calling convention."""
 
-F32_MAX: Final = float(np.finfo(np.float32).max)
+F32_MAX: Final = float.fromhex("0x1.fffffep127")
 _F64_EXACT: Final = 1 << 53
 _SHOWN: Final = 60
 

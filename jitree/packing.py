@@ -8,8 +8,7 @@ and what was given. Nothing is parsed when a call is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +45,7 @@ class Packer(Protocol):
     def pack(self, value: Any) -> object: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayTransfer:
+class ArrayTransfer(NamedTuple):
     """How arrays of a call reach the device."""
 
     device: Device

@@ -36,14 +36,14 @@ from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.number_packing import describe
 from jitree.packing import as_array
-from jitree.params.provider import ParameterProvider, open_providers
-from jitree.params.provider import Source as ParameterSource
 from jitree.transfers import native_row, wrap_or_copy
 from jitree.types import ElementType
 from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
     from jitree.hal.executable import ExecutableLoader
+    from jitree.params.provider import ParameterProvider
+    from jitree.params.provider import Source as ParameterSource
 
 STANDARD_INPUT: Final = "-"
 """As a path to load from."""
@@ -117,7 +117,7 @@ class Session:
         self._tensor_markers: dict[TensorType, object] = {}
         self._argument_blocks: dict[tuple[ElementType, tuple[int, ...]], ArgumentBlocks] = {}
         self.trace_sink: TraceSink | None = trace_sink
-        self.parameter_providers: tuple[ParameterProvider, ...] = open_providers(parameters)
+        self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier, tuple(executable_plugins), tuple(executable_modules)
         )
@@ -391,6 +391,14 @@ class Session:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"
         return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
+
+
+def _open_providers(parameters: Iterable[ParameterSource]) -> tuple[ParameterProvider, ...]:
+    if parameters == ():  # the default: nothing that reads archives is imported
+        return ()
+    from jitree.params.provider import open_providers
+
+    return open_providers(parameters)
 
 
 def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:

@@ -7,9 +7,8 @@ row-major; elements below 8 bits are packed, low bits first.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ ENCODING_OPAQUE: Final = 0
 ENCODING_DENSE: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(NamedTuple):
     code: int
     name: str
     """As in ``4xf32`` and in printed values."""

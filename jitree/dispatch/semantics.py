@@ -7,9 +7,8 @@ numpy. Operand types come from the instruction table, so a row here cannot disag
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer, vector_math
 from jitree.dispatch.primitives import MATH
@@ -21,8 +20,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Semantic:
+class Semantic(NamedTuple):
     """``function(*arguments) -> result`` over values of the types ``i32 i64 f32 f64``.
 
     The types say how registers are read and written. Instructions that only look at bits (``neg.f32``,

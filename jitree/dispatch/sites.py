@@ -7,9 +7,8 @@ registers are cell variables, nothing is parsed when the call is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jitree.dispatch import conversion
 from jitree.dispatch.native_module import NativeExport
@@ -26,8 +25,7 @@ VIEWS: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "refs"}
 _CACHED_SITES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class NativeTarget:
+class NativeTarget(NamedTuple):
     """A native function with the state of its module in the context."""
 
     full_name: str

@@ -6,15 +6,14 @@ import abc
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.executable import ExecutableLoader
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
+class DeviceInfo(NamedTuple):
     """A device that a driver could create."""
 
     id: int
@@ -72,8 +71,7 @@ class Driver(abc.ABC):
         raise NotFoundError(f"driver '{self.name}' has no device '{path}'; there are: {known}")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUri:
+class DeviceUri(NamedTuple):
     driver: str
     path: str
     parameters: dict[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 from _thread import allocate_lock
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jitree.errors import FailedPreconditionError
 
@@ -19,8 +19,7 @@ class ProfilingMode(enum.IntFlag):
     EXECUTABLE_COUNTERS = 0x4
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(NamedTuple):
     """One operation; times in nanoseconds of ``time.perf_counter_ns``."""
 
     name: str

@@ -6,23 +6,21 @@ segments; every table is bounds checked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jitree.errors import UnavailableError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_file import ElfFile, bad_elf, unsupported_elf
 
 
-@dataclass(frozen=True, slots=True)
-class RelocationTable:
+class RelocationTable(NamedTuple):
     address: int
     size: int
     addends: str
     """"RELA" or "REL"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dynamic:
+class Dynamic(NamedTuple):
     """Addresses are those of the file."""
 
     symbol_values: tuple[int, ...]

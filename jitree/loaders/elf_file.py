@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.errors import FailedPreconditionError, StatusError, UnimplementedError
 from jitree.loaders import elf_format as elf
@@ -16,8 +15,7 @@ MAXIMUM_IMAGE: Final = 1 << 31
 """Bytes between the lowest and the highest address: code addresses its data with 32-bit displacements."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A program header; addresses are those of the file."""
 
     kind: int
@@ -33,8 +31,7 @@ class Segment:
         return self.address + self.memory_size
 
 
-@dataclass(frozen=True, slots=True)
-class ElfFile:
+class ElfFile(NamedTuple):
     """Checked headers: ``loads`` in file order, and the address range [low, high) that they take."""
 
     architecture: Architecture

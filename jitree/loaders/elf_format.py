@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 ELFCLASS32: Final = 1
 ELFCLASS64: Final = 2
@@ -42,8 +41,7 @@ DT_INIT_ARRAY: Final = 25
 DT_INIT_ARRAYSZ: Final = 27
 
 
-@dataclass(frozen=True, slots=True)
-class WordSize:
+class WordSize(NamedTuple):
     """How the records of 32- and 64-bit files are laid out."""
 
     elf_class: int
@@ -79,8 +77,7 @@ WORD_SIZES: Final = {row.elf_class: row for row in (WORD_32, WORD_64)}
 IDENTIFIER_SIZE: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation:
+class Relocation(NamedTuple):
     """What is stored at its place: the sum of S (symbol), A (addend), B (bias), P (the place, subtracted)."""
 
     name: str
@@ -89,8 +86,7 @@ class Relocation:
     """Bytes stored; 0 stores nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(NamedTuple):
     name: str
     """As in format strings (``embedded-elf-<name>``)."""
     machine: int

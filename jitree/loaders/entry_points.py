@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.executable import LocalExecutable
@@ -21,8 +20,7 @@ assert _ENTRY.size == ENTRY_POINT.size
 _UNKNOWN: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
+class EntryPoint(NamedTuple):
     """A function. Counts are None when the executable does not state them."""
 
     name: str | None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 
@@ -35,8 +34,7 @@ class Memory(Protocol):
     def check_code(self, address: int, what: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Byte offsets in the library struct of one version; -1: the version has no such field."""
 
     version: int
@@ -71,14 +69,12 @@ _ATTRIBUTES: Final = 40
 _FLAG_SEQUENTIAL: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
+class SourceLocation(NamedTuple):
     path: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryFunction:
+class LibraryFunction(NamedTuple):
     """An exported function. Counts are None when the library does not state them."""
 
     name: str | None

@@ -7,10 +7,9 @@ import ctypes
 import os
 import tempfile
 import weakref
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError
 from jitree.loaders.elf_file import read_elf
@@ -25,8 +24,7 @@ _MFD_EXEC: Final = 16
 """Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(NamedTuple):
     start: int
     end: int
     executable: bool

@@ -12,8 +12,7 @@ import os
 import stat
 import struct
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from jitree.errors import (
     InvalidArgumentError,
@@ -40,8 +39,7 @@ is overwritten while its module is in use (compile, run, compile again) does no 
 Source = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | BinaryIO
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(NamedTuple):
     """An opened file. Views of ``data`` keep the memory (or mapping) alive by themselves."""
 
     name: str

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 CORE: Final = "core"
 EXT_F32: Final = "f32"
@@ -37,8 +37,7 @@ PREFIXES: Final[dict[int, str]] = {0xE0: EXT_F32, 0xE1: EXT_F64}
 VERSIONS: Final = (15, 16, 17)
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """One operand of an instruction."""
 
     name: str
