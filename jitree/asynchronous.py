@@ -32,7 +32,7 @@ class AsynchronousFunction(Function):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         wait, signal, packed = self._begin(arguments, named)
-        results = self._submit(packed, wait, signal)
+        results = self._invoke([*packed, wait, signal])
         self._wait(signal)
         return self._unpack(results)
 
@@ -49,7 +49,10 @@ class AsynchronousFunction(Function):
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and returns its results, which may still be computed."""
         wait, signal, packed = self._begin(arguments, named)
-        results = self._submit(packed, wait, signal)
+        try:
+            results = self._context.submit(self._vm_function, [*packed, wait, signal])
+        except StatusError as error:
+            self._fail(error)
         return self._unpack(results, None if signal.is_reached() else signal)
 
     def _begin(
@@ -63,9 +66,6 @@ class AsynchronousFunction(Function):
         ]
         packed = self._pack(arguments, named)
         return Fence.join(pending), Fence.create(self._device), packed
-
-    def _submit(self, packed: list[object], wait: Fence | None, signal: Fence) -> list[Any]:
-        return self._invoke([*packed, wait, signal])
 
     def _wait(self, signal: Fence) -> None:
         try:
