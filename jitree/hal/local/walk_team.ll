@@ -12,6 +12,8 @@ declare void @run_span(ptr, ptr, ptr, i64, i64, i64)
 declare double @estimate_share(ptr, ptr, ptr)
 declare i64 @llvm.fptosi.sat.i64.f64(double)
 declare i64 @llvm.sadd.sat.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
 
 ; Group by group: rows between two barriers may run together.
 define void @run_shared(ptr %job, ptr %team) {
@@ -88,6 +90,7 @@ decide:
   %spinning_ticks = load i64, ptr %spinning.at
   %spinning = uitofp i64 %spinning_ticks to double
   %large = fcmp oge double %total, %spinning
+  %total_ticks = call i64 @llvm.fptosi.sat.i64.f64(double %total)
   br i1 %large, label %sleep_look, label %inline
 sleep_look:
   br i1 %asleep, label %owe, label %divide
@@ -106,7 +109,6 @@ owe:
   %window = shl i64 %parked_ticks, 2
   %forgotten = icmp ugt i64 %idle, %window
   %kept = select i1 %forgotten, i64 0, i64 %owed
-  %total_ticks = call i64 @llvm.fptosi.sat.i64.f64(double %total)
   %sum = call i64 @llvm.sadd.sat.i64(i64 %kept, i64 %total_ticks)
   %enough = icmp uge i64 %sum, %parked_ticks
   %left_owed = select i1 %enough, i64 0, i64 %sum
@@ -114,13 +116,14 @@ owe:
   br i1 %enough, label %divide, label %inline
 
 divide:
+  %worth = phi i64 [ %total_ticks, %sleep_look ], [ %sum, %owe ]
   %chunks = call i64 @divide(ptr %job, ptr %team, ptr %begin, ptr %end)
   %several = icmp ugt i64 %chunks, 1
   %fits = icmp ult i64 %chunks, 2147483648
   %shared = and i1 %several, %fits
   br i1 %shared, label %post, label %inline
 post:
-  call void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks)
+  call void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks, i64 %worth)
   call void @claim_chunks(ptr %team, i64 0)
   call void @wait_for_chunks(ptr %team, i64 %chunks)
   br label %done
@@ -236,8 +239,9 @@ done:
   ret i64 %chunks
 }
 
-; Opens a group for the team and wakes as many workers as there are chunks for.
-define internal void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks) {
+; Opens a group for the team and wakes as many workers as there are chunks for, but for each a quarter of what is
+; worth waking one: waking takes the submitting thread a microsecond or two each, and spinning ones come anyway.
+define internal void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks, i64 %worth) {
 start:
   %tokens = alloca i64
   %job.at = getelementptr i8, ptr %team, i64 $team.job
@@ -268,7 +272,14 @@ start:
   %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
   %sequence = atomicrmw add ptr %sequence.at, i64 1 seq_cst
   %parked.at = getelementptr i8, ptr %team, i64 $team.parked
-  %useful = sub i64 %chunks, 1
+  %others = sub i64 %chunks, 1
+  %parked_ticks.at = getelementptr i8, ptr %team, i64 $team.parked_ticks
+  %parked_ticks = load i64, ptr %parked_ticks.at
+  %quarter = lshr i64 %parked_ticks, 2
+  %each = or i64 %quarter, 1
+  %repaid = udiv i64 %worth, %each
+  %one = call i64 @llvm.umax.i64(i64 %repaid, i64 1)
+  %useful = call i64 @llvm.umin.i64(i64 %one, i64 %others)
   br label %take
 take:
   %parked = load atomic i64, ptr %parked.at seq_cst, align 64
