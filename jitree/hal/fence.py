@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jitree.errors import StatusCode, StatusError
+from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
-from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again, wait_for, when_reached
+from jitree.hal.semaphore import (
+    ReachedCallback,
+    Semaphore,
+    Timepoint,
+    again,
+    describe_wait,
+    wait_for,
+    when_reached,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -116,8 +126,12 @@ class Fence:
                     raise
 
         open_points = self.on_reached(reached)
+        dog = watchdog.current
+        activity = None if dog is None else dog.enter("awaiting", partial(describe_wait, self.timepoints))
 
         def forget(done: asyncio.Future[None]) -> None:
+            if activity is not None:
+                activity.end()
             if done.cancelled():
                 for timepoint in open_points:
                     timepoint.cancel()

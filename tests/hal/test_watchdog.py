@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -77,6 +78,25 @@ def test_a_wait_that_nobody_ends(reports: Reports, registry: DriverRegistry) -> 
         assert "by nobody: no operation that signals it has been submitted" in text
         fence.signal()
         thread.join(TIMEOUT)
+
+
+def test_an_awaited_fence(reports: Reports, registry: DriverRegistry) -> None:
+    with registry.create_device("local-sync") as device:
+        fence = Fence.create(device)
+
+        async def main() -> None:
+            waiting = asyncio.ensure_future(wait())
+            while not reports.texts:
+                await asyncio.sleep(0.001)
+            fence.signal()
+            await waiting
+
+        async def wait() -> None:
+            await fence
+
+        asyncio.run(main())
+        assert "MainThread: awaiting for" in reports.texts[0]
+        reports.texts.clear()
 
 
 def test_a_wait_behind_other_operations(reports: Reports, registry: DriverRegistry) -> None:
