@@ -63,7 +63,10 @@ done:
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     builder.getModulePassManager().run(module, builder)
-    engine = llvm.create_mcjit_compiler(module, machine)
+    own = llvm.Target.from_triple(machine.triple).create_target_machine(  # an engine keeps what it is given
+        cpu=host_target().cpu, features=host_target().features, opt=3, codemodel="jitdefault", jit=True
+    )
+    engine = llvm.create_mcjit_compiler(module, own)
     engine.finalize_object()
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (count + 1), ctypes.c_int64)
     function = kind(engine.get_function_address("run"))

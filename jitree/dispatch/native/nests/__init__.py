@@ -1,0 +1,71 @@
+"""Loop nests in vectors: found in a function, guarded once in front, written anew. See README.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.emit import emit_nest
+from jitree.dispatch.native.nests.guard import require_sizes
+from jitree.dispatch.native.nests.plan import Plan, make_plan
+from jitree.dispatch.native.nests.recognise import (
+    FormReader,
+    NotANest,
+    Structure,
+    recognise,
+    values_used_behind,
+)
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.nest_context import NestContext
+    from jitree.dispatch.native.ssa import Function, Loop
+
+__all__ = ["Nest", "Refusal", "find"]
+
+
+class Refusal(NamedTuple):
+    """A loop that is left to the scalar code."""
+
+    loop: Loop
+    reason: str
+
+
+class Nest(NamedTuple):
+    """Loops that are taken."""
+
+    loop: Loop
+    """The outermost one."""
+    structure: Structure
+    reader: FormReader
+    dependence: Dependence
+    plan: Plan
+
+    def emit(self, context: NestContext) -> str:
+        """LLVM IR behind the label of the nest's first block, up to the end of the block ``context.done``.
+
+        It branches to ``context.deopt`` with nothing done when a guard fails.
+        """
+        return emit_nest(context, self.structure, self.reader, self.plan, self.dependence)
+
+
+def find(function: Function) -> list[Nest | Refusal]:
+    """The nests of a function, none inside another. Where a loop is refused, the loops in it may be taken."""
+    found: list[Nest | Refusal] = []
+    waiting = list(function.loops)
+    while waiting:
+        loop = waiting.pop(0)
+        try:
+            found.append(_take(function, loop))
+        except NotANest as refused:
+            found.append(Refusal(loop, str(refused)))
+            waiting += loop.children
+    return found
+
+
+def _take(function: Function, loop: Loop) -> Nest:
+    structure, reader = recognise(loop)
+    dependence = Dependence(structure, reader)
+    require_sizes(structure)
+    if values_used_behind(function, loop) - {structure.counters[0]}:
+        raise NotANest("a value is carried out of the nest")
+    return Nest(loop, structure, reader, dependence, make_plan(structure, dependence))

@@ -1,0 +1,245 @@
+"""Writes a nest: the guard, then its loops in the order of the plan.
+
+Every loop is written with its condition at the end: the guard has found that it runs at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from jitree.dispatch.native.nests.body import Body, Offsets, Operand, Region
+from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.guard import Guard
+from jitree.dispatch.native.nests.plan import Plan, extent
+from jitree.dispatch.native.nests.recognise import Access, FormReader, Level, Structure
+from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.vector_math_ir import llvm_type
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.nest_context import NestContext
+
+Counters = dict[Level, str]
+
+
+class _Tile(NamedTuple):
+    """What is written together: so many vectors of lanes, so many iterations of the tiled loop."""
+
+    vectors: int
+    mask: str | None
+    copies: int
+
+
+def emit_nest(
+    context: NestContext, structure: Structure, reader: FormReader, plan: Plan, dependence: Dependence
+) -> str:
+    """The text of the nest's blocks behind the label that the context's owner writes."""
+    writer = Writer(context)
+    body = Body(writer, structure, reader, plan, dependence)
+    if any(extent(level) is not None and (extent(level) or 0) < 1 for level in structure.levels):
+        Guard(writer, structure, plan, body).write_empty()
+    else:
+        for value in dependence.invariants:
+            body.invariant(value)
+        Guard(writer, structure, plan, body).write()
+        _Loops(writer, structure, plan, body).write()
+    writer.branch(context.done)
+    writer.begin(context.done)
+    writer.branch(context.exit)
+    return writer.text()
+
+
+class _Loops:
+    def __init__(self, writer: Writer, structure: Structure, plan: Plan, body: Body) -> None:
+        self._writer = writer
+        self._structure = structure
+        self._plan = plan
+        self._body = body
+        self._extents = body.places.extents
+
+    def write(self) -> None:
+        self._outer(list(self._plan.outer), {})
+
+    def _outer(self, levels: list[Level], counters: Counters) -> None:
+        if levels:
+            with self._writer.loop("0", self._extents[levels[0]], 1, []) as turns:
+                self._outer(levels[1:], {**counters, levels[0]: turns.counter})
+        elif self._plan.in_order:
+            self._in_order(counters)
+        else:
+            self._along_vector(counters)
+
+    def _in_order(self, counters: Counters) -> None:
+        region = Region(counters, None, squares=False)
+        loads = {access: value for value, access in self._structure.loads.items()}
+        for access in sorted((*loads, *self._structure.stores), key=lambda access: access.position):
+            if access in loads:
+                self._body.value(region, loads[access], {})
+            else:
+                self._body.store(region, access, self._body.value(region, access.stored, {}), {})
+
+    def _along_vector(self, counters: Counters) -> None:
+        """Tiles of several vectors, the whole vectors that are left, and the lanes that are left."""
+        level, plan, writer = self._plan.vector, self._plan, self._writer
+        if level is None:
+            self._along_tiled(counters, 1, None)
+            return
+        lanes, tile = plan.lanes, plan.lanes * plan.vectors
+        count = self._extents[level]
+        tiles_end = self._multiple(count, tile)
+        vectors_end = self._multiple(count, lanes)
+
+        def write(vectors: int, mask: str | None) -> Callable[[str], None]:
+            return lambda counter: self._along_tiled({**counters, level: counter}, vectors, mask)
+
+        self._span("0", tiles_end, tile, write(plan.vectors, None))
+        if plan.vectors > 1:
+            self._span(tiles_end, vectors_end, lanes, write(1, None))
+        if not count.startswith("%"):
+            left = int(count) % lanes
+            if left:
+                bits = ", ".join(f"i1 {'true' if lane < left else 'false'}" for lane in range(lanes))
+                write(1, f"<{bits}>")(vectors_end)
+            return
+        with writer.maybe(writer.let(f"icmp slt i64 {vectors_end}, {count}"), []):
+            left_name = writer.let(f"sub i64 {count}, {vectors_end}")
+            numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
+            bound = writer.splat("i32", writer.let(f"trunc i64 {left_name} to i32"), lanes)
+            write(1, writer.let(f"icmp slt <{lanes} x i32> {numbers}, {bound}"))(vectors_end)
+
+    def _along_tiled(self, counters: Counters, vectors: int, mask: str | None) -> None:
+        level, copies = self._plan.tiled, self._plan.copies
+        if level is None:
+            self._tile(counters, _Tile(vectors, mask, 1))
+            return
+        count = self._extents[level]
+        end = self._multiple(count, copies)
+
+        def write(number: int) -> Callable[[str], None]:
+            return lambda counter: self._tile({**counters, level: counter}, _Tile(vectors, mask, number))
+
+        self._span("0", end, copies, write(copies))
+        if copies > 1:
+            self._span(end, count, 1, write(1))
+
+    def _multiple(self, count: str, factor: int) -> str:
+        """The greatest multiple of a power of two or a constant that is not more."""
+        if not count.startswith("%"):
+            return str(int(count) // factor * factor)
+        rest = self._writer.let(f"urem i64 {count}, {factor}")
+        return self._writer.let(f"sub i64 {count}, {rest}")
+
+    def _span(self, start: str, end: str, step: int, write: Callable[[str], None]) -> None:
+        """A loop from start to end, which may be the same."""
+        writer = self._writer
+        if not start.startswith("%") and not end.startswith("%"):
+            distance = int(end) - int(start)
+            if distance == step:
+                write(start)
+            elif distance:
+                with writer.loop(start, end, step, []) as turns:
+                    write(turns.counter)
+            return
+        left, right = (start, end) if start.startswith("%") else (end, start)
+        relation = "slt" if left is start else "sgt"
+        with writer.maybe(writer.let(f"icmp {relation} i64 {left}, {right}"), []):
+            with writer.loop(start, end, step, []) as turns:
+                write(turns.counter)
+
+    def _tile(self, counters: Counters, tile: _Tile) -> None:
+        region = Region(counters, tile.mask, squares=tile.copies == self._plan.lanes)
+        copies = self._copies(tile)
+        body, stores = self._body, self._structure.stores
+        results: list[tuple[Access, Offsets, Operand]] = []
+        if self._plan.reductions:
+            owners = self._owners()
+            first = [body.first(region, owners[store], offsets) for offsets in copies for store in stores]
+            keys = [(store, offsets) for offsets in copies for store in stores]
+            last = self._reduce(list(self._plan.reductions), region, keys, [operand.text for operand in first])
+            results = [
+                (store, offsets, Operand(text, self._plan.lanes))
+                for (store, offsets), text in zip(keys, last, strict=True)
+            ]
+        else:
+            results = [
+                (store, offsets, body.value(region, store.stored, offsets))
+                for offsets in copies
+                for store in stores
+            ]
+        after = Region(counters, tile.mask, squares=False) if self._plan.reductions else region
+        for store, offsets, operand in results:
+            body.store(after, store, operand, offsets)
+
+    def _copies(self, tile: _Tile) -> list[Offsets]:
+        tiled, vector = self._plan.tiled, self._plan.vector
+        found: list[Offsets] = []
+        for copy in range(tile.copies):
+            for number in range(tile.vectors):
+                offsets: Offsets = {}
+                if tiled is not None:
+                    offsets[tiled] = copy
+                if vector is not None:
+                    offsets[vector] = number * self._plan.lanes
+                found.append(offsets)
+        return found
+
+    def _owners(self) -> dict[Access, Value]:
+        return {store: load for load, store in self._plan.accumulators.items()}
+
+    def _reduce(
+        self, levels: list[Level], outer: Region, keys: list[tuple[Access, Offsets]], values: list[str]
+    ) -> list[str]:
+        """The accumulators behind the loops."""
+        level, steps = levels[0], self._plan.steps
+        count = self._extents[level]
+        if len(levels) > 1:
+            with self._writer.loop("0", count, 1, self._carried(keys, values)) as turns:
+                inner = Region({**outer.counters, level: turns.counter}, outer.mask, squares=False)
+                turns.next = self._reduce(levels[1:], inner, keys, turns.values)
+            return turns.next
+        end = self._multiple(count, steps)
+        values = self._steps(level, "0", end, steps, outer, keys, values)
+        return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
+
+    def _carried(self, keys: list[tuple[Access, Offsets]], values: list[str]) -> list[tuple[str, str]]:
+        return [
+            (llvm_type(store.stored.type, self._plan.lanes), value)
+            for (store, _), value in zip(keys, values, strict=True)
+        ]
+
+    def _steps(
+        self, level: Level, start: str, end: str, steps: int, outer: Region,
+        keys: list[tuple[Access, Offsets]], values: list[str],
+    ) -> list[str]:  # fmt: skip
+        """The last reduction from start to end, so many iterations written out."""
+        writer = self._writer
+        if start == end:
+            return values
+        if start == "0" and (steps == 1 or not end.startswith("%")) or not f"{start}{end}".count("%"):
+            return self._turns(level, start, end, steps, outer, keys, values)
+        left, right = (start, end) if start.startswith("%") else (end, start)
+        relation = "slt" if left is start else "sgt"
+        condition = writer.let(f"icmp {relation} i64 {left}, {right}")
+        with writer.maybe(condition, self._carried(keys, values)) as branch:
+            branch.next = self._turns(level, start, end, steps, outer, keys, values)
+        return branch.result
+
+    def _turns(
+        self, level: Level, start: str, end: str, steps: int, outer: Region,
+        keys: list[tuple[Access, Offsets]], values: list[str],
+    ) -> list[str]:  # fmt: skip
+        body, owners = self._body, self._owners()
+        with self._writer.loop(start, end, steps, self._carried(keys, values)) as turns:
+            squares = steps == self._plan.lanes
+            region = Region({**outer.counters, level: turns.counter}, outer.mask, squares)
+            current = turns.values
+            for step in range(steps):
+                for (store, offsets), value in zip(keys, current, strict=True):
+                    region.accumulators[body.copy(store, offsets)] = Operand(value, self._plan.lanes)
+                current = [
+                    body.kept(owners[store], body.value(region, store.stored, {**offsets, level: step})).text
+                    for store, offsets in keys
+                ]
+            turns.next = current
+        return turns.next

@@ -1,0 +1,88 @@
+"""Polynomials over loop counters and values from outside a nest: what indices and bounds are read as.
+
+The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients; a guard makes sure
+that the numbers it stands for do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.ssa import Value
+
+Monomial = tuple["Value", ...]
+"""A product of values, ordered by number. A loop's counter is represented by its header's parameter."""
+
+
+def _wrap(number: int) -> int:
+    return ((number + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A sum of monomials with integer coefficients, none of them 0; the empty monomial is the constant."""
+
+    terms: Mapping[Monomial, int]
+
+    @staticmethod
+    def constant(number: int) -> Form:
+        return _form([((), number)])
+
+    @staticmethod
+    def symbol(value: Value) -> Form:
+        return Form({(value,): 1})
+
+    def __add__(self, other: Form) -> Form:
+        return _form([*self.terms.items(), *other.terms.items()])
+
+    def __sub__(self, other: Form) -> Form:
+        return self + other * Form.constant(-1)
+
+    def __mul__(self, other: Form) -> Form:
+        return _form(
+            (tuple(sorted((*left, *right), key=lambda value: value.number)), a * b)
+            for left, a in self.terms.items()
+            for right, b in other.terms.items()
+        )
+
+    @property
+    def number(self) -> int | None:
+        """Its value, if it is a constant."""
+        if not self.terms:
+            return 0
+        return self.terms.get(()) if len(self.terms) == 1 else None
+
+    def coefficient(self, counter: Value) -> Form:
+        """What the counter is multiplied by; a counter that stands in a product with itself has none."""
+        return Form({
+            tuple(value for value in monomial if value is not counter): number
+            for monomial, number in self.terms.items()
+            if counter in monomial
+        })  # fmt: skip
+
+    def without(self, counters: Iterable[Value]) -> Form:
+        """The terms in which none of the counters stands."""
+        excluded = set(counters)
+        return Form({m: number for m, number in self.terms.items() if excluded.isdisjoint(m)})
+
+    def bits(self, of_symbols: int) -> int:
+        """Bits that its magnitude can have when symbols have this many."""
+        return sum(abs(number) << of_symbols * len(m) for m, number in self.terms.items()).bit_length()
+
+    def symbols(self) -> set[Value]:
+        return {value for monomial in self.terms for value in monomial}
+
+    def degree(self, counters: Iterable[Value]) -> int:
+        """The largest number of the counters that stand in one product."""
+        counted = set(counters)
+        return max((sum(value in counted for value in m) for m in self.terms), default=0)
+
+
+def _form(terms: Iterable[tuple[Monomial, int]]) -> Form:
+    sums: dict[Monomial, int] = {}
+    for monomial, number in terms:
+        sums[monomial] = _wrap(sums.get(monomial, 0) + number)
+    return Form({monomial: number for monomial, number in sums.items() if number})

@@ -1,0 +1,261 @@
+"""What is checked once in front of a nest: that each access stays in its buffer, and that nothing which is
+stored overlaps what other accesses touch. Also computes what the nest needs of values from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.dispatch.native.nests.body import ELEMENT_LLVM, Body
+from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.narrowing import narrowed
+from jitree.dispatch.native.nests.plan import Plan, extent
+from jitree.dispatch.native.nests.recognise import Access, Level, NotANest, Structure
+from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.ssa import Value
+
+SYMBOL_BITS: Final = 31
+"""Magnitude that values from outside may have in indices and bounds; one with more fails the guard."""
+_NARROW_BITS: Final = 62
+_WIDE_BITS: Final = 126
+
+
+def require_sizes(structure: Structure) -> None:
+    """NotANest if the guard could not compute ranges without overflow."""
+    for level in structure.levels:
+        for form in (level.initial, level.bound):
+            if form.bits(SYMBOL_BITS) > _NARROW_BITS - 1:
+                raise NotANest("a bound with large factors")
+    for access in (*structure.loads.values(), *structure.stores):
+        if access.index.bits(SYMBOL_BITS) > _WIDE_BITS:
+            raise NotANest("an index with large factors")
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """First and last element of an access, and their addresses (the last one's end)."""
+
+    start: str
+    end: str
+
+
+class Guard:
+    """Writes the checks; :meth:`write` ends with a new block in which the nest may run."""
+
+    def __init__(self, writer: Writer, structure: Structure, plan: Plan, body: Body) -> None:
+        self._writer = writer
+        self._structure = structure
+        self._plan = plan
+        self._body = body
+        self._conditions: list[str] = []
+
+    def write(self) -> None:
+        writer, context = self._writer, self._writer.context
+        accesses = [*self._structure.loads.values(), *self._structure.stores]
+        self._require_small(accesses)
+        self._extents()
+        self._go_on_if_all(context.deopt)
+        self._live_outs()
+        for level in self._structure.levels:
+            if extent(level) is None:
+                self._conditions.append(writer.let(f"icmp sgt i64 {self._body.places.extents[level]}, 0"))
+        self._go_on_if_all(context.done)
+        ranges = {access: self._range(access) for access in accesses}
+        if not self._plan.in_order:
+            self._require_apart(ranges)
+            for store, order in self._plan.injective.items():
+                self._require_injective(store, order)
+        self._go_on_if_all(context.deopt)
+        for access in accesses:
+            self._pointer(access)
+
+    def write_empty(self) -> None:
+        """Of a nest that a loop without iterations is in."""
+        self._require_small(())
+        self._extents()
+        self._go_on_if_all(self._writer.context.deopt)
+        self._live_outs()
+
+    def _live_outs(self) -> None:
+        """The variable of the outermost loop, as the loop leaves it."""
+        writer, outermost = self._writer, self._structure.levels[0]
+        for value in writer.context.live_outs:
+            places = self._body.places
+            turns = writer.intrinsic("smax", "i64", 1, [places.extents[outermost], "0"])
+            distance = writer.let(f"mul i64 {turns}, {outermost.step}")
+            writer.line(f"{value.name} = add i64 {distance}, {places.initials[outermost]}")
+
+    def _go_on_if_all(self, otherwise: str) -> None:
+        if self._conditions:
+            label = self._writer.fresh()
+            self._writer.branch_if(self._all(), label, otherwise)
+            self._writer.begin(label)
+            self._conditions = []
+
+    def _all(self) -> str:
+        result = self._conditions[0]
+        for condition in self._conditions[1:]:
+            result = self._writer.let(f"and i1 {result}, {condition}")
+        return result
+
+    def _require_small(self, accesses: Iterable[Access]) -> None:
+        forms = [access.index for access in accesses]
+        forms += [form for level in self._structure.levels for form in (level.initial, level.bound)]
+        symbols = {symbol for form in forms for symbol in form.symbols()} - set(self._structure.counters)
+        for symbol in sorted(symbols, key=lambda value: value.number):
+            shifted = self._writer.let(f"add i64 {self._symbol(symbol)}, {1 << SYMBOL_BITS}")
+            self._conditions.append(self._writer.let(f"icmp ult i64 {shifted}, {2 << SYMBOL_BITS}"))
+
+    def _symbol(self, value: Value) -> str:
+        return self._body.invariant(value)
+
+    def _extents(self) -> None:
+        """Unsigned comparisons need a bound and a start that are not negative."""
+        writer = self._writer
+        for level in self._structure.levels:
+            number = extent(level)
+            if number is not None:
+                self._body.places.extents[level] = str(number)
+                continue
+            distance = self._form(level.bound - level.initial, "i64")
+            if level.step != 1:
+                rounded = writer.let(f"add i64 {distance}, {level.step - 1}")
+                distance = writer.let(f"sdiv i64 {rounded}, {level.step}")
+            self._body.places.extents[level] = distance
+        for level in self._structure.levels:
+            self._body.places.initials[level] = self._form(level.initial, "i64")
+            for form in (level.initial, level.bound) if level.unsigned else ():
+                if form.number is None:
+                    value = self._form(form, "i64")
+                    self._conditions.append(writer.let(f"icmp sge i64 {value}, 0"))
+
+    def _form(self, form: Form, kind: str) -> str:
+        """The value of a form over values from outside, in i64 or i128."""
+        total = ""
+        for monomial, number in form.terms.items():
+            term = str(number)
+            for symbol in monomial:
+                name = self._symbol(symbol)
+                if kind == "i128":
+                    name = self._writer.let(f"sext i64 {name} to i128")
+                term = name if term == "1" else self._writer.let(f"mul {kind} {name}, {term}")
+            total = self._writer.let(f"add {kind} {total}, {term}") if total else term
+        return total or "0"
+
+    def _range(self, access: Access) -> _Range:
+        """Checks that it lies in the buffer."""
+        writer = self._writer
+        form, lowest, highest = narrowed(access, self._structure)
+        kind = self._kind(access)
+        base = form.without(self._structure.counters)
+        low, high = self._form(base + lowest, kind), self._form(base + highest, kind)
+        for level in self._structure.levels:
+            coefficient = form.coefficient(level.counter)
+            if not coefficient.terms:
+                continue
+            last = self._last(level, kind)
+            value = self._form(coefficient, kind)
+            span = self._product(value, last, kind)
+            if coefficient.number is None:
+                self._conditions.append(writer.let(f"icmp sge {kind} {value}, 0"))
+            if (coefficient.number or 1) > 0:
+                high = self._sum(high, span, kind)
+            else:
+                low = self._sum(low, span, kind)
+        buffer = writer.context.buffer(access.buffer)
+        room = buffer.length if access.instruction.results else buffer.room
+        elements = writer.let(f"lshr i64 {room}, {access.bytes.bit_length() - 1}")
+        self._conditions.append(writer.let(f"icmp sge {kind} {low}, 0"))
+        self._conditions.append(writer.let(f"icmp slt {kind} {high}, {self._widened(elements, kind)}"))
+        address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
+        return _Range(
+            self._address(address, low, kind, access, 0), self._address(address, high, kind, access, access.bytes)
+        )
+
+    def _kind(self, access: Access) -> str:
+        """i64 where the numbers cannot overflow it, whatever the values from outside are."""
+        return "i64" if access.index.bits(SYMBOL_BITS) <= _NARROW_BITS else "i128"
+
+    def _widened(self, name: str, kind: str) -> str:
+        return name if kind == "i64" or not name.startswith("%") else self._writer.let(f"sext i64 {name} to i128")
+
+    def _last(self, level: Level, kind: str) -> str:
+        number = extent(level)
+        if number is not None:
+            return str(number - 1)
+        return self._writer.let(f"sub {kind} {self._widened(self._body.places.extents[level], kind)}, 1")
+
+    def _product(self, value: str, last: str, kind: str) -> str:
+        if value.startswith("%"):
+            return self._writer.let(f"mul {kind} {value}, {last}")
+        if last.startswith("%"):
+            return self._writer.let(f"mul {kind} {last}, {value}")
+        return str(int(value) * int(last))
+
+    def _sum(self, left: str, right: str, kind: str) -> str:
+        if left.startswith("%"):
+            return self._writer.let(f"add {kind} {left}, {right}")
+        return self._writer.let(f"add {kind} {right}, {left}") if right.startswith("%") else str(int(left) + int(right))
+
+    def _address(self, address: str, element: str, kind: str, access: Access, extra: int) -> str:
+        writer = self._writer
+        if kind == "i128":
+            element = writer.let(f"trunc i128 {element} to i64")
+        offset = writer.let(f"mul i64 {element}, {access.bytes}")
+        start = writer.let(f"add i64 {address}, {offset}")
+        return writer.let(f"add i64 {start}, {extra}") if extra else start
+
+    def _require_apart(self, ranges: dict[Access, _Range]) -> None:
+        """Of every store and every other access: they share no byte, or are the same element in each iteration."""
+        stores = self._structure.stores
+        for number, store in enumerate(stores):
+            for access in (*self._structure.loads.values(), *stores[number + 1 :]):
+                if access.buffer is store.buffer and access.index == store.index and access.bytes == store.bytes:
+                    continue
+                left, right = ranges[access], ranges[store]
+                forwards = (
+                    self._plan.forwards
+                    and access not in stores
+                    and access.index == store.index
+                    and access.bytes == store.bytes
+                )
+                apart = self._apart(left, right)
+                if forwards:
+                    same = self._writer.let(f"icmp eq i64 {left.start}, {right.start}")
+                    apart = self._writer.let(f"or i1 {apart}, {same}")
+                self._conditions.append(apart)
+
+    def _apart(self, left: _Range, right: _Range) -> str:
+        before = self._writer.let(f"icmp ule i64 {left.end}, {right.start}")
+        behind = self._writer.let(f"icmp ule i64 {right.end}, {left.start}")
+        return self._writer.let(f"or i1 {before}, {behind}")
+
+    def _require_injective(self, store: Access, order: tuple[Level, ...]) -> None:
+        """Each coefficient exceeds what the smaller ones reach together."""
+        writer = self._writer
+        kind = self._kind(store)
+        reach = "0"
+        for level in order:
+            coefficient = store.index.coefficient(level.counter)
+            number = coefficient.number
+            value = str(abs(number)) if number is not None else self._form(coefficient, kind)
+            if value.startswith("%") or reach.startswith("%"):
+                left, right = (value, reach) if value.startswith("%") else (reach, value)
+                relation = "sgt" if left is value else "slt"
+                self._conditions.append(writer.let(f"icmp {relation} {kind} {left}, {right}"))
+            span = self._product(value, self._last(level, kind), kind)
+            reach = self._sum(span, reach, kind)
+
+    def _pointer(self, access: Access) -> None:
+        writer = self._writer
+        counters = self._structure.counters
+        base = self._form(access.index.without(counters), "i64")
+        for level in self._structure.levels:
+            coefficient = access.index.coefficient(level.counter)
+            if coefficient.terms:
+                self._body.places.coefficients[access, level] = self._form(coefficient, "i64")
+        address = writer.context.buffer(access.buffer).address
+        kind = ELEMENT_LLVM[access.element]
+        self._body.places.pointers[access] = writer.let(f"getelementptr {kind}, ptr {address}, i64 {base}")

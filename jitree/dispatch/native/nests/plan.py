@@ -1,0 +1,249 @@
+"""Decides how a nest runs: which loops are parallel, which one becomes the lanes of vectors, what is kept in
+registers.
+
+A loop is *parallel* if the stored element depends on its counter, a *reduction* if not. When the stored index is
+injective over the parallel loops and nothing else touches what is stored, any order of iterations is legal that
+leaves the reductions in theirs: each element sees its operations in the original order, so results are the
+same bit for bit. Other nests run as they stand, one element at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.recognise import Access, Level, Structure
+from jitree.dispatch.native.ssa import Value
+
+ACCUMULATORS: Final = 16
+"""Vectors that a tile keeps in registers at most, of 32 with AVX-512."""
+MAXIMUM_VECTORS: Final = 4
+"""Vectors along the vector loop in one tile."""
+MAXIMUM_COPIES: Final = 8
+"""Iterations of the tiled loop in one tile."""
+LIGHT_BODY: Final = 12
+HEAVY_BODY: Final = 40
+"""Instructions of a body without reductions: up to the first it is written for four vectors, from the second on
+for one."""
+NARROW: Final = 2
+"""Iterations of a vector loop that is given up for one of at least WIDE."""
+WIDE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a nest runs."""
+
+    outer: tuple[Level, ...]
+    """Loops around everything else, in their order."""
+    vector: Level | None
+    """Its iterations are lanes; None: one element at a time."""
+    tiled: Level | None
+    """A parallel loop of which ``copies`` iterations run together."""
+    reductions: tuple[Level, ...]
+    lanes: int
+    vectors: int
+    copies: int
+    steps: int
+    """Iterations of the last reduction that are written out."""
+    accumulators: dict[Value, Access]
+    """Loads that find what the iteration before has stored, and the stores they belong to: kept in registers."""
+    transposed: dict[Value, Level]
+    """Loads of rows along this loop that become columns in registers."""
+    in_order: bool
+    """Each access happens as the program has it, so nothing need be known about overlaps."""
+    injective: dict[Access, tuple[Level, ...]] = field(default_factory=dict)
+    """Stores for which a guard has to check that each coefficient exceeds what the smaller ones reach, and the
+    parallel loops by coefficient, smallest first."""
+
+    @property
+    def forwards(self) -> bool:
+        """Loads may find the very element that the same iteration stores, through another reference."""
+        return not self.reductions
+
+
+def extent(level: Level) -> int | None:
+    """The number of iterations, if it is constant."""
+    distance = (level.bound - level.initial).number
+    return None if distance is None else -(-distance // level.step)
+
+
+def make_plan(structure: Structure, dependence: Dependence) -> Plan:
+    """The best plan known for a nest; there always is one."""
+    return _Planner(structure, dependence).parallel() or _in_order(structure)
+
+
+def _in_order(structure: Structure) -> Plan:
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, True)
+
+
+class _Planner:
+    def __init__(self, structure: Structure, dependence: Dependence) -> None:
+        self._structure = structure
+        self._dependence = dependence
+        index = structure.stores[0].index
+        self._parallel = [level for level in structure.levels if index.coefficient(level.counter).terms]
+        self._reductions = [level for level in structure.levels if level not in self._parallel]
+
+    def parallel(self) -> Plan | None:
+        """None if the iterations have to stay in order."""
+        accumulators = self._accumulators()
+        if accumulators is None or not self._stores_agree():
+            return None
+        injective: dict[Access, tuple[Level, ...]] = {}
+        for store in self._structure.stores:
+            order = self._injective(store)
+            if order is None:
+                return None
+            if order:
+                injective[store] = order
+        vector = self._vector()
+        lanes = self._lanes() if vector is not None else 1
+        transposed, along = self._transposed(vector) if vector is not None else ({}, None)
+        tiled = along if along in self._parallel else self._tiled(vector)
+        vectors = 1 if transposed or vector is None else self._vectors(vector, lanes)
+        copies = self._copies(tiled, vectors)
+        if along is not None and along is tiled:
+            copies = lanes
+        rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
+        return Plan(
+            outer=rest,
+            vector=vector,
+            tiled=tiled,
+            reductions=tuple(self._reductions),
+            lanes=lanes,
+            vectors=vectors,
+            copies=copies,
+            steps=lanes if along in self._reductions else 1,
+            accumulators=accumulators,
+            transposed=transposed,
+            in_order=False,
+            injective=injective,
+        )
+
+    def _injective(self, store: Access) -> tuple[Level, ...] | None:
+        """The order of the loops that a guard has to check, empty if the numbers show it, None if it is not so."""
+        coefficients = {level: store.index.coefficient(level.counter) for level in self._parallel}
+        numbers = {level: form.number for level, form in coefficients.items()}
+        inner_first = list(reversed(self._parallel))
+        order = sorted(
+            (level for level in inner_first if numbers[level] is not None), key=lambda l: abs(numbers[l] or 0)
+        )
+        order += [level for level in inner_first if numbers[level] is None]
+        reach: int | None = 0
+        for level in order:
+            number, count = numbers[level], extent(level)
+            if number is None or reach is None:
+                return tuple(order) if all((numbers[l] or 1) > 0 for l in order) else None
+            if abs(number) <= reach:
+                return None
+            reach = None if count is None else reach + abs(number) * (count - 1)
+        return ()
+
+    def _accumulators(self) -> dict[Value, Access] | None:
+        """None if a stored element is used in a way that lanes would change."""
+        found: dict[Value, Access] = {}
+        for store in self._structure.stores:
+            own = [
+                (value, load)
+                for value, load in self._structure.loads.items()
+                if load.buffer is store.buffer
+            ]
+            if any(not _same_element(load, store) or load.position > store.position for _, load in own):
+                return None
+            if not self._reductions:
+                continue
+            if not own or store.predicate or any(load.predicate for _, load in own):
+                return None
+            found.update((value, store) for value, _ in own)
+        return found
+
+    def _stores_agree(self) -> bool:
+        """All stores depend on the same loops and go to buffers of their own."""
+        stores = self._structure.stores
+        if len({store.buffer for store in stores}) < len(stores):
+            return False
+        return all(
+            bool(store.index.coefficient(level.counter).terms) == (level in self._parallel)
+            for store in stores
+            for level in self._structure.levels
+        )
+
+    def _vector(self) -> Level | None:
+        if not self._parallel:
+            return None
+        index = self._structure.stores[0].index
+        widest = max(self._parallel, key=lambda level: _count(level))
+        for level in self._parallel:
+            if index.coefficient(level.counter).number == 1:
+                return widest if _count(level) <= NARROW and _count(widest) >= WIDE else level
+        return widest
+
+    def _lanes(self) -> int:
+        accesses = [*self._structure.loads.values(), *self._structure.stores]
+        return 8 if any(access.bytes == 8 for access in accesses) else 16
+
+    def _strided(self, vector: Level) -> Iterator[tuple[Value, Access]]:
+        """Loads whose lanes lie apart."""
+        for value, load in self._structure.loads.items():
+            coefficient = load.index.coefficient(vector.counter)
+            if coefficient.terms and coefficient.number != 1 and not load.predicate:
+                yield value, load
+
+    def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
+        """The loads that lie along one other loop, and that loop: the last reduction, or a parallel one."""
+        candidates = self._reductions[-1:] or [l for l in self._parallel if l is not vector]
+        best: tuple[dict[Value, Level], Level | None] = ({}, None)
+        for level in reversed(candidates):
+            found = {
+                value: level
+                for value, load in self._strided(vector)
+                if load.index.coefficient(level.counter).number == 1
+            }
+            if len(found) > len(best[0]):
+                best = found, level
+        return best
+
+    def _tiled(self, vector: Level | None) -> Level | None:
+        """Where there are reductions, the parallel loop over which most vectors can be shared."""
+        others = [level for level in self._parallel if level is not vector]
+        if not self._reductions or not others:
+            return None
+
+        def shared(level: Level) -> int:
+            return sum(
+                level.counter not in load.index.symbols()
+                and (vector is None or vector.counter in load.index.symbols())
+                for load in self._structure.loads.values()
+            )
+
+        return max(reversed(others), key=lambda level: (min(_count(level), MAXIMUM_VECTORS), shared(level)))
+
+    def _vectors(self, vector: Level, lanes: int) -> int:
+        if self._reductions:
+            most = max(ACCUMULATORS // len(self._structure.stores) // 2, 1)
+        else:
+            weight = self._dependence.weight
+            most = 4 if weight <= LIGHT_BODY else 2 if weight <= HEAVY_BODY else 1
+        return max(1, min(most, MAXIMUM_VECTORS, _count(vector) // lanes))
+
+    def _copies(self, tiled: Level | None, vectors: int) -> int:
+        if tiled is None:
+            return 1
+        most = ACCUMULATORS // len(self._structure.stores) // vectors
+        return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, _count(tiled)))
+
+
+def _count(level: Level) -> int:
+    """The number of iterations, a large one where it is not known."""
+    count = extent(level)
+    return 1 << 30 if count is None else count
+
+
+def _same_element(load: Access, store: Access) -> bool:
+    return load.index == store.index and load.bytes == store.bytes
+
+

@@ -1,0 +1,320 @@
+"""Finds the loop nests of a function: perfectly nested counted loops around straight-line or predicated code.
+
+The compiler's loops have one shape: a header that only compares its counter with a bound, a counter that is
+stepped by a constant, one way out. Between the loops of a nest there is only arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.operations import is_pure
+from jitree.dispatch.native.ssa import PHI, Block, Instruction, Loop, Value
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.ssa import Function
+
+ELEMENT_BYTES: Final = {"i8": 1, "i16": 2, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
+
+Literal = tuple[Value, bool]
+"""A condition and whether it has to hold."""
+Predicate = frozenset[Literal]
+"""All of them have to hold; empty where the code runs in each iteration."""
+
+
+class NotANest(Exception):
+    """Why a loop is not taken; the text is for people who read the tier report."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A loop of a nest. Its counter runs from 0 in steps of 1; the program's variable is
+    ``initial + step * counter``."""
+
+    counter: Value
+    """The parameter of the header, which also stands for the counter in forms."""
+    initial: Form
+    bound: Form
+    step: int
+    unsigned: bool
+    """The comparison with the bound is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """A load or store."""
+
+    instruction: Instruction
+    element: str
+    """``i8 i16 i32 f32 i64 f64``"""
+    buffer: Value
+    index: Form
+    """Of the element, over counters and values from outside."""
+    predicate: Predicate
+    position: int
+    """In the body."""
+
+    @property
+    def bytes(self) -> int:
+        return ELEMENT_BYTES[self.element]
+
+    @property
+    def stored(self) -> Value:
+        return self.instruction.operands[2]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """A recognised nest."""
+
+    loop: Loop
+    levels: tuple[Level, ...]
+    """From the outermost to the innermost."""
+    loads: dict[Value, Access]
+    """By result."""
+    stores: tuple[Access, ...]
+    choices: dict[Value, tuple[Literal, Value, Value]]
+    """Of a parameter where two branches meet: the condition, its value if that holds, and if not."""
+    conditions: dict[Value, Form]
+    """What is compared in predicates, where it is a form."""
+
+    @property
+    def counters(self) -> tuple[Value, ...]:
+        return tuple(level.counter for level in self.levels)
+
+    @property
+    def exit(self) -> Block:
+        return self.loop.exits[0][1]
+
+
+def recognise(loop: Loop) -> tuple[Structure, FormReader]:
+    """The nest whose outermost loop this is. NotANest with the reason where it is none."""
+    chain = [loop]
+    while chain[-1].children:
+        if len(chain[-1].children) > 1:
+            raise NotANest("several loops inside one")
+        chain.append(chain[-1].children[0])
+    reader = FormReader(loop)
+    for inner, outer in zip((*chain[1:], None), chain, strict=True):
+        reader.add(_level(reader, outer))
+        if inner is not None:
+            _require_only_arithmetic(outer, inner)
+    body = _Body(reader, chain[-1])
+    if not body.stores:
+        raise NotANest("no store")
+    levels = tuple(reader.levels.values())
+    return Structure(loop, levels, body.loads, tuple(body.stores), body.choices, body.conditions), reader
+
+
+def _level(reader: FormReader, loop: Loop) -> Level:
+    header = loop.header
+    if any(block is not header for block, _ in loop.exits) or len(loop.exits) != 1:
+        raise NotANest("several ways out of a loop")
+    if len(loop.latches) != 1 or len(header.parameters) != 1:
+        raise NotANest("a value other than the counter is carried from turn to turn")
+    counter = header.parameters[0]
+    condition = header.terminator.operands[0] if header.terminator.mnemonic == "cond_br" else None
+    if (
+        condition is None
+        or condition.operation not in ("cmp.lt.i64.s", "cmp.lt.i64.u")
+        or condition.operands[0] is not counter
+        or header.successors[0] not in loop.blocks
+    ):
+        raise NotANest("a loop that does not count up to a bound")
+    if any(not is_pure(instruction) for instruction in header.instructions[:-1]):
+        raise NotANest("other statements in a loop's header")
+    initial, stepped = _entering_and_stepped(loop, counter)
+    step = stepped.operands[1] if stepped.operation == "add.i64" else None
+    if step is not None and stepped.operands[0] is not counter:
+        step = stepped.operands[0] if stepped.operands[1] is counter else None
+    number = reader.read(step).number if step is not None else None
+    if number is None or not 0 < number < 1 << 31:
+        raise NotANest("a counter that is not stepped by a positive constant")
+    bound = reader.read(condition.operands[1])
+    level = Level(counter, reader.read(initial), bound, number, condition.operation == "cmp.lt.i64.u")
+    if (level.initial.symbols() | level.bound.symbols()) & set(reader.levels):
+        raise NotANest("a loop's bounds depend on an outer loop")
+    return level
+
+
+def _entering_and_stepped(loop: Loop, counter: Value) -> tuple[Value, Value]:
+    pairs = list(zip(loop.header.predecessors, counter.operands, strict=True))
+    entering = {value for block, value in pairs if block not in loop.blocks}
+    stepped = [value for block, value in pairs if block in loop.blocks]
+    if len(entering) != 1:
+        raise NotANest("a loop that is entered with different counters")
+    return entering.pop(), stepped[0]
+
+
+def _require_only_arithmetic(outer: Loop, inner: Loop) -> None:
+    for block in outer.blocks - inner.blocks:
+        if block.parameters and block is not outer.header:
+            raise NotANest("branches between loops")
+        for instruction in block.instructions:
+            if not is_pure(instruction) and not _is_control(outer, block, instruction):
+                raise NotANest(f"'{instruction.mnemonic}' between loops")
+
+
+def _is_control(loop: Loop, block: Block, instruction: Instruction) -> bool:
+    return instruction is block.terminator and (block is loop.header or len(block.successors) == 1)
+
+
+class FormReader:
+    """Reads values as forms over the counters of a nest."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.levels: dict[Value, Level] = {}
+        self._forms: dict[Value, Form] = {}
+        self._invariant: dict[Value, bool] = {}
+
+    def add(self, level: Level) -> None:
+        self.levels[level.counter] = level
+        self._forms[level.counter] = level.initial + Form.symbol(level.counter) * Form.constant(level.step)
+
+    def is_invariant(self, value: Value) -> bool:
+        """From outside the nest, or computed from such values alone."""
+        if value.block not in self._loop.blocks:
+            return True
+        known = self._invariant.get(value)
+        if known is None:
+            known = (
+                value.operation != PHI
+                and is_pure(value)
+                and all(self.is_invariant(operand) for operand in value.operands)
+            )
+            self._invariant[value] = known
+        return known
+
+    def read(self, value: Value) -> Form:
+        """NotANest for an index that is neither linear in the counters nor invariant."""
+        form = self._forms.get(value)
+        if form is None:
+            form = self._forms[value] = self._read(value)
+        return form
+
+    def _read(self, value: Value) -> Form:
+        operation, operands = value.operation, value.operands
+        if operation == "const.i64":
+            return Form.constant(value.literals[0])
+        if operation == "const.i64.zero":
+            return Form.constant(0)
+        if operation in ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64"):
+            form = self._arithmetic(operation, operands)
+            if form is not None and form.degree(self.levels) <= 1:
+                return form
+        if self.is_invariant(value):
+            return Form.symbol(value)
+        if operation.startswith("buffer.load"):
+            raise NotANest("an index that is loaded from memory")
+        raise NotANest(f"an index through '{operation}'")
+
+    def _arithmetic(self, operation: str, operands: list[Value]) -> Form | None:
+        if operation == "shl.i64":
+            amount = operands[1].literals[0] if operands[1].operation == "const.i32" else None
+            return self.read(operands[0]) * Form.constant(1 << (amount & 63)) if amount is not None else None
+        forms = [self.read(operand) for operand in operands]
+        if operation == "add.i64":
+            return forms[0] + forms[1]
+        if operation == "sub.i64":
+            return forms[0] - forms[1]
+        product = forms[0] * forms[1]
+        return product + forms[2] if operation == "fma.i64" else product
+
+
+class _Body:
+    """The innermost loop's blocks in order: loads, stores, and branches as predicates."""
+
+    def __init__(self, reader: FormReader, loop: Loop) -> None:
+        self._reader = reader
+        self._loop = loop
+        self.loads: dict[Value, Access] = {}
+        self.stores: list[Access] = []
+        self.choices: dict[Value, tuple[Literal, Value, Value]] = {}
+        self.conditions: dict[Value, Form] = {}
+        self._predicates: dict[Block, Predicate] = {}
+        header = loop.header
+        for block in sorted(loop.blocks - {header}, key=lambda block: block.order):
+            self._predicates[block] = self._predicate(block)
+            for instruction in block.instructions:
+                self._add(block, instruction)
+
+    def _edge(self, source: Block, target: Block) -> Predicate:
+        if source is self._loop.header:
+            return frozenset()
+        predicate = self._predicates[source]
+        if len(source.successors) == 1:
+            return predicate
+        if source.terminator.mnemonic != "cond_br" or source.successors[0] is source.successors[1]:
+            raise NotANest(f"'{source.terminator.mnemonic}' inside a loop")
+        condition = source.terminator.operands[0]
+        self._read_condition(condition)
+        return predicate | {(condition, source.successors[0] is target)}
+
+    def _read_condition(self, condition: Value) -> None:
+        for operand in condition.operands:
+            if condition.operation == "and.i32":
+                self._read_condition(operand)
+            elif condition.operation.startswith("cmp.lt.i64"):
+                try:
+                    self.conditions[operand] = self._reader.read(operand)
+                except NotANest:
+                    continue
+
+    def _predicate(self, block: Block) -> Predicate:
+        edges = [self._edge(source, block) for source in block.predecessors]
+        if len(edges) == 1:
+            if block.parameters:
+                raise NotANest("a parameter that is no choice")
+            return edges[0]
+        if len(edges) != 2:
+            raise NotANest("more than two branches meet")
+        only_first = list(edges[0] - edges[1])
+        if len(only_first) != 1:
+            raise NotANest("branches that do not meet in pairs")
+        difference = only_first[0]
+        if edges[1] - edges[0] != {(difference[0], not difference[1])}:
+            raise NotANest("branches that do not meet in pairs")
+        for parameter in block.parameters:
+            if parameter.type == "ref":
+                raise NotANest("a choice between buffers")
+            first, second = parameter.operands
+            self.choices[parameter] = (difference, first, second)
+        return edges[0] & edges[1]
+
+    def _add(self, block: Block, instruction: Instruction) -> None:
+        if is_pure(instruction) or instruction is block.terminator:
+            return
+        mnemonic = instruction.mnemonic
+        if not mnemonic.startswith(("buffer.load.", "buffer.store.")):
+            raise NotANest(f"'{mnemonic}' inside the innermost loop")
+        buffer = instruction.operands[0]
+        if buffer.block in self._reader._loop.blocks:
+            raise NotANest("a buffer that is chosen inside the nest")
+        access = Access(
+            instruction,
+            mnemonic.split(".")[2],
+            buffer,
+            self._reader.read(instruction.operands[1]),
+            self._predicates[block],
+            len(self.loads) + len(self.stores),
+        )
+        if instruction.results:
+            self.loads[instruction.results[0]] = access
+        else:
+            self.stores.append(access)
+
+
+def values_used_behind(function: Function, loop: Loop) -> set[Value]:
+    """Values of a loop that are used outside it."""
+    used: set[Value] = set()
+    for block in function.blocks:
+        if block in loop.blocks:
+            continue
+        for instruction in block.instructions:
+            used.update(operand for operand in instruction.operands if operand.block in loop.blocks)
+        for parameter in block.parameters:
+            used.update(operand for operand in parameter.operands if operand.block in loop.blocks)
+    return used

@@ -1,0 +1,231 @@
+"""Runs one nest alone: its machine code on real memory, and the instructions of its loops one by one."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+
+from jitree.dispatch.image.compile import host_target, target_machine
+from jitree.dispatch.native.nests import Nest
+from jitree.dispatch.native.ssa import Loop, Value
+from jitree.dispatch.semantics import SEMANTICS
+
+Bytes = npt.NDArray[np.uint8]
+_LLVM = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
+_CODES = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
+_WORD = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
+
+
+class Buffer(NamedTuple):
+    address: str
+    length: str
+    room: str
+
+
+class Context:
+    """What the lowering tells a nest, for a function that gets everything from an array."""
+
+    deopt, done, exit, prefix, access = "deopt", "done", "exit", "n", ""
+
+    def __init__(self, live_outs: list[Value]) -> None:
+        self.live_outs = live_outs
+        self.entry: list[str] = []
+        self.module: dict[str, None] = {}
+        self.slots: dict[Value, int] = {}
+
+    def value(self, value: Value) -> str:
+        slot = self._slot(value)
+        kind = _LLVM[value.type]
+        name = f"%outside{slot}"
+        line = f"  {name} = load {kind}, ptr {self._field(slot)}"
+        if line not in self.entry:
+            self.entry.append(line)
+        return name
+
+    def _slot(self, value: Value) -> int:
+        return self.slots.setdefault(value, len(self.slots))
+
+    def _field(self, slot: int, word: int = 0) -> str:
+        name = f"%at{slot}.{word}"
+        line = f"  {name} = getelementptr i64, ptr %values, i64 {2 * slot + word}"
+        if line not in self.entry:
+            self.entry.append(line)
+        return name
+
+    def buffer(self, value: Value) -> Buffer:
+        slot = self._slot(value)
+        for word, kind in enumerate(("ptr", "i64")):
+            line = f"  %buffer{slot}.{word} = load {kind}, ptr {self._field(slot, word)}"
+            if line not in self.entry:
+                self.entry.append(line)
+        return Buffer(f"%buffer{slot}.0", f"%buffer{slot}.1", f"%buffer{slot}.1")
+
+    def math(self, mnemonic: str) -> str:
+        function = ctypes.CDLL(None)[SEMANTICS[mnemonic].math_function]
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        return f"inttoptr (i64 {address} to ptr)"
+
+    def declare(self, line: str) -> None:
+        self.module[line] = None
+
+    define = declare
+
+
+def own_machine() -> Any:
+    """An engine keeps the target machine that it is given."""
+    target = host_target()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )
+
+
+class Compiled:
+    """The machine code of a nest."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        counter = nest.structure.counters[0]
+        self._context = Context([counter])
+        text = nest.emit(self._context)  # type: ignore[arg-type]
+        entry = "\n".join(self._context.entry)
+        self.text = f"""{chr(10).join(self._context.module)}
+define i32 @run(ptr %values, ptr %result) {{
+entry:
+{entry}
+  br label %nest
+nest:
+{text}
+exit:
+  store i64 {counter.name}, ptr %result
+  ret i32 1
+deopt:
+  ret i32 0
+}}"""
+        machine = target_machine(host_target())
+        module = llvm.parse_assembly(self.text)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+        builder.getModulePassManager().run(module, builder)
+        self._engine = llvm.create_mcjit_compiler(module, own_machine())
+        self._engine.finalize_object()
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        self._function = kind(self._engine.get_function_address("run"))
+
+    def outside(self) -> list[Value]:
+        """The values from outside that it uses."""
+        return list(self._context.slots)
+
+    def run(self, values: Mapping[Value, float | Bytes]) -> int | None:
+        """What the counter is behind the nest; None if the guard has failed."""
+        words = (ctypes.c_uint64 * (2 * len(self._context.slots) + 2))()
+        for value, slot in self._context.slots.items():
+            given = values[value]
+            if isinstance(given, np.ndarray):
+                words[2 * slot], words[2 * slot + 1] = given.ctypes.data, len(given)
+            else:
+                raw = struct.pack(_WORD[value.type], given).ljust(8, b"\0")
+                words[2 * slot] = int.from_bytes(raw, "little")
+        result = ctypes.c_int64()
+        taken = self._function(ctypes.addressof(words), ctypes.addressof(result))
+        return result.value if taken else None
+
+
+class TooLong(Exception):
+    """More iterations than a test can wait for."""
+
+
+def interpret(loop: Loop, values: Mapping[Value, Any], limit: int = 1 << 62) -> int:
+    """Runs a loop instruction by instruction; what its counter is behind it.
+
+    IndexError where an access is out of range.
+    """
+    known: dict[Value, Any] = dict(values)
+
+    def get(value: Value) -> Any:
+        if value not in known:
+            if value.operation.startswith("const."):
+                bits = value.literals[0] if value.literals else 0
+                wide = 8 if value.type in ("i64", "f64") else 4
+                raw = (bits & (1 << 8 * wide) - 1).to_bytes(wide, "little")
+                known[value] = struct.unpack(_WORD[value.type], raw)[0]
+            else:
+                operands = [get(operand) for operand in value.operands]
+                known[value] = _compute(value, operands)
+        return known[value]
+
+    block, before = loop.header, None
+    for _ in range(limit):
+        if block not in loop.blocks:
+            return int(known[loop.header.parameters[0]])
+        arguments = []
+        for parameter in block.parameters:
+            sources = zip(block.predecessors, parameter.operands, strict=True)
+            arguments.append(
+                next(get(v) for p, v in sources if (p is before if before else p not in loop.blocks))
+            )
+        known.update(zip(block.parameters, arguments, strict=True))
+        for instruction in block.instructions:
+            operands = instruction.operands
+            if instruction.mnemonic.startswith("buffer.load"):
+                known[instruction.results[0]] = _load(instruction.mnemonic, get(operands[0]), get(operands[1]))
+            elif instruction.mnemonic.startswith("buffer.store"):
+                _store(instruction.mnemonic, *map(get, operands))
+            elif instruction.results:
+                for result in instruction.results:
+                    known.pop(result, None)
+                    get(result)
+        before = block
+        if len(block.successors) == 2:
+            block = block.successors[0 if get(block.terminator.operands[0]) else 1]
+        else:
+            block = block.successors[0]
+    raise TooLong
+
+
+def _compute(value: Value, operands: list[Any]) -> Any:
+    semantic = SEMANTICS[value.operation]
+    if semantic.argument_types == tuple(operand.type for operand in value.operands):
+        result = semantic.function(*operands)
+    else:  # one that works on bits
+        kinds = [operand.type for operand in value.operands]
+        raw = [struct.pack(_WORD[kind], operand) for kind, operand in zip(kinds, operands, strict=True)]
+        bits = [
+            struct.unpack(_WORD[kind], data)[0]
+            for kind, data in zip(semantic.argument_types, raw, strict=True)
+        ]
+        result = struct.pack(_WORD[semantic.result_type], semantic.function(*bits))
+        return struct.unpack(_WORD[value.type], result)[0]
+    return result
+
+
+def _place(mnemonic: str, buffer: Bytes, index: int) -> tuple[str, int]:
+    code = _CODES[mnemonic.split(".")[2]]
+    if mnemonic.endswith(".u"):
+        code = code.upper()
+    size = struct.calcsize(code)
+    if not 0 <= index < len(buffer) // size:
+        raise IndexError(f"{mnemonic} of element {index} of {len(buffer) // size}")
+    return code, index * size
+
+
+def _load(mnemonic: str, buffer: Bytes, index: int) -> Any:
+    return struct.unpack_from(*_reversed(_place(mnemonic, buffer, index), buffer))[0]
+
+
+def _reversed(place: tuple[str, int], buffer: Bytes) -> tuple[str, Bytes, int]:
+    return f"={place[0]}", buffer, place[1]
+
+
+def _store(mnemonic: str, buffer: Bytes, index: int, value: Any) -> None:
+    code, at = _place(mnemonic, buffer, index)
+    if code in "bh":
+        value = int(value) & (0xFF if code == "b" else 0xFFFF)
+        code = code.upper()
+    struct.pack_into(f"={code}", buffer, at, value)
