@@ -12,12 +12,13 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree.hal.buffer import BufferView
 from jitree.transfers import to_numpy
-from jitree.types import element_type
+from jitree.types import ENCODING_DENSE, ElementType, element_type
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
+    from jitree.result_views import Place, ResultViews
 
 _REPR_ELEMENTS = 1000
 """Elements that are shown; larger arrays are summarised as numpy does."""
@@ -32,7 +33,10 @@ class Array(NDArrayOperatorsMixin):
     failed with; ``await array`` waits in asyncio.
     """
 
-    __slots__ = ("__weakref__", "_array", "_device", "_fence", "_handle", "_passed_as", "_table", "_view")
+    __slots__ = (
+        "__weakref__", "_array", "_device", "_fence", "_handle", "_passed_as", "_place", "_table", "_view",
+        "_views",
+    )  # fmt: skip
 
     def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
         """``fence`` is reached when the elements are there; None: they are."""
@@ -45,16 +49,10 @@ class Array(NDArrayOperatorsMixin):
         self._table: HandleTable | None = None
         self._passed_as: object = None
         """The type of the last parameter that took the array as it is, without looking at it again."""
-
-    @classmethod
-    def of_handle(cls, handle: int, table: HandleTable, device: Device) -> Self:
-        """The array of a buffer view in a table. Takes over one reference of the handle."""
-        array = cls.__new__(cls)
-        array._fence = array._view = array._array = array._passed_as = None
-        array._device = device
-        array._handle = handle
-        array._table = table
-        return array
+        self._views: ResultViews | None = None
+        """For the result of a direct call: what gives out its elements, and takes its handle back."""
+        self._place: Place | None = None
+        """Where the elements are that ``_views`` gave out."""
 
     def hold_in(self, table: HandleTable) -> bool:
         """Gives the array a handle in a table, for as long as it lives, unless it has one in another table:
@@ -67,7 +65,10 @@ class Array(NDArrayOperatorsMixin):
     def __del__(self) -> None:
         table = self._table
         if table is not None:
-            table.deferred.append((self._handle,))
+            if self._views is None:
+                table.deferred.append((self._handle,))
+            else:
+                self._views.drop(self._handle, self._place)
 
     # -- what it is ----------------------------------------------------------------------------------
 
@@ -91,28 +92,53 @@ class Array(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self._view is None and self._views is not None:
+            shape = self._views.shape(self._handle)
+            if shape is not None:
+                return shape
         return self.view.shape
 
     @property
+    def element_type(self) -> ElementType:
+        if self._view is None and self._views is not None:
+            return element_type(self._views.type_and_encoding(self._handle)[0])
+        return element_type(self.view.element_type)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
-        return element_type(self.view.element_type).dtype
+        return self.element_type.dtype
 
     @property
     def ndim(self) -> int:
-        return len(self.view.shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
-        return math.prod(self.view.shape)
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device: elements below 8 bits are packed."""
-        return element_type(self.view.element_type).byte_length(self.size)
+        return self.element_type.byte_length(self.size)
 
     @property
     def T(self) -> npt.NDArray[Any]:
         return self.to_host().T
+
+    def matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
+        """Whether this is a dense array of an element type and a shape, None being any size. False also where
+        more than a look at its handle is needed to tell."""
+        views = self._views
+        if self._view is not None or views is None:
+            return False
+        if views.type_and_encoding(self._handle) != (code, ENCODING_DENSE):
+            return False
+        have = views.shape(self._handle)
+        return have == shape or (
+            have is not None
+            and len(have) == len(shape)
+            and all(want is None or size == want for size, want in zip(have, shape, strict=True))
+        )
 
     # -- waiting -------------------------------------------------------------------------------------
 
@@ -139,6 +165,11 @@ class Array(NDArrayOperatorsMixin):
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
         if self._array is None:
+            if self._view is None and self._views is not None:
+                self._place = self._views.find(self._handle)
+                if self._place is not None:
+                    self._array = self._place.elements.view()
+                    return self._array
             view = self.view
             elements = view.elements
             if elements is None or self._fence is not None:
@@ -200,9 +231,10 @@ class Array(NDArrayOperatorsMixin):
         return self.to_host().reshape(*shape)
 
     def __len__(self) -> int:
-        if not self.view.shape:
+        shape = self.shape
+        if not shape:
             raise TypeError("len() of an array of rank 0")
-        return self.view.shape[0]
+        return shape[0]
 
     def __getitem__(self, index: Any) -> Any:
         return self.to_host()[index]

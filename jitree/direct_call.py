@@ -87,6 +87,7 @@ class _Generator:
             self._invoker.settle()
         table = self._invoker.table
         self._table = table
+        views = function.session.result_views
         self._scope: dict[str, Any] = {
             "Array": Array, "BufferView": BufferView, "ndarray": np.ndarray, "new_array": Array.__new__,
             "call_general": type(function).call_general, "device": function.session.device,
@@ -95,7 +96,9 @@ class _Generator:
             "frame_words": frame.frame_words, "state_words": frame.state_words,
             "place": direct.STATE_ENTRY, "i32": frame.i32, "i64": frame.i64, "f32": frame.f32,
             "f64": frame.f64, "refs": frame.refs, "entries": table.i32, "vm_function": vm_function,
-            "deferred": table.deferred, "StatusError": StatusError, "take_reference": self._take_reference,
+            "deferred": table.deferred, "views": views,
+            "lingering": () if views is None else views.lingering,
+            "StatusError": StatusError, "take_reference": self._take_reference,
         }  # fmt: skip
 
     def generate(self) -> tuple[dict[str, Any], str]:
@@ -147,6 +150,8 @@ class _Generator:
             f"machine.pc = {direct.RUNNING}",
             "if deferred:",
             "    table.drain_deferred()",
+            "if lingering:",
+            "    views.sweep()",
             *(line for argument in arguments for line in argument.stores),
             "if run(address):",
             "    invoker.carry_on(machine, entry)",
@@ -231,8 +236,9 @@ class _Generator:
             f"{source} = 0",
             f"if h and entries[(h - {self._table.base} >> 2) + {_KIND}] == {view_kind}:",
             f"    {name} = new_array(Array)",
-            f"    {name}._fence = {name}._view = {name}._array = {name}._passed_as = None",
+            f"    {name}._fence = {name}._view = {name}._array = {name}._passed_as = {name}._place = None",
             f"    {name}._device = device",
+            f"    {name}._views = views",
             f"    {name}._handle = h",
             f"    {name}._table = table",
             "else:",
@@ -267,6 +273,8 @@ class _Acceptance:
 
     def __init__(self, function: Function, name: str, tensor: TensorType) -> None:
         self._packer = TensorPacker(name, tensor, function.transfer())
+        self._tensor = tensor
+        self._code = -1 if tensor.element_type is None else tensor.element_type.code
         self._invoker = function.invoker
         self.marker = function.session.tensor_marker(tensor)
         """What stands for the declared type in the session: arrays remember it when they are accepted."""
@@ -275,10 +283,11 @@ class _Acceptance:
         """Gives the array a handle if need be. False: the general way must look at it."""
         if array.fence is not None:
             return False
-        try:
-            self._packer.check(array.view)
-        except StatusError:
-            return False
+        if not array.matches(self._code, self._tensor.shape):
+            try:
+                self._packer.check(array.view)
+            except StatusError:
+                return False
         with self._invoker.lock:
             if self._invoker.closed or not array.hold_in(self._invoker.table):
                 return False

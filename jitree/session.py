@@ -26,6 +26,7 @@ from jitree.errors import (
 from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
+from jitree.hal.heap import HeapAllocator
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.incompatible import explained
 from jitree.instance import Instance
@@ -36,6 +37,7 @@ from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.number_packing import describe
 from jitree.packing import as_array
+from jitree.result_views import ResultViews
 from jitree.transfers import native_row, wrap_or_copy
 from jitree.types import ElementType
 from jitree.vmfb.archive import Source
@@ -115,6 +117,7 @@ class Session:
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
         self._tensor_markers: dict[TensorType, object] = {}
+        self._result_views: ResultViews | None = None
         self._argument_blocks: dict[tuple[ElementType, tuple[int, ...]], ArgumentBlocks] = {}
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
@@ -334,6 +337,13 @@ class Session:
         """An object that stands for a type of parameters in this session, always the same."""
         return self._tensor_markers.setdefault(tensor, object())
 
+    @property
+    def result_views(self) -> ResultViews | None:
+        """What gives out the elements of results; None where the host does not see the device's memory."""
+        if self._result_views is None and isinstance(self.device_allocator, HeapAllocator):
+            self._result_views = ResultViews(self.device_allocator, self._context.invoker)
+        return self._result_views
+
     def argument_blocks(self, row: ElementType, shape: tuple[int, ...]) -> ArgumentBlocks:
         """The blocks that small numpy arguments of a type are copied into."""
         blocks = self._argument_blocks.get((row, shape))
@@ -347,13 +357,16 @@ class Session:
     def trim(self) -> None:
         """Gives back memory that is only kept to be used again."""
         self._require_open()
-        self._drop_argument_blocks()
+        self._drop_blocks()
         self._context.notify(Signal.LOW_MEMORY)
 
-    def _drop_argument_blocks(self) -> None:
+    def _drop_blocks(self) -> None:
         with self._context.invoker.lock:
             for blocks in self._argument_blocks.values():
                 blocks.drop()
+            if self._result_views is not None:
+                self._result_views.collect()
+                self._result_views.forget()
 
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
@@ -363,7 +376,7 @@ class Session:
         """
         if self._closed:
             return
-        self._drop_argument_blocks()
+        self._drop_blocks()
         try:
             self._context.close()
         finally:

@@ -1,0 +1,168 @@
+"""Numpy views of results that lie in pooled memory, without an object between the handle and the view.
+
+A result that machine code made is a handle: there is no buffer in Python that could keep its memory. What
+:func:`numpy.asarray` gives for it is a view of an array that this module keeps for each place, type and shape
+(:class:`Place`), and that array's reference count tells whether any view is left. The handle keeps the memory
+from being used again; an array that was looked at hands it over when it dies, and later calls give it back
+when the views are gone. An interpreter that does not count exactly gives it back at the end of the session.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.elements import is_packed
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE
+from jitree.types import element_type
+
+if TYPE_CHECKING:
+    from jitree.dispatch.invocation import Invoker
+    from jitree.hal.heap import HeapAllocator
+
+_ADDRESS: Final = ENTRY.word("address")
+_LENGTH: Final = ENTRY.word("length")
+_TYPE: Final = ENTRY["element_type"] // 8
+"""Word with element type and encoding."""
+_ELEMENT_TYPE: Final = ENTRY.word("element_type")
+_RANK: Final = ENTRY["rank"] // 8
+_LOW: Final = 0xFFFFFFFF
+_MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
+"""Of views whose dimensions lie in the table."""
+
+_UNUSED: Final = 3
+"""References of the bytes of a place whose array has no views: from the place, that array, whoever counts."""
+_LOOKS: Final = 4
+"""Handles that one call looks at: more than it can add, so that the queue does not grow."""
+_MAXIMUM_PLACES: Final = 4096
+LARGE: Final = 1 << 20
+"""Bytes from which memory is given back at once if that is possible, not with the next call."""
+
+
+class _Piece:
+    """Bytes of a block, as the base of all arrays over them."""
+
+    __slots__ = ("__array_interface__", "memory")
+
+    def __init__(self, memory: npt.NDArray[np.uint8]) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        self.memory = memory
+
+
+class Place:
+    """An array over a piece of a block; callers get views of it."""
+
+    __slots__ = ("_bytes", "elements")
+
+    def __init__(self, memory: npt.NDArray[np.uint8], dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+        self._bytes: npt.NDArray[np.uint8] = np.asarray(_Piece(memory))
+        """The base of every view: numpy goes no further back, since its own base is no array."""
+        self.elements = self._bytes.view(dtype).reshape(shape)
+
+    def is_unused(self) -> bool:
+        return getrefcount(self._bytes) == _UNUSED
+
+
+class ResultViews:
+    """The places of one session's results."""
+
+    __slots__ = ("_allocator", "_extension", "_invoker", "_places", "_table", "lingering")
+
+    def __init__(self, allocator: HeapAllocator, invoker: Invoker) -> None:
+        """``allocator``: whose pooled blocks machine code uses."""
+        self._allocator = allocator
+        self._invoker = invoker
+        self._table = invoker.table
+        self._extension = invoker.table.extension >> 3
+        self._places: dict[tuple[int, ...], Place] = {}
+        self.lingering: deque[tuple[int, Place]] = deque()
+        """Handles of arrays that are gone, and the places whose views may still be there."""
+
+    def find(self, handle: int) -> Place | None:
+        """The place of a view in a pooled block; None for other memory and for packed elements."""
+        table = self._table
+        words = table.i64
+        entry = (handle - table.base) >> 3
+        rank = words[entry + _RANK] & _LOW
+        address = words[entry + _ADDRESS]
+        start = entry + self._extension
+        if rank == 1:
+            key: tuple[int, ...] = (address, words[entry + _TYPE], words[start])
+        else:
+            key = (address, words[entry + _TYPE], *words[start : start + min(rank, _MAXIMUM_RANK)])
+        place = self._places.get(key)
+        if place is None and rank <= _MAXIMUM_RANK:
+            place = self._make(key, words[entry + _LENGTH])
+        return place
+
+    def shape(self, handle: int) -> tuple[int, ...] | None:
+        """The dimensions of a view; None if there are more than the table holds."""
+        words = self._table.i64
+        entry = (handle - self._table.base) >> 3
+        rank = words[entry + _RANK] & _LOW
+        start = entry + self._extension
+        return tuple(words[start : start + rank]) if rank <= _MAXIMUM_RANK else None
+
+    def type_and_encoding(self, handle: int) -> tuple[int, int]:
+        """Element type and encoding of a view."""
+        word = ((handle - self._table.base) >> 2) + _ELEMENT_TYPE
+        return self._table.i32[word], self._table.i32[word + 1]
+
+    def _make(self, key: tuple[int, ...], length: int) -> Place | None:
+        address, kind, *shape = key
+        memory = self._allocator.small_blocks.get(address)
+        row = element_type(kind & _LOW)
+        if memory is None or is_packed(row):
+            return None
+        size = row.byte_length(math.prod(shape))
+        start = address - memory.__array_interface__["data"][0]
+        if not 0 <= size <= length or start + size > memory.nbytes:
+            return None
+        if len(self._places) >= _MAXIMUM_PLACES:
+            self._places.clear()
+        place = Place(memory[start : start + size], row.dtype, shape)
+        self._places[key] = place
+        return place
+
+    def sweep(self, looks: int = _LOOKS) -> None:
+        """Gives back the handles among the next few that nobody uses; the context's lock must be held."""
+        lingering, release = self.lingering, self._table.release
+        for _ in range(min(looks, len(lingering))):
+            item = lingering.popleft()
+            if item[1].is_unused():
+                release(item[0])
+            else:
+                lingering.append(item)
+
+    def collect(self) -> None:
+        """Gives back all that is not used any more, if nothing of the context runs right now."""
+        invoker = self._invoker
+        if invoker.ready is None or not invoker.lock.acquire(blocking=False):
+            return
+        try:
+            if invoker.ready is not None:
+                self._table.drain_deferred()
+                self.sweep(len(self.lingering))
+        finally:
+            invoker.lock.release()
+
+    def drop(self, handle: int, place: Place | None) -> None:
+        """Takes back the handle of an array that is gone; ``place`` if its elements were looked at."""
+        table = self._table
+        large = table.i64[((handle - table.base) >> 3) + _LENGTH] >= LARGE
+        if place is None:
+            table.deferred.append((handle,))
+        else:
+            self.lingering.append((handle, place))
+        if large:
+            self.collect()
+
+    def forget(self) -> None:
+        """Lets go of the memory of all places, which callers' views keep."""
+        self._places.clear()
