@@ -9,6 +9,7 @@ from typing import Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.image import Recipe
+from jitree.dispatch.native import tiering
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx import ENTRY_CONVENTION, kernels
@@ -19,11 +20,6 @@ _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
 
 _SOURCES: Final = (
-    *sorted((_PACKAGE / "dispatch" / "native").glob("**/*.py")),
-    *sorted((_PACKAGE / "dispatch").glob("semantics*.py")),
-    *sorted((_PACKAGE / "dispatch").glob("vector_math*.py")),
-    *(_PACKAGE / "vmfb" / name for name in ("isa.tsv", "isa.py", "words.py")),
-    _PACKAGE / "regs" / "layout.py",
     _PACKAGE / "hal" / "local" / "commands.py",
     *sorted(path for path in Path(__file__).parent.glob("vmvx_*") if path.suffix in (".py", ".ll")),
 )
@@ -36,7 +32,7 @@ def recipe(executable: BytecodeModule) -> Recipe:
         name="vmvx_kernels",
         title=_title(executable.name, len(ordinals)),
         generator="jitree.loaders.vmvx_build:generate",
-        sources=_SOURCES,
+        sources=(*tiering.sources(), *_SOURCES),
         entries=(),
         seconds=max(0.5, _SECONDS_A_KERNEL * len(ordinals)),
         data=(encode(from_program(executable.program)), array("i", ordinals).tobytes()),

@@ -12,12 +12,12 @@ import ctypes
 from array import array
 from typing import Final
 
-from jitree.dispatch.fast.engine import attach
+from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
 from jitree.loaders.vmvx_layout import LANE, MAXIMUM_BINDINGS, SCRATCH_MARK
 from jitree.loaders.vmvx_worker import Span, Worker
 from jitree.regs.layout import ACCESS_READ, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
-from jitree.regs.machine import FUEL, Machine
+from jitree.regs.machine import Machine
 from jitree.regs.memory import Block
 from jitree.regs.objects import VmBuffer, VmList
 
@@ -73,13 +73,20 @@ class Lane:
             with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
                 self._worker.context.invoker.finish(self._worker.calls[ordinal], self._machine)
         finally:
-            self._machine.state[STATE.word("fuel")] = FUEL
+            self._reset()
             self._refill()
+
+    def _reset(self) -> None:
+        """What an engine has put into the state and compiled kernels must not use: Python's objects are out
+        of date while these run."""
+        self._machine.refuel()
+        self._machine.state[STATE.word("slow")] = 0
+        self._machine.state[STATE.word("resume")] = 0
 
     def _places(self) -> tuple[int, int, int, int]:
         """The state, and where the frame of a kernel is: behind the host's, one like another."""
         machine = self._machine
-        attach(machine)
+        attach_library(machine)
         machine.begin(self._worker.calls[0].host)
         machine.publish(0)
         machine.state[STATE.word("scratch")] = self._scratch.buffer_info()[0]
