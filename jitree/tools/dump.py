@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from jitree.errors import NotFoundError, StatusError
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools.dump_json import flatbuffer_json
 from jitree.tools.dump_metadata import metadata_lines
 from jitree.tools.dump_summary import summary_lines
@@ -33,8 +33,17 @@ FLAGS: Final = FlagSet(
             ("all", "metadata", "disassembly", "flatbuffer-binary", "flatbuffer-json", "summary"),
         ),
         Flag("pretty", Kind.BOOLEAN, False, "Indents JSON."),
-        Flag("function", Kind.STRING, "", "Name or ordinal of the one function to disassemble."),
+        Flag("function", Kind.STRING, "", "Name or ordinal of the one function to show."),
         Flag("bytecode_offsets", Kind.BOOLEAN, False, "Byte offset in its function before each line."),
+        Flag(
+            "tiers",
+            Kind.BOOLEAN,
+            False,
+            "Shows which functions the native tier compiles as wholes, in the module and in\n"
+            "its VMVX executables, which of their loops become nests, and why others do not.",
+        ),
+        Flag("llvm", Kind.BOOLEAN, False, "Shows the LLVM IR that --function becomes on the native tier."),
+        Flag("asm", Kind.BOOLEAN, False, "Shows the machine code that --function becomes, as assembly."),
         Flag("module", Kind.STRING, "", "The file (also without the flag's name); '-' is standard input."),
         Flag("verbose", Kind.BOOLEAN, False, "Shows the Python traceback of a failure."),
     ),
@@ -63,8 +72,33 @@ def main(arguments: Sequence[str]) -> int:
     if flags.text("output") == "flatbuffer-json":
         sys.stdout.writelines(flatbuffer_json(archive, pretty=flags.boolean("pretty")))
         return 0
-    _print(_lines(read_module(archive), flags))
+    module = read_module(archive)
+    _print(_native_lines(module, flags) if _asks_for_native(flags) else _lines(module, flags))
     return 0
+
+
+def _asks_for_native(flags: Flags) -> bool:
+    return any(flags.boolean(name) for name in ("tiers", "llvm", "asm"))
+
+
+def _native_lines(read: Module, flags: Flags) -> Iterator[str]:
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.tools import dump_code, dump_tiers
+    from jitree.vmfb.decode import decode_module
+
+    module = BytecodeModule(read, decode_module(read))
+    if flags.boolean("tiers"):
+        yield from dump_tiers.tier_lines(module)
+    renderers = [
+        renderer
+        for name, renderer in (("llvm", dump_code.llvm_lines), ("asm", dump_code.assembly_lines))
+        if flags.boolean(name)
+    ]
+    if not renderers:
+        return
+    if not flags.text("function"):
+        raise InvalidArgumentError("--llvm and --asm need --function=<name or ordinal>")
+    yield from dump_code.code_lines(module, flags.text("function"), _answers_to, renderers)
 
 
 def _print(lines: Iterable[str]) -> None:
