@@ -175,7 +175,11 @@ class Array(NDArrayOperatorsMixin):
             if elements is None or self._fence is not None:
                 elements = to_numpy(view, self._device, self._fence)
                 self._fence = None
-            self._array = elements.view()
+            array = elements.view()
+            exchange = self._device.array_exchange
+            if exchange is not None and exchange.is_shared(view):
+                return array  # somebody else may write to the memory
+            self._array = array
         return self._array
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -206,16 +210,36 @@ class Array(NDArrayOperatorsMixin):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule over the array's memory. ``stream`` means nothing for host memory."""
+        """A capsule over the array's memory. ``stream`` means nothing for host memory.
+
+        BufferError for a copy, or for another device than the array's, of an array in device memory."""
+        exchange = self._device.array_exchange
+        if exchange is not None and dl_device in (None, exchange.dlpack_device):
+            if copy:
+                raise BufferError("an array in device memory cannot be exported as a copy")
+            self._array = None  # the consumer may write to the memory
+            return exchange.export_dlpack(self.view, self._fence, stream, max_version)
         from jitree.dlpack import export
 
         options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         return export(self.to_host(), **{name: value for name, value in options.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        exchange = self._device.array_exchange
+        if exchange is not None:
+            return exchange.dlpack_device
         from jitree.dlpack import CPU_DEVICE
 
         return CPU_DEVICE
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array's memory on a GPU; arrays of other devices do not have this attribute."""
+        exchange = self._device.array_exchange
+        if exchange is None:
+            raise AttributeError(f"an array on {self._device.id} is not in the memory of a GPU")
+        self._array = None
+        return exchange.array_interface(self.view, self._fence)
 
     def item(self, *index: int) -> Any:
         """One element as a Python number."""

@@ -133,6 +133,11 @@ class TensorPacker:
             raise InvalidArgumentError(
                 f"ref type mismatch; {self._name} needs a {self._tensor} but got a {type_name(value)}"
             )
+        exchange = self._transfer.device.array_exchange
+        if exchange is not None and exchange.is_importable(value):
+            view = exchange.import_view(value)
+            self.check(view)
+            return view
         array = as_array(value)
         if array is not None:
             return self._import(array, value)
@@ -271,6 +276,9 @@ class ReferencePacker:
             raise refused(self._name, self._type, value)
         if isinstance(value, _OBJECTS):
             return value
+        exchange = self._transfer.device.array_exchange
+        if exchange is not None and exchange.is_importable(value):
+            return exchange.import_view(value)
         array = np.asarray(value) if isinstance(value, np.generic) else as_array(value)
         if array is None:
             return self._registered(value)

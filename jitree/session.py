@@ -313,7 +313,8 @@ class Session:
 
     def to_device(self, value: Any) -> Array:
         """An array on the session's first device, from a numpy array, a DLPack or buffer producer, a number
-        or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers.
+        or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers, arrays in the
+        memory of its GPU (PyTorch, CuPy) on a CUDA device.
 
         INVALID_ARGUMENT for element types that programs cannot have.
         """
@@ -322,6 +323,9 @@ class Session:
             if value.device is self.device:
                 return value
             value = value.to_host()
+        exchange = self.device.array_exchange
+        if exchange is not None and exchange.is_importable(value):
+            return Array(exchange.import_view(value), self.device)
         array = as_array(value)
         if array is None:
             try:

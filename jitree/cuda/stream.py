@@ -31,6 +31,8 @@ _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _NON_BLOCKING: Final = 0x1
 """Does not wait for the legacy default stream, which other libraries use."""
+_LASTING_STREAMS: Final = (1, 2)
+"""The legacy default stream and that of the thread: numbers that are always valid."""
 _SPIN_SECONDS: Final = 1e-4
 _LONGEST_SLEEP: Final = 1e-3
 """A wait with a time-out asks in a loop: at first without a break, later every millisecond."""
@@ -71,6 +73,7 @@ class Stream:
         self._launched = 0
         """Everything up to here has left the gathering."""
         self._watched = 0
+        self._given_back: deque[tuple[object, int]] = deque()
         self._promises: deque[tuple[int, Semaphore, int]] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
 
@@ -90,6 +93,8 @@ class Stream:
         """Counts one more submission and makes its context current. Raises what lost the device."""
         self.api.check_alive()
         self.context.enter()
+        if self._given_back:
+            self._take_back()
         gather = self.gather
         if gather is None or not gather.pending:
             self._launched = self.tick
@@ -166,6 +171,31 @@ class Stream:
         self.flush()
         self.api.wait_for_event(self.handle, event)
         other.events.release(event)
+
+    # Memory that other libraries use on streams of their own.
+
+    def order_behind(self, producer: int) -> None:
+        """What is submitted from now on waits for what another stream, by its number, has by now.
+
+        The caller holds the lock, has entered the context and flushed."""
+        event = self.events.acquire()
+        self.api.record_event(event, producer)
+        self.api.wait_for_event(self.handle, event)
+        self.events.release(event)
+
+    def give_back(self, allocation: object, consumer: int) -> None:
+        """A consumer has done with memory, as far as the host knows: it is kept until the consumer's stream
+        has been waited for. Touches no driver, so that any finalizer may call it."""
+        self._given_back.append((allocation, consumer))
+
+    def _take_back(self) -> None:
+        while self._given_back:
+            allocation, consumer = self._given_back.popleft()
+            if consumer in _LASTING_STREAMS:
+                self.order_behind(consumer)
+            elif consumer != int(self.handle):  # one that may have been destroyed since
+                self.api.call("cuCtxSynchronize")
+            del allocation
 
     # Completion.
 

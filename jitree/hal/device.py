@@ -21,6 +21,7 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, SemaphoreCompatibility, WaitMode
+from jitree.hal.exchange import ArrayExchange
 from jitree.hal.executable import Executable, ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
@@ -40,6 +41,11 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def id(self) -> str:
         """The driver's name for it, as programs ask for in ``hal.device.id``: ``local-task``."""
+
+    @property
+    def array_exchange(self) -> ArrayExchange | None:
+        """How arrays in its memory are exchanged with other libraries; None where they lie on the host."""
+        return None
 
     @property
     @abc.abstractmethod

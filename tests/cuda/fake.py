@@ -86,7 +86,8 @@ class FakeDriver(FakeModules, FakeGraphs):
         self.failures: dict[str, list[CUresult]] = {}
         self.lost: CUresult | None = None
         self.allocations: dict[int, Memory] = {}
-        self.streams: dict[int, FakeStream] = {}
+        self.streams: dict[int, FakeStream] = {1: FakeStream(), 2: FakeStream()}
+        """The legacy default stream and that of the thread are always there."""
         self.events: dict[int, FakeEvent] = {}
         self.contexts = [0] * devices
         """Owners of each primary context."""
@@ -356,6 +357,12 @@ class FakeDriver(FakeModules, FakeGraphs):
         while not done.wait(0.001):
             if self.lost is not None:
                 break
+        return (self.lost or _OK,)
+
+    @driver_call
+    def cuCtxSynchronize(self) -> Any:
+        for stream in list(self.streams):
+            self.cuStreamSynchronize(stream)
         return (self.lost or _OK,)
 
     @driver_call

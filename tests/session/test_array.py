@@ -177,6 +177,7 @@ class OpaqueMemory:
 
     write_buffer: Any = Device.write_buffer
     read_buffer: Any = Device.read_buffer
+    array_exchange = None
 
     def __init__(self, session: Session) -> None:
         self.device = session.device

@@ -1,0 +1,248 @@
+"""Arrays of other libraries (PyTorch, CuPy, Numba, JAX) as buffers of a CUDA device, and the other way round.
+
+Nothing is copied and the host waits for nothing: what one side has submitted is ordered before what the other
+side submits by events between the two streams. Memory that a consumer gives back is used again only behind
+what the consumer had submitted by then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.cuda import capsules
+from jitree.cuda.queue import is_scheduled
+from jitree.errors import InvalidArgumentError
+from jitree.hal.buffer import BufferView
+from jitree.hal.enums import MemoryAccess
+from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
+
+if TYPE_CHECKING:
+    from jitree.cuda.allocator import CudaAllocator
+    from jitree.cuda.stream import Stream
+    from jitree.hal.buffer import Buffer
+    from jitree.hal.fence import Fence
+
+_CUDA: Final = 2
+_CUDA_MANAGED: Final = 13
+LEGACY_STREAM: Final = 1
+PER_THREAD_STREAM: Final = 2
+_UNORDERED: Final = -1
+"""The consumer orders its work itself."""
+_NUMPY_TYPES: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
+_SMALL_FLOATS: Final = {
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+}
+"""Type codes of dlpack.h 1.1."""
+_WRITE: Final = int(MemoryAccess.WRITE)
+_READ: Final = int(MemoryAccess.READ)
+
+
+class CudaExchange:
+    """Implements :class:`~jitree.hal.exchange.ArrayExchange` for one device."""
+
+    def __init__(self, stream: Stream, allocator: CudaAllocator) -> None:
+        self._stream = stream
+        self._allocator = allocator
+        self._shared: weakref.WeakSet[BufferView] = weakref.WeakSet()
+        self.dlpack_device = (_CUDA, stream.context.ordinal)
+
+    # Taking.
+
+    def is_importable(self, value: object) -> bool:
+        """Whether a value is an array in the memory of a GPU."""
+        device = getattr(value, "__dlpack_device__", None)
+        if device is not None:
+            return device()[0] in (_CUDA, _CUDA_MANAGED)
+        return hasattr(value, "__cuda_array_interface__")
+
+    def is_shared(self, view: BufferView) -> bool:
+        """Whether the view was imported or exported."""
+        return view in self._shared
+
+    def import_view(self, value: Any) -> BufferView:
+        """As :meth:`ArrayExchange.import_view`; by DLPack where there is a choice."""
+        try:
+            if hasattr(value, "__dlpack_device__"):
+                return self._import_dlpack(value)
+            return self._import_interface(value)
+        except (BufferError, ValueError, RuntimeError, TypeError, KeyError) as error:
+            if isinstance(error, InvalidArgumentError):
+                raise
+            raise InvalidArgumentError(
+                f"an array of type {type(value).__name__} cannot be taken: {error}"
+            ) from error
+
+    def _import_dlpack(self, value: Any) -> BufferView:
+        self._require_here(int(value.__dlpack_device__()[1]))
+        stream = int(self._stream.handle)
+        try:
+            capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
+        except TypeError:  # made before DLPack 1.0
+            capsule = value.__dlpack__(stream=stream)
+        taken = capsules.Taken(capsule)
+        contents = taken.contents
+        if not capsules.is_row_major(contents.shape, contents.strides):
+            raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
+        if contents.lanes != 1:
+            raise InvalidArgumentError(f"an array of vectors of {contents.lanes} elements cannot be taken")
+        row = _row(contents.code, contents.bits)
+        return self._view(contents.address, contents.shape, row, contents.read_only, taken)
+
+    def _import_interface(self, value: Any) -> BufferView:
+        interface = value.__cuda_array_interface__
+        if interface.get("mask") is not None:
+            raise InvalidArgumentError("an array with a mask cannot be taken")
+        dtype = np.dtype(interface["typestr"])
+        row = element_type_of(dtype)
+        if row is None:
+            raise InvalidArgumentError(f"no program has elements of type {interface['typestr']}")
+        shape = tuple(int(size) for size in interface["shape"])
+        strides = interface.get("strides")
+        if strides is not None:
+            strides = tuple(stride // dtype.itemsize for stride in strides)
+        if not capsules.is_row_major(shape, strides):
+            raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
+        address, read_only = interface["data"]
+        self._order_behind(interface.get("stream", LEGACY_STREAM))
+        return self._view(int(address or 0), shape, row, bool(read_only), value)
+
+    def _view(
+        self, address: int, shape: tuple[int, ...], row: ElementType, read_only: bool, owner: object
+    ) -> BufferView:
+        length = row.byte_length(int(np.prod(shape, dtype=np.int64)))
+        buffer: Buffer = self._allocator.import_device(address, length, owner)
+        if read_only:
+            buffer.allowed_access = _READ
+        view = BufferView(buffer, shape, row.code, ENCODING_DENSE)
+        self._shared.add(view)
+        return view
+
+    def _require_here(self, ordinal: int) -> None:
+        if ordinal != self.dlpack_device[1]:
+            raise InvalidArgumentError(
+                f"an array in memory of cuda://{ordinal} cannot be used on {self._stream.api.name}; copy it "
+                "there first"
+            )
+
+    def _order_behind(self, producer: int | None) -> None:
+        """What is submitted from now on waits for what the producer has submitted to its stream."""
+        if producer is None:
+            return
+        stream = self._stream
+        with stream.lock:
+            stream.context.enter()
+            stream.flush()
+            stream.order_behind(producer)
+
+    # Giving.
+
+    def export_dlpack(
+        self,
+        view: BufferView,
+        wait: Fence | None,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+    ) -> Any:
+        """As :meth:`ArrayExchange.export_dlpack`."""
+        if stream == 0:
+            raise BufferError("stream 0 is ambiguous; 1 is the legacy default stream, 2 the one of a thread")
+        code, bits = _code(element_type(view.element_type))
+        buffer = view.buffer
+        read_only = not buffer.allowed_access & _WRITE
+        if read_only and (max_version is None or max_version < capsules.VERSION):
+            raise BufferError("only DLPack 1.0 can tell that an array must not be written to")
+        consumer = LEGACY_STREAM if stream is None else stream
+        self._settle(wait)
+        self._shared.add(view)
+        if consumer != _UNORDERED:
+            self._order_before(consumer)
+        contents = capsules.Contents(
+            buffer.address, view.shape, None, code, bits, 1, self.dlpack_device, read_only
+        )
+        return capsules.make(contents, _Export(self._stream, buffer.allocation, consumer), max_version)
+
+    def array_interface(self, view: BufferView, wait: Fence | None) -> dict[str, Any]:
+        """As :meth:`ArrayExchange.array_interface`; work submitted to ``stream`` makes the elements."""
+        row = element_type(view.element_type)
+        if row.numpy_name.rstrip("0123456789") not in _NUMPY_TYPES.values():
+            raise AttributeError(f"__cuda_array_interface__ has no elements of type {row.name}; DLPack has")
+        self._settle(wait)
+        self._shared.add(view)
+        stream, buffer = self._stream, view.buffer
+        with stream.lock:
+            stream.context.enter()
+            stream.flush()
+        weakref.finalize(view, stream.give_back, buffer.allocation, LEGACY_STREAM)
+        return {
+            "shape": view.shape,
+            "typestr": row.dtype.str,
+            "data": (buffer.address, not buffer.allowed_access & _WRITE),
+            "version": 3,
+            "strides": None,
+            "stream": int(stream.handle),
+        }
+
+    def _settle(self, wait: Fence | None) -> None:
+        """Waits on the host for what the order of streams does not ensure."""
+        if wait is not None and (wait.failure is not None or not is_scheduled(wait)):
+            wait.wait()
+
+    def _order_before(self, consumer: int) -> None:
+        stream = self._stream
+        event = stream.mark()
+        stream.api.wait_for_event(consumer, event)
+        stream.events.release(event)
+
+
+class _Export:
+    """Keeps memory for a consumer; its end may come on any thread, also inside another library's calls."""
+
+    __slots__ = ("_allocation", "_consumer", "_stream")
+
+    def __init__(self, stream: Stream, allocation: object, consumer: int) -> None:
+        self._stream = stream
+        self._allocation = allocation
+        self._consumer = consumer
+
+    def __del__(self) -> None:
+        self._stream.give_back(self._allocation, self._consumer)
+
+
+def _code(row: ElementType) -> tuple[int, int]:
+    """(type code, bits) of DLPack. BufferError for types that it does not have."""
+    name = row.numpy_name
+    code = _SMALL_FLOATS.get(name)
+    if code is None:
+        code = _CODES.get(name.rstrip("0123456789"))
+    if code is None or row.bits % 8:
+        raise BufferError(f"DLPack has no elements of type {row.name}")
+    return code, row.bits
+
+
+def _row(code: int, bits: int) -> ElementType:
+    """The element type of a DLPack type. INVALID_ARGUMENT for one that programs do not have."""
+    row = _ROWS.get((code, bits))
+    if row is None:
+        raise InvalidArgumentError(f"no program has elements of DLPack type code {code} with {bits} bits")
+    return row
+
+
+def _rows() -> dict[tuple[int, int], ElementType]:
+    rows = {}
+    for row in reversed(list(BY_NAME.values())):
+        try:
+            rows[_code(row)] = row
+        except BufferError:
+            continue
+    return rows
+
+
+_ROWS: Final = _rows()

@@ -1,0 +1,44 @@
+"""Exchange of arrays with other libraries, for devices whose memory the host does not see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from jitree.hal.buffer import BufferView
+    from jitree.hal.fence import Fence
+
+
+class ArrayExchange(Protocol):
+    """What a device adds to the arrays in its memory. Nothing is copied either way."""
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """(kind, number), as ``__dlpack_device__`` answers."""
+
+    def is_importable(self, value: object) -> bool:
+        """Whether a value is an array in memory of devices of this kind."""
+
+    def is_shared(self, view: BufferView) -> bool:
+        """Whether another library has, or gave, the memory of a view, and may write to it at any time."""
+
+    def import_view(self, value: Any) -> BufferView:
+        """A view of another library's array, to be used in what is submitted from now on.
+
+        INVALID_ARGUMENT for arrays of another device, with gaps, or of types that programs do not have.
+        """
+
+    def export_dlpack(
+        self,
+        view: BufferView,
+        wait: Fence | None,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+    ) -> Any:
+        """A DLPack capsule, usable on the consumer's ``stream`` without waiting.
+
+        ``wait`` is reached when the elements are there. BufferError for types that DLPack does not have.
+        """
+
+    def array_interface(self, view: BufferView, wait: Fence | None) -> dict[str, Any]:
+        """``__cuda_array_interface__``. AttributeError for types that it does not have."""
