@@ -22,9 +22,11 @@ from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Source, Suballocator
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.hal import recording
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.recording import Request
 
 _OPTIMAL: Final = int(MemoryType.OPTIMAL)
 _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
@@ -115,10 +117,14 @@ class CudaAllocator(Allocator):
             memory_type = memory_type & ~(_OPTIMAL | _HOST_VISIBLE) | _DEVICE_LOCAL
             pool = self._device
         piece = self._take(pool, memory_type, size)
-        return Buffer(Allocation(
+        buffer = Buffer(Allocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
             source=_Lease(self._stream, self, pool, piece, memory_type, size), release=_give_back,
+            asynchronous=True,
         ))  # fmt: skip
+        if recording.active is not None:
+            recording.allocated(Request(memory_type, usage, size, buffer))
+        return buffer
 
     def import_host(
         self,
@@ -135,6 +141,7 @@ class CudaAllocator(Allocator):
             raise InvalidArgumentError("only contiguous memory can be imported")
         if not memory_type & _HOST_VISIBLE or memory_type & _OPTIMAL or not view.nbytes:
             return None
+        recording.unrepeatable("memory of the host is imported")
         array = np.frombuffer(view, np.uint8)
         address: int = array.ctypes.data
         context = self._context
@@ -150,6 +157,7 @@ class CudaAllocator(Allocator):
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
             host_address=address,
             source=_Registration(self._stream, address, view, array, release), release=_unregister,
+            asynchronous=True,
         ))  # fmt: skip
 
     def import_device(

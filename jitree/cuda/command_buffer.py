@@ -14,6 +14,7 @@ from jitree.cuda.plan import Plan, make_plan, names
 from jitree.cuda.profile import measures_dispatches, run_profiled
 from jitree.cuda.steps import PlanRunner
 from jitree.errors import InvalidArgumentError
+from jitree.hal import recording
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.executable import Executable
@@ -96,6 +97,14 @@ class CudaCommandBuffer(CommandBuffer):
             self.runner.run(stream, bound.block, bound.key)
         if bound.retained:
             stream.retain(bound.retained)
+        if recording.active is not None:
+            self._record(stream, bound)
+
+    def _record(self, stream: Stream, bound: Bound) -> None:
+        found = recording.current(stream)
+        if found is not None:
+            persistent: frozenset[int] = frozenset() if self.modes & _ONE_SHOT else frozenset(self._kept)
+            found.events.append(recording.Submission(bound, bound.retained, persistent))
 
     @property
     def plan(self) -> Plan:

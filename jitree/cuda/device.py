@@ -16,12 +16,14 @@ from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import Context
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
 from jitree.cuda.gather import Gather
+from jitree.cuda.interop import CudaExchange
 from jitree.cuda.queue import Queue
+from jitree.cuda.replay import CudaReplay, make_replay
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.elements import Bytes
 from jitree.errors import InvalidArgumentError, UnimplementedError
-from jitree.hal import checks
+from jitree.hal import checks, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
@@ -61,8 +63,10 @@ class CudaDevice(Device):
         self._completion = CompletionThread(self._uri)
         self.stream = Stream(self.context, self._completion, self.profiler)
         self._gather = self.stream.gather = Gather(self.stream)
-        self._device_allocator: Allocator = CudaAllocator(self.stream)
-        self._own_allocator = self.stream.allocator = self._device_allocator
+        self._own_allocator = CudaAllocator(self.stream)
+        self._device_allocator: Allocator = self._own_allocator
+        self.stream.allocator = self._own_allocator
+        self._exchange = CudaExchange(self.stream, self._own_allocator)
         self._host_allocator = HeapAllocator()
         self._queue = Queue(self.stream, self._uri)
         self._loader = CudaExecutableLoader(self.context)
@@ -77,6 +81,10 @@ class CudaDevice(Device):
     @property
     def id(self) -> str:
         return "cuda"
+
+    @property
+    def array_exchange(self) -> CudaExchange:
+        return self._exchange
 
     @property
     def uri(self) -> str:
@@ -133,6 +141,7 @@ class CudaDevice(Device):
         count: int,
         flags: int = 0,
     ) -> Channel:
+        recording.unrepeatable("a channel is made")
         provider = self.channel_provider
         return create_channel(self, queue_affinity, identifier, group, rank, count, flags, provider)
 
@@ -157,6 +166,7 @@ class CudaDevice(Device):
         flags: int = 0,
     ) -> File:
         checks.check_flags("import_file", flags)
+        recording.unrepeatable("a file is read")
         return open_file(source, access, offset, length)
 
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
@@ -215,6 +225,11 @@ class CudaDevice(Device):
         checks.check_buffer(target, "queue.fill", _TARGET, _WRITE)
         length = target.range(offset, length)
         checks.check_fill(offset, length, pattern_length)
+        if recording.active is not None and recording.current(self.stream) is not None:
+            commands = self._transfer_commands(queue_affinity)
+            commands.fill_buffer((0, target, offset, length), pattern, pattern_length)
+            self._execute_recorded(wait, signal, commands)
+            return
         self._queue.submit(
             "fill", wait, signal, partial(self._fill, target, offset, length, pattern, pattern_length)
         )
@@ -234,6 +249,11 @@ class CudaDevice(Device):
         checks.check_flags("queue.update", flags)
         checks.check_buffer(target, "queue.update", _TARGET, _WRITE)
         contents = checks.update_contents(source, source_offset, target.range(offset, length))
+        if recording.active is not None and recording.current(self.stream) is not None:
+            commands = self._transfer_commands(queue_affinity)
+            commands.update_buffer(contents, 0, (0, target, offset, len(contents)))
+            self._execute_recorded(wait, signal, commands)
+            return
         staged, keeper = self.stream.stage(contents)
         work = partial(self._update, staged, keeper, target, offset, len(contents))
         self._queue.submit("update", wait, signal, work)
@@ -256,6 +276,14 @@ class CudaDevice(Device):
         length = source.range(source_offset, length)
         target.range(target_offset, length)
         checks.check_overlap(source, source_offset, target, target_offset, length)
+        if recording.active is not None and recording.current(self.stream) is not None:
+            if _is_on_host(source) or _is_on_host(target):
+                recording.unrepeatable("memory of the host is copied")
+            else:
+                commands = self._transfer_commands(queue_affinity)
+                commands.copy_buffer((0, source, source_offset, length), (0, target, target_offset, length))
+                self._execute_recorded(wait, signal, commands)
+                return
         work = partial(self._copy, source, source_offset, target, target_offset, length)
         self._queue.submit("copy", wait, signal, work)
 
@@ -272,6 +300,7 @@ class CudaDevice(Device):
         flags: int = 0,
     ) -> None:
         checks.check_flags("queue.read", flags)
+        recording.unrepeatable("a file is used")
         checks.check_buffer(target, "queue.read", _TARGET, _WRITE)
         length = target.range(offset, length)
         file.check(MemoryAccess.READ, file_offset, length)
@@ -293,6 +322,7 @@ class CudaDevice(Device):
     ) -> None:
         """As :meth:`Device.queue_write`; the file has been written when the operation has been submitted."""
         checks.check_flags("queue.write", flags)
+        recording.unrepeatable("a file is used")
         checks.check_buffer(source, "queue.write", _SOURCE, _READ)
         length = source.range(offset, length)
         file.check(MemoryAccess.WRITE, file_offset, 0)
@@ -344,8 +374,22 @@ class CudaDevice(Device):
         command_buffer.check_submission(wait is not None)
         bound = command_buffer.bind(binding_table)
         command_buffer.mark_submitted()
+        if recording.active is not None:
+            found = recording.current(self.stream)
+            if found is not None:
+                found.announced += 1
         work = partial(command_buffer.launch, self.stream, bound)
         self._queue.submit("execute", wait, signal, work)
+
+    def _transfer_commands(self, queue_affinity: int) -> CommandBuffer:
+        """A command buffer for one transfer, the form in which recordings take it."""
+        return self.create_command_buffer(
+            CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, queue_affinity
+        )
+
+    def _execute_recorded(self, wait: Fence | None, signal: Fence | None, commands: CommandBuffer) -> None:
+        commands.finalize()
+        self.queue_execute(-1, wait, signal, commands)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         with self.stream.lock:
@@ -356,10 +400,12 @@ class CudaDevice(Device):
 
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
         """As :meth:`Device.write_buffer`: submitted, not waited for."""
+        recording.unrepeatable("the host writes to a buffer")
         self._queue.submit("upload", None, None, partial(self._upload, target, data))
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
+        recording.unrepeatable("the host reads a whole buffer")
         if source.host_address is not None:
             if wait is not None:
                 wait.wait()
@@ -369,6 +415,36 @@ class CudaDevice(Device):
         self._queue.submit("download", wait, done, lambda: read.append(self._download(source)))
         done.wait()
         return read[0]
+
+    # Calls that are made again.
+
+    def follows(self, fence: Fence) -> bool:
+        """Whether whatever is submitted here from now on runs behind what the fence stands for."""
+        return all(
+            semaphore.is_reached(value)
+            or (
+                isinstance(semaphore, CudaSemaphore)
+                and semaphore.stream is self.stream
+                and semaphore.promised >= value
+                and semaphore.failure is None
+            )
+            for semaphore, value in fence.timepoints
+        )
+
+    def fence_here(self) -> Fence:
+        """Reached when everything submitted so far is done."""
+        semaphore = CudaSemaphore()
+        with self.stream.lock:
+            self.stream.promise(semaphore, 1)
+        return Fence(((semaphore, 1),))
+
+    def make_replay(self, made: recording.Recording, results: Sequence[int]) -> CudaReplay | None:
+        """What makes a recorded call again; ``results`` are the numbers of the allocations that its caller
+        gets. None when it cannot be repeated."""
+        if self._device_allocator is not self._own_allocator:
+            return None
+        replay = make_replay(self.stream, made, results)
+        return None if isinstance(replay, str) else replay
 
     # Profiling and the end.
 

@@ -16,6 +16,7 @@ from jitree.errors import (
     StatusError,
     error_context,
 )
+from jitree.hal import recording
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, PipelineLayout
 from jitree.hal.local.commands import ENTRY_POINT
 
@@ -48,6 +49,7 @@ class CudaExecutableLoader(ExecutableLoader):
         takes other parameters than stated, INCOMPATIBLE for a newer architecture's, RESOURCE_EXHAUSTED when
         a kernel wants more shared memory than the device has. Specialization constants are not used.
         """
+        recording.unrepeatable("an executable is loaded")
         with error_context(f"loading an executable of format '{parameters.format}'"):
             description = executable_format.read(memoryview(parameters.data))
             layouts = parameters.layouts

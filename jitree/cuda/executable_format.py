@@ -18,6 +18,8 @@ _CURRENT: Final = b"CDA1"
 _HEADER: Final = struct.Struct("<4sIQ48x")
 _HEADER_VERSION: Final = 0
 
+BINDING_READ_ONLY: Final = 1
+
 _MAXIMUM_THREADS: Final = 1024
 _MAXIMUM_DIMENSIONS: Final = (1024, 1024, 64)
 """Threads of a block on every architecture since compute capability 2."""
@@ -47,9 +49,15 @@ class ExportDescription:
     """Bytes of dynamic shared memory of a block."""
     constant_count: int | None
     binding_count: int | None
+    binding_flags: tuple[int, ...]
+    """One a binding, BINDING_*; empty when nobody states them."""
     location: SourceLocation | None
     stages: dict[str, SourceLocation]
     """Source location by compilation stage, of modules with debug information."""
+
+    def reads_only(self, binding: int) -> bool:
+        """Whether the kernel is known not to write to a binding."""
+        return binding < len(self.binding_flags) and bool(self.binding_flags[binding] & BINDING_READ_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ def _current_export(table: Table, image_count: int) -> ExportDescription:
         raise InvalidArgumentError(
             f"kernel '{name}' of a CUDA executable is in image {module}; there are {image_count}"
         )
-    flags = table.vector(5, 8)
+    flags = bytes(table.content(5, 8) or b"")
     debug = table.table(6)
     return ExportDescription(
         name,
@@ -121,7 +129,8 @@ def _current_export(table: Table, image_count: int) -> ExportDescription:
         _dimensions(table.buffer, dimensions),
         table.uint32(3),
         table.uint32(4),
-        0 if flags is None else flags[1],
+        len(flags) // 8,
+        struct.unpack(f"<{len(flags) // 8}Q", flags),
         None if debug is None else _location(debug.table(1)),
         {} if debug is None else _stages(debug),
     )
@@ -160,6 +169,7 @@ def _read_legacy(buffer: FlatBuffer) -> ExecutableDescription:
             buffer.uint32(shared[0] + 4 * index),
             None,
             None,
+            (),
             _location(locations[index]) if locations else None,
             {},
         )

@@ -83,6 +83,10 @@ class Plan:
     transfers: tuple[int, ...]
     """Words that hold a transfer's length; the number of thread blocks is ``distance`` words further."""
     distances: tuple[int, ...]
+    addresses: tuple[int, ...]
+    """Words that are addresses of operands."""
+    written: tuple[int, ...]
+    """Those among them behind which commands may write."""
 
     @property
     def segment(self) -> Segment | None:
@@ -118,6 +122,7 @@ class _Builder:
         self.updates: list[tuple[int, int]] = []
         self.transfers: list[int] = []
         self.distances: list[int] = []
+        self.written: list[int] = []
         self._groups: list[tuple[int, ...]] = []
         self._group: list[int] = []
         self._collectives: list[tuple[int, int]] = []
@@ -127,13 +132,15 @@ class _Builder:
             self._add(row)
         self._end_segment()
         self._end_collectives()
+        addresses = [word for word, source in enumerate(self.sources) if source < self._lengths]
         # itemgetter of one item gives no tuple, so the zero in the literals is always picked as well.
         sources = [*self.sources, self._literals_start]
         if len(sources) == 1:
             sources.append(self._literals_start)
         return Plan(
             tuple(self.launches), tuple(self.steps), itemgetter(*sources), tuple(self.literals),
-            tuple(self.updates), tuple(self.transfers), tuple(self.distances),
+            tuple(self.updates), tuple(self.transfers), tuple(self.distances), tuple(addresses),
+            tuple(self.written),
         )  # fmt: skip
 
     def _add(self, row: tuple[int, ...]) -> None:
@@ -174,6 +181,7 @@ class _Builder:
     def _transfer(self, function: Any, name: str, sources: Sequence[int], length: int) -> None:
         """``sources[length]`` is the length."""
         first = len(self.sources)
+        self.written.append(first)
         self.sources.extend((*sources, self._literals_start))
         self.transfers.append(first + length)
         self.distances.append(3 - length)
@@ -184,6 +192,7 @@ class _Builder:
         _, operand, operand_count, constant, constant_count = row[:5]
         kernel = self._commands.kernel(row)
         first = len(self.sources)
+        self.written.extend(first + n for n in range(operand_count) if not kernel.export.reads_only(n))
         self.sources.extend(range(operand, operand + operand_count))
         constants = self._constants + constant
         self.sources.extend(range(constants, constants + constant_count))

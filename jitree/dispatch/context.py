@@ -22,6 +22,7 @@ from jitree.dispatch.linking import (
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
 from jitree.regs.handles import HandleTable
+from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.schema import Import
 
@@ -75,6 +76,11 @@ class Context:
     def modules(self) -> tuple[ModuleLike, ...]:
         """In order of registration."""
         return tuple(instance.module for instance in self._instances)
+
+    @property
+    def module_records(self) -> tuple[ModuleRecord, ...]:
+        """The state of every compiled module, in order of registration."""
+        return tuple(item.record for item in self._instances if isinstance(item, BytecodeInstance))
 
     # -- modules -------------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ class Allocation:
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_release", "address", "allowed_access", "allowed_usage", "byte_length",
-        "host_address", "memory_type", "source",
+        "__weakref__", "_owners", "_release", "address", "allowed_access", "allowed_usage", "asynchronous",
+        "byte_length", "host_address", "memory_type", "source",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,7 @@ class Allocation:
         host_address: int | None,
         source: object = None,
         release: Callable[[Any], None] | None = None,
+        asynchronous: bool = False,
     ) -> None:
         """``address`` is what the device uses, ``host_address`` where the host sees it (None: it does not).
 
@@ -66,6 +67,9 @@ class Allocation:
         self.allowed_access = allowed_access
         self.host_address = host_address
         self.source = source
+        self.asynchronous = asynchronous
+        """Whether a device works on the memory while the host does other things: machine code must not
+        look."""
         self._release = release
         self._owners = 1
 
@@ -128,10 +132,15 @@ class Buffer:
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Address 0: the host cannot see it."""
         word = (address - table.base) >> 2
-        table.set_extent(address, self.host_address or 0, self.byte_length)
+        table.set_extent(address, self.published_address, self.byte_length)
         table.i32[word + _ACCESS] = self.memory_type
         table.i32[word + _ACCESS + 1] = self.allowed_usage
         table.i32[word + _ENCODING] = self.allowed_access
+
+    @property
+    def published_address(self) -> int:
+        """Where machine code finds the memory, 0 when it must ask Python."""
+        return 0 if self.allocation.asynchronous else self.host_address or 0
 
     def __repr__(self) -> str:
         return (
@@ -230,7 +239,7 @@ class BufferView:
     def _words(self) -> tuple[array[int], array[int]]:
         """Words of an entry from its address to its rank, and of its extension."""
         buffer, rank = self.buffer, len(self.shape)
-        extent = array("q", (buffer.host_address or 0, buffer.byte_length))
+        extent = array("q", (buffer.published_address, buffer.byte_length))
         numbers = array("i", (
             buffer.memory_type, buffer.allowed_usage, self.element_type, self.encoding, rank, OWNER_PYTHON,
         ))  # fmt: skip

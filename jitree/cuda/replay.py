@@ -1,0 +1,240 @@
+"""A recorded call on a GPU as one graph: launched again with other arguments, without running the program.
+
+The commands of all submissions become one plan, whose addresses are relative to arguments and results
+wherever they lay in them; everything else, transient memory too, stays where it was when the call was
+recorded. Where the program looked at bytes, the graph ends, the host waits and compares: as long as it finds
+what the program found then, the program would do the same again.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jitree.cuda.command_buffer import Bound
+from jitree.cuda.graph import SegmentRunner
+from jitree.cuda.plan import Launch, Plan, Segment
+from jitree.hal.buffer import Buffer
+from jitree.hal.recording import Read, Recording, Request, Submission
+
+if TYPE_CHECKING:
+    from jitree.cuda.stream import Stream
+    from jitree.hal.allocator import Allocator
+
+_BLOCKS_KEPT: Final = 8
+"""Parameter blocks by addresses of arguments and results, which alternate between a few."""
+_MOST_READS: Final = 4096
+_MOST_MEMORY: Final = 1 << 30
+"""Bytes of transient memory that one recording may keep for itself."""
+
+
+class Relocation(NamedTuple):
+    """A word of a block that is an address in an argument or a result."""
+
+    word: int
+    source: int
+    """Position among the arguments and, behind them, the results."""
+    offset: int
+
+
+class _Part:
+    """Launches up to a read, or to the end."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        plan: Plan,
+        segment: Segment,
+        block: array[int],
+        relocations: tuple[Relocation, ...],
+        reads: tuple[Read, ...],
+    ) -> None:
+        self._runner = SegmentRunner(stream.context, plan, segment) if segment.groups else None
+        self._template = block
+        self._relocations = relocations
+        self.reads = reads
+        """What the program saw when these launches were done."""
+        self._blocks: OrderedDict[tuple[int, ...], tuple[array[int], bytes]] = OrderedDict()
+
+    def launch(self, stream: Stream, addresses: tuple[int, ...]) -> None:
+        """The caller holds the stream's lock."""
+        if self._runner is None:
+            return
+        known = self._blocks.get(addresses)
+        if known is None:
+            block = self._template[:]
+            for word, source, offset in self._relocations:
+                block[word] = addresses[source] + offset
+            known = self._blocks[addresses] = block, block.tobytes()
+            if len(self._blocks) > _BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        self._runner.launch(stream, *known)
+
+    def finds_the_same(self) -> bool:
+        """Whether the program would see now what it saw. The launches must be done."""
+        return all(
+            bytes(read.buffer.host_view()[read.offset : read.offset + len(read.contents)]) == read.contents
+            for read in self.reads
+        )
+
+
+class CudaReplay:
+    """A recorded call, ready to be made again. May be used from any thread."""
+
+    def __init__(
+        self, stream: Stream, parts: list[_Part], requests: list[Request], kept: list[object]
+    ) -> None:
+        """``requests`` are the allocations that the caller gets; ``kept`` is what the commands use
+        besides."""
+        self._stream = stream
+        self._parts = parts
+        self._requests = [request[:3] for request in requests]
+        self._kept = kept
+        self._lock = allocate_lock()
+
+    def run(self, arguments: Sequence[Buffer], allocator: Allocator) -> list[Buffer] | None:
+        """Submits the call and gives the buffers of its results, which the device still computes.
+
+        None when the program would take another way; then it must be run, and nothing has happened that
+        it would notice.
+        """
+        stream = self._stream
+        with self._lock:  # transient memory is for one call at a time
+            results = [allocator.allocate(*request) for request in self._requests]
+            addresses = tuple([stream.device_address(buffer) for buffer in (*arguments, *results)])
+            for part in self._parts:
+                with stream.lock:
+                    stream.begin()
+                    stream.flush()
+                    part.launch(stream, addresses)
+                    stream.retain(self)
+                if part.reads:
+                    stream.synchronize()
+                    if not part.finds_the_same():
+                        return None
+            if not all([stream.orders(buffer.allocation) for buffer in arguments]):
+                stream.synchronize()  # whose memory it is may change it as soon as the call returns
+        return results
+
+
+def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) -> CudaReplay | str:
+    """The replay of a recording; else why it cannot be repeated.
+
+    ``results`` are the numbers of the allocations that the caller gets.
+    """
+    refusal = _refusal(recording)
+    if refusal is not None:
+        return refusal
+    requests = [recording.requests[number] for number in results]
+    buffers = [*recording.arguments, *(request.buffer for request in requests)]
+    fresh = _Ranges([request.buffer for request in recording.requests])
+    builder = _Builder(stream, _Ranges(buffers), None if not _reads(recording) else fresh)
+    for event in recording.events:
+        if isinstance(event, Submission):
+            builder.submit(event)
+        else:
+            builder.read(event)
+    if builder.refusal is not None:
+        return builder.refusal
+    kept: list[object] = [event.retained for event in recording.events if isinstance(event, Submission)]
+    wanted = set(results)
+    kept += [request.buffer for number, request in enumerate(recording.requests) if number not in wanted]
+    return CudaReplay(stream, builder.finish(), requests, kept)
+
+
+def _reads(recording: Recording) -> int:
+    return sum(isinstance(event, Read) for event in recording.events)
+
+
+def _refusal(recording: Recording) -> str | None:
+    if recording.refusal is not None:
+        return recording.refusal
+    if recording.announced != recording.submitted:
+        return "work waited for something outside of the call"
+    if _reads(recording) > _MOST_READS:
+        return f"the host reads more than {_MOST_READS} times"
+    if sum(request.size for request in recording.requests) > _MOST_MEMORY:
+        return f"it uses more than {_MOST_MEMORY} bytes of transient memory"
+    arguments = {id(buffer.allocation) for buffer in recording.arguments}
+    for event in recording.events:
+        if isinstance(event, Submission) and event.persistent & arguments:
+            return "an argument is memory that the program keeps"
+    return None
+
+
+class _Ranges:
+    """Which of some buffers an address lies in."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        rows = sorted((b.address, b.address + b.byte_length, number) for number, b in enumerate(buffers))
+        self._rows = rows
+        self._starts = [start for start, _, _ in rows]
+
+    def find(self, address: int) -> tuple[int, int] | None:
+        """(number of the buffer, offset in it)"""
+        position = bisect_right(self._starts, address) - 1
+        if position < 0:
+            return None
+        start, end, number = self._rows[position]
+        return (number, address - start) if address < end else None
+
+
+class _Builder:
+    """Puts submissions behind each other into parts."""
+
+    def __init__(self, stream: Stream, movable: _Ranges, writable: _Ranges | None) -> None:
+        """``writable``: where commands may write when the call may have to be made again; None: anywhere."""
+        self._stream = stream
+        self._movable = movable
+        self._writable = writable
+        self.refusal: str | None = None
+        self._parts: list[_Part] = []
+        self._start()
+
+    def submit(self, submission: Submission) -> None:
+        bound = submission.commands
+        assert isinstance(bound, Bound)
+        plan, block = bound.plan, bound.block
+        if not plan.steps:
+            return
+        segment = plan.segment
+        if segment is None:
+            self.refusal = "it has collectives, or grids that lie in device memory"
+            return
+        base, first = len(self._block), len(self._launches)
+        self._block.extend(block)
+        self._launches.extend(launch._replace(first=launch.first + base) for launch in plan.launches)
+        self._groups.extend(tuple(number + first for number in group) for group in segment.groups)
+        for word in plan.addresses:
+            found = self._movable.find(block[word])
+            if found is not None:
+                self._relocations.append(Relocation(base + word, *found))
+        if self._writable is not None and not all(self._writable.find(block[word]) for word in plan.written):
+            self.refusal = "it reads on the host and changes memory that outlives the call"
+
+    def read(self, event: Read) -> None:
+        self._reads.append(event)
+        self._end()
+
+    def finish(self) -> list[_Part]:
+        if self._launches or not self._parts:
+            self._end()
+        return self._parts
+
+    def _start(self) -> None:
+        self._block = array("q")
+        self._launches: list[Launch] = []
+        self._groups: list[tuple[int, ...]] = []
+        self._relocations: list[Relocation] = []
+        self._reads: list[Read] = []
+
+    def _end(self) -> None:
+        segment = Segment(tuple(self._groups))
+        plan = Plan(tuple(self._launches), (segment,), tuple, (), (), (), (), (), ())
+        part = _Part(self._stream, plan, segment, self._block, tuple(self._relocations), tuple(self._reads))
+        self._parts.append(part)
+        self._start()

@@ -1,0 +1,114 @@
+"""Recording what a call makes a device do, so that it can be done again without running the program.
+
+One recording is made at a time in a process. Drivers and the HAL module state what happens through the
+functions here; each looks at :data:`active` first, which is None nearly always. What cannot be done again
+the same way (files, host writes, channels) makes the recording useless: :func:`unrepeatable`.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock, get_ident
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from jitree.hal.buffer import Buffer
+
+
+class Request(NamedTuple):
+    """An allocation: the arguments of ``Allocator.allocate`` and what it gave."""
+
+    memory_type: int
+    usage: int
+    size: int
+    buffer: Buffer
+
+
+class Submission(NamedTuple):
+    """Commands that entered a queue; what they are is the driver's business."""
+
+    commands: Any
+    retained: tuple[object, ...]
+    """Kept as long as the recording."""
+    persistent: frozenset[int]
+    """ids of allocations that the commands name themselves and that outlive the call."""
+
+
+class Read(NamedTuple):
+    """The program looked at bytes of a buffer; what it did next depends on them."""
+
+    buffer: Buffer
+    offset: int
+    contents: bytes
+
+
+class Recording:
+    """What one call on one device did, in order."""
+
+    def __init__(self, device: object, arguments: Sequence[Buffer]) -> None:
+        self.device = device
+        self.arguments = tuple(arguments)
+        self.requests: list[Request] = []
+        self.events: list[Submission | Read] = []
+        self.refusal: str | None = None
+        """Why the call cannot be repeated from this."""
+        self.announced = 0
+        """Submissions that the program made."""
+        self._thread = get_ident()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the call runs on this thread."""
+        return self._thread == get_ident()
+
+    @property
+    def submitted(self) -> int:
+        """Submissions that have entered the queue."""
+        return sum(isinstance(event, Submission) for event in self.events)
+
+
+active: Recording | None = None
+_lock: Final = allocate_lock()
+
+
+@contextmanager
+def recording(device: object, arguments: Sequence[Buffer]) -> Iterator[Recording | None]:
+    """Records what this thread does inside the block; None while another recording is made."""
+    global active
+    if not _lock.acquire(blocking=False):
+        yield None
+        return
+    try:
+        active = Recording(device, arguments)
+        yield active
+    finally:
+        active = None
+        _lock.release()
+
+
+def current(device: object) -> Recording | None:
+    """The recording of this thread's call on a device."""
+    found = active
+    return found if found is not None and found.is_here and found.device is device else None
+
+
+def unrepeatable(what: str) -> None:
+    """The call does something that must not, or cannot, be repeated from a recording."""
+    found = active
+    if found is not None and found.is_here and found.refusal is None:
+        found.refusal = what
+
+
+def read(buffer: Buffer, offset: int, contents: bytes) -> None:
+    """The program reads bytes of a buffer on the host."""
+    found = active
+    if found is not None and found.is_here:
+        found.events.append(Read(buffer, offset, contents))
+
+
+def allocated(request: Request) -> None:
+    """The call allocated memory. Staging memory of the driver's own is not meant: it belongs to a
+    submission."""
+    found = active
+    if found is not None and found.is_here:
+        found.requests.append(request)
