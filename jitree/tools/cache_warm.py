@@ -43,11 +43,20 @@ def main(arguments: Sequence[str]) -> int:
 
 def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
     """What every program uses, then what each module does; statuses as of loading a module."""
+    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.fast.engine import LOOP
+    from jitree.dispatch.native import tiering
     from jitree.hal.local import walk_image
+    from jitree.loaders import vmvx_images
+    from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
 
     yield LOOP
     if walk_image.supported():
         yield walk_image.RECIPE
+    yield hal.RECIPE
     yield vmvx.RECIPE
+    for path in paths:
+        module = BytecodeModule.load(path)
+        yield tiering.recipe(module.program, module.name)
+        yield from map(vmvx_images.recipe, vmvx_images.executables(module.module))
