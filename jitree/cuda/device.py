@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
-from jitree.cuda import transfer
+from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import create_channel, release_channels
 from jitree.cuda.command_buffer import CudaCommandBuffer
@@ -21,6 +21,7 @@ from jitree.cuda.queue import Queue
 from jitree.cuda.replay import CudaReplay, make_replay
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
+from jitree.cuda.submissions import is_on_host
 from jitree.elements import Bytes
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, recording
@@ -231,7 +232,10 @@ class CudaDevice(Device):
             self._execute_recorded(wait, signal, commands)
             return
         self._queue.submit(
-            "fill", wait, signal, partial(self._fill, target, offset, length, pattern, pattern_length)
+            "fill",
+            wait,
+            signal,
+            partial(submissions.fill, self.stream, target, offset, length, pattern, pattern_length),
         )
 
     def queue_update(
@@ -255,7 +259,7 @@ class CudaDevice(Device):
             self._execute_recorded(wait, signal, commands)
             return
         staged, keeper = self.stream.stage(contents)
-        work = partial(self._update, staged, keeper, target, offset, len(contents))
+        work = partial(submissions.update, self.stream, staged, keeper, target, offset, len(contents))
         self._queue.submit("update", wait, signal, work)
 
     def queue_copy(
@@ -277,14 +281,14 @@ class CudaDevice(Device):
         target.range(target_offset, length)
         checks.check_overlap(source, source_offset, target, target_offset, length)
         if recording.active is not None and recording.current(self.stream) is not None:
-            if _is_on_host(source) or _is_on_host(target):
+            if is_on_host(source) or is_on_host(target):
                 recording.unrepeatable("memory of the host is copied")
             else:
                 commands = self._transfer_commands(queue_affinity)
                 commands.copy_buffer((0, source, source_offset, length), (0, target, target_offset, length))
                 self._execute_recorded(wait, signal, commands)
                 return
-        work = partial(self._copy, source, source_offset, target, target_offset, length)
+        work = partial(submissions.copy, self.stream, source, source_offset, target, target_offset, length)
         self._queue.submit("copy", wait, signal, work)
 
     def queue_read(
@@ -305,7 +309,10 @@ class CudaDevice(Device):
         length = target.range(offset, length)
         file.check(MemoryAccess.READ, file_offset, length)
         self._queue.submit(
-            "read", wait, signal, partial(self._read, file, file_offset, target, offset, length)
+            "read",
+            wait,
+            signal,
+            partial(submissions.read, self.stream, file, file_offset, target, offset, length),
         )
 
     def queue_write(
@@ -327,7 +334,10 @@ class CudaDevice(Device):
         length = source.range(offset, length)
         file.check(MemoryAccess.WRITE, file_offset, 0)
         self._queue.submit(
-            "write", wait, signal, partial(self._write, source, offset, file, file_offset, length)
+            "write",
+            wait,
+            signal,
+            partial(submissions.write, self.stream, source, offset, file, file_offset, length),
         )
 
     def queue_barrier(
@@ -401,7 +411,7 @@ class CudaDevice(Device):
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
         """As :meth:`Device.write_buffer`: submitted, not waited for."""
         recording.unrepeatable("the host writes to a buffer")
-        self._queue.submit("upload", None, None, partial(self._upload, target, data))
+        self._queue.submit("upload", None, None, partial(submissions.upload, self.stream, target, data))
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
@@ -412,7 +422,9 @@ class CudaDevice(Device):
             return source.host_array()
         read: list[Bytes] = []
         done = Fence(((CudaSemaphore(), 1),))
-        self._queue.submit("download", wait, done, lambda: read.append(self._download(source)))
+        self._queue.submit(
+            "download", wait, done, lambda: read.append(submissions.download(self.stream, source))
+        )
         done.wait()
         return read[0]
 
@@ -463,68 +475,6 @@ class CudaDevice(Device):
         """As :meth:`Device.close`; arrays that are still there keep their memory, but nothing computes."""
         self._closer()
         self._host_allocator.trim()
-
-    # What enters the stream.
-
-    def _reach(self, buffer: Buffer) -> int:
-        """The buffer's address for what is being submitted, which keeps memory that is not ours."""
-        address = self.stream.device_address(buffer)
-        if not self.stream.orders(buffer.allocation):
-            self.stream.retain(buffer.allocation)
-        return address
-
-    def _fill(self, target: Buffer, offset: int, length: int, pattern: int, pattern_length: int) -> None:
-        stream = self.stream
-        stream.flush()
-        if length:
-            address = self._reach(target) + offset
-            transfer.fill(stream, address, length, pattern, pattern_length)
-
-    def _update(self, staged: int, keeper: object, target: Buffer, offset: int, length: int) -> None:
-        stream = self.stream
-        stream.flush()
-        if length:
-            transfer.copy(stream, self._reach(target) + offset, staged, length)
-
-    def _copy(
-        self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int
-    ) -> None:
-        stream = self.stream
-        stream.flush()
-        if not length:
-            return
-        if _is_on_host(source):
-            data = source.host_array()[source_offset : source_offset + length]
-            transfer.upload(stream, self._reach(target) + target_offset, data)
-        elif _is_on_host(target):
-            data = target.host_array()[target_offset : target_offset + length]
-            stream.api.copy_to_host(
-                data.ctypes.data, self._reach(source) + source_offset, length, stream.handle
-            )
-        else:
-            target_address = self._reach(target) + target_offset
-            transfer.copy(stream, target_address, self._reach(source) + source_offset, length)
-
-    def _read(self, file: File, file_offset: int, target: Buffer, offset: int, length: int) -> None:
-        self.stream.flush()
-        transfer.read_file(self.stream, file, file_offset, self._reach(target) + offset, length)
-
-    def _write(self, source: Buffer, offset: int, file: File, file_offset: int, length: int) -> None:
-        self.stream.flush()
-        transfer.write_file(self.stream, self._reach(source) + offset, file, file_offset, length)
-
-    def _upload(self, target: Buffer, data: Bytes) -> None:
-        self.stream.flush()
-        transfer.upload(self.stream, self._reach(target), data)
-
-    def _download(self, source: Buffer) -> Bytes:
-        self.stream.flush()
-        return transfer.download(self.stream, self._reach(source), source.byte_length)
-
-
-def _is_on_host(buffer: Buffer) -> bool:
-    """Whether it is ordinary memory of the host, which another device allocated."""
-    return buffer.host_address is not None and not hasattr(buffer.allocation.source, "stream")
 
 
 def _close(
