@@ -2,12 +2,13 @@
 
     python perf/scaling.py [--threads 1 2 4 8 16] [--suite LIST.json] [--seconds 0.5] [--only REGEX] [--json
     FILE]
-                           [--plot]
+                           [--plot] [--results FILE]
 
 Every number of threads has a process of its own, in which both runtimes are measured alternately with that
 many. What this process may not use is left out. Per program and number of threads: the median times, their
 ratio (above 1: jitree is faster) and by how much each runtime is faster than with one thread. `--json` writes
-the times in seconds, `--plot` draws plots/scaling.svg. Needs the extra `perf`.
+the times in seconds, `--plot` draws plots/scaling.svg, `--results` takes the times from such a file instead
+of measuring. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,20 @@ def measure_apart(threads: int, options: argparse.Namespace) -> Times:
     return {name: tuple(pair) for name, pair in json.loads(result.stdout.splitlines()[-1]).items()}
 
 
+def measure_all(options: argparse.Namespace) -> dict[int, Times]:
+    numbers = [threads for threads in options.threads if threads <= available_processors()]
+    return {threads: measure_apart(threads, options) for threads in numbers}
+
+
+def read(path: Path) -> dict[int, Times]:
+    """What ``--json`` has written."""
+    by_threads = json.loads(path.read_text())
+    return {
+        int(threads): {name: (peer, own) for name, (peer, own) in times.items()}
+        for threads, times in by_threads.items()
+    }
+
+
 def report(results: dict[int, Times]) -> None:
     least = min(results)
     for name in results[least]:
@@ -81,13 +96,13 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--results", type=Path)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.measure, options)))
         return 0
-    numbers = [threads for threads in options.threads if threads <= available_processors()]
-    results = {threads: measure_apart(threads, options) for threads in numbers}
+    results = measure_all(options) if options.results is None else read(options.results)
     report(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
