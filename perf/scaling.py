@@ -1,8 +1,7 @@
 """Times programs on local-task with 1, 2, 4, … threads: jitree against iree.runtime.
 
-    python perf/scaling.py [--threads 1 2 4 8 16] [--suite LIST.json] [--seconds 0.5] [--only REGEX] [--json
-    FILE]
-                           [--plot] [--results FILE]
+    python perf/scaling.py [--threads 1 2 4 8 16] [--suite LIST.json] [--seconds 0.5] [--only REGEX]
+                           [--json FILE] [--plot] [--results FILE]
 
 Every number of threads has a process of its own, in which both runtimes are measured alternately with that
 many. What this process may not use is left out. Per program and number of threads: the median times, their
