@@ -169,6 +169,7 @@ class VmvxExecutable(TabledExecutable):
     ) -> None:
         """``rows`` lack code and environment; ``compiled`` takes over from the VM when it can."""
         self._workers = workers
+        self._compiled = compiled
         self._own_functions = [
             _Function(workers, compiled, ordinal, f"{row.name} of executable '{name}'")
             for ordinal, row in enumerate(rows)

@@ -56,6 +56,11 @@ class CompiledKernels:
         """Of the LANES record."""
         return self._table.buffer_info()[0]
 
+    @property
+    def ready(self) -> bool:
+        """Whether compiled kernels run."""
+        return self._image is not None
+
     def serve(self, records: array[int]) -> None:
         """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already."""
         self._records = records

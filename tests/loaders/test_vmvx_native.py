@@ -1,0 +1,257 @@
+"""Compiled VMVX kernels: lanes, workgroups that leave machine code, scratch memory, taking over."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jitree.errors import StatusError
+from jitree.hal.local import walk
+from jitree.hal.local.commands import CommandList
+from jitree.loaders import vmvx_executable, vmvx_native
+from jitree.loaders.vmvx import ENTRY_CONVENTION
+from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_lane import Lane
+from jitree.loaders.vmvx_layout import MOST_FINISHED
+from tests.assembler import Assembler
+from tests.hal.native_kernels import aligned, whole
+from tests.loaders.vmvx_programs import NUMBER, kernels, load
+
+STORE_NUMBER = "buffer.store.i32 %r3, %i12:13, %i10\n"
+LEAVES = f"""{NUMBER}
+    %i16 = const.i64 8
+    %i18 = const.i32 4096
+    %r4 = buffer.alloc %i16:17, %i18
+    %i20 = const.i64 0
+    buffer.store.i32 %r4, %i20:21, %i10
+    %i10 = buffer.load.i32 %r4, %i20:21
+    {STORE_NUMBER}
+    return []
+"""
+"""Wants scratch memory of an alignment that only the VM gives."""
+SCRATCH = f"""{NUMBER}
+    %i16 = const.i64 100
+    %i18 = const.i32 16
+    %i20 = const.i64 0
+    %r4 = buffer.alloc %i16:17, %i18
+    %r5 = buffer.alloc %i16:17, %i18
+    %i19 = buffer.load.i32 %r4, %i20:21
+    %i22 = buffer.load.i32 %r5, %i20:21
+    %i19 = or.i32 %i19, %i22
+    buffer.store.i32 %r4, %i20:21, %i10
+    buffer.store.i32 %r5, %i20:21, %i10
+    %i22 = buffer.load.i32 %r5, %i20:21
+    %i10 = buffer.load.i32 %r4, %i20:21
+    %i10 = sub.i32 %i10, %i22
+    %i10 = add.i32 %i10, %i22
+    %i10 = or.i32 %i10, %i19
+    {STORE_NUMBER}
+    return []
+"""
+"""Two buffers that have to be zero and apart."""
+KEEPS = f"""{NUMBER}
+    %i20 = const.i64 0
+    %r4 = global.load.ref 0, !vm.buffer
+    %i14 = cmp.nz.ref %r4
+    cond_br %i14, ^kept, ^first
+    ^first:
+    %i16 = const.i64 8
+    %i18 = const.i32 16
+    %r4 = buffer.alloc %i16:17, %i18
+    global.store.ref 0, !vm.buffer, %r4
+    br ^kept
+    ^kept:
+    %i14 = buffer.load.i32 %r4, %i20:21
+    %i15 = const.i32 1
+    %i14 = add.i32 %i14, %i15
+    buffer.store.i32 %r4, %i20:21, %i14
+    %i16 = const.i64 4000000
+    %i18 = const.i32 16
+    %r5 = buffer.alloc %i16:17, %i18
+    buffer.store.i32 %r5, %i20:21, %i10
+    buffer.store.i32 %r3, %i12:13, %i14
+    return []
+"""
+"""Counts workgroups in a buffer that a global keeps, beside scratch memory."""
+CHANGES_LIST = f"""{NUMBER}
+    %i14 = const.i32 1
+    list.resize %r2, %i14
+    {STORE_NUMBER}
+    return []
+"""
+
+
+class Finishes:
+    """Counts the workgroups that Python has finished."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        finish = Lane.finish
+
+        def counted(lane: Lane, *arguments: object) -> None:
+            self.count += 1
+            finish(lane, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Lane, "finish", counted)
+
+
+@pytest.fixture
+def finishes(monkeypatch: pytest.MonkeyPatch) -> Finishes:
+    return Finishes(monkeypatch)
+
+
+@pytest.fixture
+def vm_spans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each span that the VM runs."""
+    spans: list[int] = []
+    run = vmvx_executable.Workers.run
+
+    def counted(*arguments: object) -> int:
+        spans.append(1)
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vmvx_executable.Workers, "run", counted)
+    return spans
+
+
+def run(executable: VmvxExecutable, count: int, function: int = 0) -> np.ndarray:
+    """What a grid of workgroups makes of a block of -1."""
+    block = aligned(np.full(count, -1, np.int32))
+    commands = CommandList()
+    commands.dispatch(executable, function, (count, 1, 1), [], [whole(block)])
+    walk.require_native_walker().execute(commands, *commands.bind(()))
+    return block
+
+
+def kernel(text: str, **module: int) -> VmvxExecutable:
+    return load(Assembler("kernels", **module).function("f", ENTRY_CONVENTION, text), "native")
+
+
+def test_compiled_kernels_need_no_python(finishes: Finishes, vm_spans: list[int]) -> None:
+    assert (run(load(kernels(), "native"), 50) == 0).all()
+    assert (finishes.count, vm_spans) == (0, [])
+
+
+@pytest.mark.parametrize("count", [1, MOST_FINISHED - 1, MOST_FINISHED, MOST_FINISHED + 1, 30])
+def test_workgroups_that_leave_are_finished(finishes: Finishes, vm_spans: list[int], count: int) -> None:
+    executable = kernel(LEAVES)
+    for _ in range(3):
+        assert (run(executable, count) == np.arange(count)).all()
+    assert finishes.count == 3 * min(count, MOST_FINISHED)
+    assert len(vm_spans) == (3 if count >= MOST_FINISHED else 0)
+
+
+def test_scratch_memory(finishes: Finishes) -> None:
+    executable = kernel(SCRATCH)
+    for _ in range(3):
+        assert (run(executable, 300) == np.arange(300)).all()
+    assert finishes.count == 0
+
+
+def test_too_much_scratch_memory(finishes: Finishes) -> None:
+    executable = kernel(SCRATCH.replace("const.i64 100", "const.i64 9000000"))
+    assert (run(executable, 3) == np.arange(3)).all()
+    assert finishes.count == 3
+
+
+def test_scratch_memory_that_the_program_keeps(finishes: Finishes) -> None:
+    executable = kernel(KEEPS, ref_global_count=1)
+    assert (run(executable, 100) == np.arange(1, 101)).all()
+    assert (run(executable, 100) == np.arange(101, 201)).all()
+    assert finishes.count == 1, "when the memory that it keeps from being reset was used up"
+
+
+def test_failures_behind_finished_workgroups(finishes: Finishes) -> None:
+    text = LEAVES.replace(
+        "return []", 'cond_br %i10, ^bad, ^good\n^bad:\nfail %i10, "left and failed"\n^good:\nreturn []'
+    )
+    with pytest.raises(StatusError) as caught:
+        run(kernel(text), 9)
+    assert str(caught.value).startswith("CANCELLED; left and failed")
+    assert "in workgroup (1, 0, 0) of f of executable 'kernels'" in str(caught.value)
+    assert finishes.count == 2
+
+
+def test_kernels_that_change_lists_stay_on_the_vm(vm_spans: list[int]) -> None:
+    assert (run(kernel(CHANGES_LIST), 7) == np.arange(7)).all()
+    assert vm_spans == [1]
+
+
+def test_every_thread_has_a_lane(vm_spans: list[int]) -> None:
+    executable = load(kernels(), "native")
+    walker = walk.require_native_walker()
+    blocks = [aligned(np.zeros(5000, np.int32)) for _ in range(6)]
+
+    def work(visits: np.ndarray) -> None:
+        commands = CommandList()
+        for _ in range(50):
+            commands.dispatch(executable, 0, (5000, 1, 1), [], [whole(visits)])
+        walker.execute(commands, *commands.bind(()))
+
+    threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all((block == 50).all() for block in blocks)
+    assert vm_spans == []
+
+
+def test_without_room_for_lanes_the_vm_runs(monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]) -> None:
+    executable = load(kernels(), "native")
+    monkeypatch.setattr(vmvx_native, "MAXIMUM_LANES", 1)
+    (lane,) = executable._compiled._lanes.values()  # type: ignore[union-attr]
+    lane._record[0] = 1
+    try:
+        assert (run(executable, 9) == 0).all()
+    finally:
+        lane._record[0] = 0
+    assert vm_spans == [1]
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The walker is there already."""
+    walk.require_native_walker()
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
+    yield
+
+
+def test_much_used_kernels_are_taken_over(
+    empty_cache: None, monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]
+) -> None:
+    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    executable = load(Assembler("mine").function("f", ENTRY_CONVENTION, SCRATCH), "auto")
+    deadline = time.monotonic() + 60
+    while not executable._compiled.ready and time.monotonic() < deadline:  # type: ignore[union-attr]
+        assert (run(executable, 5) == np.arange(5)).all()
+        time.sleep(0.05)
+    vm_spans.clear()
+    assert (run(executable, 5) == np.arange(5)).all()
+    assert vm_spans == []
+
+
+def test_kernels_that_are_used_little_are_not_compiled(empty_cache: None, tmp_path: Path) -> None:
+    executable = load(kernels("little"), "auto")
+    assert (run(executable, 5) == 0).all()
+    assert not list(tmp_path.glob("vmvx_kernels-*"))
+
+
+def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = Lane.close
+    monkeypatch.setattr(Lane, "close", lambda lane: (closed.append(1), close(lane)))
+    executable = kernel(KEEPS, ref_global_count=1)
+    run(executable, 3)
+    gc.disable()
+    try:
+        del executable
+        assert closed == [1], "no reference cycles"
+    finally:
+        gc.enable()
