@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import EMITTERS, condition, uses_library
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.recognise import Access, FormReader, Level, Predicate, Structure
+from jitree.dispatch.native.nests.reading import FormReader, Level
+from jitree.dispatch.native.nests.recognise import Access, Predicate, Structure
 from jitree.dispatch.native.nests.transpose import transpose
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
-from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.vector_math_ir import llvm_type
 
 ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
@@ -36,8 +37,6 @@ class Operand(NamedTuple):
 class Places:
     """What the emitted loops use: names and constants."""
 
-    initials: dict[Level, str] = field(default_factory=dict)
-    """What the program's variables start with."""
     extents: dict[Level, str] = field(default_factory=dict)
     coefficients: dict[tuple[Access, Level], str] = field(default_factory=dict)
     """Factors of counters in indices, in elements."""
@@ -100,8 +99,8 @@ class Body:
         key = (value, *(offsets.get(self._levels[c], 0) for c in self._ordered(value)))
         known = region.known.get(key)
         if known is None:
-            if value in self._levels:
-                known = self._counter(region, self._levels[value], offsets)
+            if value in self._reader.variables:
+                known = self._variable(region, self._reader.variables[value], offsets)
             elif access is not None:
                 known = self._load(region, access, value, offsets)
             elif value in self._structure.choices:
@@ -136,18 +135,28 @@ class Body:
         of = self._dependence.of(value)
         return [counter for counter in self._structure.counters if counter in of]
 
-    def _counter(self, region: Region, level: Level, offsets: Offsets) -> Operand:
-        """The program's variable: initial + step * counter."""
-        writer, lanes = self._writer, self._plan.lanes
-        offset = offsets.get(level, 0)
-        counter = writer.let(f"add i64 {region.counters[level]}, {offset}")
-        scaled = writer.let(f"mul i64 {counter}, {level.step}")
-        first = writer.let(f"add i64 {scaled}, {self.places.initials[level]}")
-        if level is not self._plan.vector:
-            return Operand(first, 1)
-        start = writer.splat("i64", first, lanes)
-        steps = ", ".join(f"i64 {lane * level.step}" for lane in range(lanes))
-        return Operand(writer.let(f"add <{lanes} x i64> {start}, <{steps}>"), lanes)
+    def _variable(self, region: Region, form: Form, offsets: Offsets) -> Operand:
+        """A variable of the program, from the counters."""
+        writer, vector, lanes = self._writer, self._plan.vector, self._plan.lanes
+        total = "0"
+        for monomial, number in form.terms.items():
+            product = str(number)
+            for symbol in monomial:
+                level = self._levels.get(symbol)
+                factor = self.invariant(symbol) if level is None else region.counters[level]
+                if level is not None and offsets.get(level, 0):
+                    factor = writer.let(f"add i64 {factor}, {offsets[level]}")
+                product = writer.let(f"mul i64 {factor}, {product}")
+            total = writer.let(f"add i64 {total}, {product}")
+        step = form.coefficient(vector.counter) if vector is not None else Form({})
+        if not step.terms:
+            return Operand(total, 1)
+        numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+        factor = str(step.number) if step.number is not None else self.invariant(*step.symbols())
+        distances = writer.let(f"mul <{lanes} x i64> {writer.splat('i64', factor, lanes)}, {numbers}")
+        return Operand(
+            writer.let(f"add <{lanes} x i64> {writer.splat('i64', total, lanes)}, {distances}"), lanes
+        )
 
     def _choice(self, region: Region, value: Value, offsets: Offsets) -> Operand:
         (chosen, holds), true, false = self._structure.choices[value]
@@ -164,9 +173,7 @@ class Body:
     def _operation(self, value: Value, operands: list[Operand]) -> Operand:
         lanes = max((operand.lanes for operand in operands), default=1)
         kinds = [operand.type for operand in value.operands]
-        texts = [
-            self.widened(operand, kind, lanes) for operand, kind in zip(operands, kinds, strict=True)
-        ]
+        texts = [self.widened(operand, kind, lanes) for operand, kind in zip(operands, kinds, strict=True)]
         if uses_library(value):
             return Operand(self._library(value, lanes, kinds, texts), lanes)
         return Operand(EMITTERS[value.operation](self._writer, lanes, texts), lanes)

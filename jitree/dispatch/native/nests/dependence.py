@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from jitree.dispatch import vector_math_ir
-from jitree.dispatch.native.nests.operations import uses_library
-from jitree.dispatch.native.nests.recognise import FormReader, NotANest, Predicate, Structure
+from jitree.dispatch.native.nests.operations import is_pure, uses_library
+from jitree.dispatch.native.nests.reading import FormReader, NotANest
+from jitree.dispatch.native.nests.recognise import Predicate, Structure
 from jitree.dispatch.native.ssa import PHI, Value
 
 FUNCTION_WEIGHT: Final = 30
@@ -32,7 +33,7 @@ class Dependence:
         for access in (*structure.loads.values(), *structure.stores):
             for symbol in access.index.symbols() - set(structure.counters):
                 self.invariants[symbol] = None
-        for level in structure.levels:
+        for level in (structure.outermost, *structure.levels):
             for symbol in level.initial.symbols() | level.bound.symbols():
                 self.invariants[symbol] = None
         if self.weight > LARGEST_BODY:
@@ -46,8 +47,8 @@ class Dependence:
         return known
 
     def _find(self, value: Value) -> Iterator[Value]:
-        if value in self._reader.levels:
-            yield value
+        if value in self._reader.variables:
+            yield from self._reader.variables[value].symbols() & set(self._structure.counters)
         elif self._reader.is_invariant(value):
             if not value.operation.startswith("const."):
                 self.invariants[value] = None
@@ -66,6 +67,8 @@ class Dependence:
         else:
             if value.operation == PHI:
                 raise NotANest("a value is carried through the nest")
+            if not is_pure(value):
+                raise NotANest(f"'{value.operation}' that can fail")
             own = value.operation in vector_math_ir.MNEMONICS or uses_library(value)
             self.weight += FUNCTION_WEIGHT if own else 1
             for operand in value.operands:

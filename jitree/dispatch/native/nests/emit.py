@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from jitree.dispatch.native.nests.body import Body, Offsets, Operand, Region
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
-from jitree.dispatch.native.nests.plan import Plan, extent
-from jitree.dispatch.native.nests.recognise import Access, FormReader, Level, Structure
+from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.reading import FormReader, Level
+from jitree.dispatch.native.nests.recognise import Access, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.vector_math_ir import llvm_type
@@ -37,12 +38,12 @@ def emit_nest(
     """The text of the nest's blocks behind the label that the context's owner writes."""
     writer = Writer(context)
     body = Body(writer, structure, reader, plan, dependence)
-    if any(extent(level) is not None and (extent(level) or 0) < 1 for level in structure.levels):
-        Guard(writer, structure, plan, body).write_empty()
+    if any(level.extent is not None and (level.extent or 0) < 1 for level in structure.levels):
+        Guard(writer, structure, reader, plan, body).write_empty()
     else:
         for value in dependence.invariants:
             body.invariant(value)
-        Guard(writer, structure, plan, body).write()
+        Guard(writer, structure, reader, plan, body).write()
         _Loops(writer, structure, plan, body).write()
     writer.branch(context.done)
     writer.begin(context.done)
@@ -156,7 +157,9 @@ class _Loops:
             owners = self._owners()
             first = [body.first(region, owners[store], offsets) for offsets in copies for store in stores]
             keys = [(store, offsets) for offsets in copies for store in stores]
-            last = self._reduce(list(self._plan.reductions), region, keys, [operand.text for operand in first])
+            last = self._reduce(
+                list(self._plan.reductions), region, keys, [operand.text for operand in first]
+            )
             results = [
                 (store, offsets, Operand(text, self._plan.lanes))
                 for (store, offsets), text in zip(keys, last, strict=True)
@@ -216,7 +219,7 @@ class _Loops:
         writer = self._writer
         if start == end:
             return values
-        if start == "0" and (steps == 1 or not end.startswith("%")) or not f"{start}{end}".count("%"):
+        if (start == "0" and (steps == 1 or not end.startswith("%"))) or not f"{start}{end}".count("%"):
             return self._turns(level, start, end, steps, outer, keys, values)
         left, right = (start, end) if start.startswith("%") else (end, start)
         relation = "slt" if left is start else "sgt"

@@ -56,12 +56,26 @@ class Form:
         return self.terms.get(()) if len(self.terms) == 1 else None
 
     def coefficient(self, counter: Value) -> Form:
-        """What the counter is multiplied by; a counter that stands in a product with itself has none."""
+        """What a value is multiplied by; of its square, the value itself."""
         return Form({
-            tuple(value for value in monomial if value is not counter): number
+            monomial[: (at := monomial.index(counter))] + monomial[at + 1 :]: number
             for monomial, number in self.terms.items()
             if counter in monomial
         })  # fmt: skip
+
+    def divided(self, divisor: Form) -> tuple[Form, Form]:
+        """(quotient, rest) by a positive constant or by a single value, term by term; (0, itself) otherwise."""
+        number = divisor.number
+        if number is not None and number > 0:
+            return (
+                Form({m: n // number for m, n in self.terms.items() if n // number}),
+                Form({m: n % number for m, n in self.terms.items() if n % number}),
+            )
+        monomial = next(iter(divisor.terms), ())
+        if len(monomial) != 1 or divisor.terms != {monomial: 1}:
+            return Form({}), self
+        quotient = self.coefficient(monomial[0])
+        return quotient, self - quotient * divisor
 
     def without(self, counters: Iterable[Value]) -> Form:
         """The terms in which none of the counters stands."""

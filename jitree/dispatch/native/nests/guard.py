@@ -11,8 +11,9 @@ from typing import Final
 from jitree.dispatch.native.nests.body import ELEMENT_LLVM, Body
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.narrowing import narrowed
-from jitree.dispatch.native.nests.plan import Plan, extent
-from jitree.dispatch.native.nests.recognise import Access, Level, NotANest, Structure
+from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
+from jitree.dispatch.native.nests.recognise import Access, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -44,9 +45,12 @@ class _Range:
 class Guard:
     """Writes the checks; :meth:`write` ends with a new block in which the nest may run."""
 
-    def __init__(self, writer: Writer, structure: Structure, plan: Plan, body: Body) -> None:
+    def __init__(
+        self, writer: Writer, structure: Structure, reader: FormReader, plan: Plan, body: Body
+    ) -> None:
         self._writer = writer
         self._structure = structure
+        self._reader = reader
         self._plan = plan
         self._body = body
         self._conditions: list[str] = []
@@ -59,7 +63,7 @@ class Guard:
         self._go_on_if_all(context.deopt)
         self._live_outs()
         for level in self._structure.levels:
-            if extent(level) is None:
+            if level.extent is None:
                 self._conditions.append(writer.let(f"icmp sgt i64 {self._body.places.extents[level]}, 0"))
         self._go_on_if_all(context.done)
         ranges = {access: self._range(access) for access in accesses}
@@ -80,12 +84,11 @@ class Guard:
 
     def _live_outs(self) -> None:
         """The variable of the outermost loop, as the loop leaves it."""
-        writer, outermost = self._writer, self._structure.levels[0]
+        writer, outermost = self._writer, self._structure.outermost
         for value in writer.context.live_outs:
-            places = self._body.places
-            turns = writer.intrinsic("smax", "i64", 1, [places.extents[outermost], "0"])
+            turns = writer.intrinsic("smax", "i64", 1, [self._extent(outermost), "0"])
             distance = writer.let(f"mul i64 {turns}, {outermost.step}")
-            writer.line(f"{value.name} = add i64 {distance}, {places.initials[outermost]}")
+            writer.line(f"{value.name} = add i64 {distance}, {self._form(outermost.initial, 'i64')}")
 
     def _go_on_if_all(self, otherwise: str) -> None:
         if self._conditions:
@@ -102,34 +105,37 @@ class Guard:
 
     def _require_small(self, accesses: Iterable[Access]) -> None:
         forms = [access.index for access in accesses]
-        forms += [form for level in self._structure.levels for form in (level.initial, level.bound)]
+        levels = (self._structure.outermost, *self._structure.levels)
+        forms += [form for level in levels for form in (level.initial, level.bound)]
         symbols = {symbol for form in forms for symbol in form.symbols()} - set(self._structure.counters)
+        symbols |= self._reader.not_negative
         for symbol in sorted(symbols, key=lambda value: value.number):
-            shifted = self._writer.let(f"add i64 {self._symbol(symbol)}, {1 << SYMBOL_BITS}")
-            self._conditions.append(self._writer.let(f"icmp ult i64 {shifted}, {2 << SYMBOL_BITS}"))
+            name, limit = self._symbol(symbol), 1 << SYMBOL_BITS
+            if symbol not in self._reader.not_negative:
+                name, limit = self._writer.let(f"add i64 {name}, {limit}"), 2 * limit
+            self._conditions.append(self._writer.let(f"icmp ult i64 {name}, {limit}"))
 
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)
 
     def _extents(self) -> None:
-        """Unsigned comparisons need a bound and a start that are not negative."""
-        writer = self._writer
         for level in self._structure.levels:
-            number = extent(level)
-            if number is not None:
-                self._body.places.extents[level] = str(number)
-                continue
-            distance = self._form(level.bound - level.initial, "i64")
-            if level.step != 1:
-                rounded = writer.let(f"add i64 {distance}, {level.step - 1}")
-                distance = writer.let(f"sdiv i64 {rounded}, {level.step}")
-            self._body.places.extents[level] = distance
+            self._body.places.extents[level] = self._extent(level)
         for level in self._structure.levels:
-            self._body.places.initials[level] = self._form(level.initial, "i64")
             for form in (level.initial, level.bound) if level.unsigned else ():
-                if form.number is None:
+                if form.number is None:  # else an unsigned comparison means another one
                     value = self._form(form, "i64")
-                    self._conditions.append(writer.let(f"icmp sge i64 {value}, 0"))
+                    self._conditions.append(self._writer.let(f"icmp sge i64 {value}, 0"))
+
+    def _extent(self, level: Level) -> str:
+        writer, number = self._writer, level.extent
+        if number is not None:
+            return str(number)
+        distance = self._form(level.bound - level.initial, "i64")
+        if level.step == 1:
+            return distance
+        rounded = writer.let(f"add i64 {distance}, {level.step - 1}")
+        return writer.let(f"sdiv i64 {rounded}, {level.step}")
 
     def _form(self, form: Form, kind: str) -> str:
         """The value of a form over values from outside, in i64 or i128."""
@@ -171,7 +177,8 @@ class Guard:
         self._conditions.append(writer.let(f"icmp slt {kind} {high}, {self._widened(elements, kind)}"))
         address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
         return _Range(
-            self._address(address, low, kind, access, 0), self._address(address, high, kind, access, access.bytes)
+            self._address(address, low, kind, access, 0),
+            self._address(address, high, kind, access, access.bytes),
         )
 
     def _kind(self, access: Access) -> str:
@@ -179,10 +186,14 @@ class Guard:
         return "i64" if access.index.bits(SYMBOL_BITS) <= _NARROW_BITS else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
-        return name if kind == "i64" or not name.startswith("%") else self._writer.let(f"sext i64 {name} to i128")
+        return (
+            name
+            if kind == "i64" or not name.startswith("%")
+            else self._writer.let(f"sext i64 {name} to i128")
+        )
 
     def _last(self, level: Level, kind: str) -> str:
-        number = extent(level)
+        number = level.extent
         if number is not None:
             return str(number - 1)
         return self._writer.let(f"sub {kind} {self._widened(self._body.places.extents[level], kind)}, 1")
@@ -197,7 +208,11 @@ class Guard:
     def _sum(self, left: str, right: str, kind: str) -> str:
         if left.startswith("%"):
             return self._writer.let(f"add {kind} {left}, {right}")
-        return self._writer.let(f"add {kind} {right}, {left}") if right.startswith("%") else str(int(left) + int(right))
+        return (
+            self._writer.let(f"add {kind} {right}, {left}")
+            if right.startswith("%")
+            else str(int(left) + int(right))
+        )
 
     def _address(self, address: str, element: str, kind: str, access: Access, extra: int) -> str:
         writer = self._writer
@@ -212,7 +227,11 @@ class Guard:
         stores = self._structure.stores
         for number, store in enumerate(stores):
             for access in (*self._structure.loads.values(), *stores[number + 1 :]):
-                if access.buffer is store.buffer and access.index == store.index and access.bytes == store.bytes:
+                if (
+                    access.buffer is store.buffer
+                    and access.index == store.index
+                    and access.bytes == store.bytes
+                ):
                     continue
                 left, right = ranges[access], ranges[store]
                 forwards = (

@@ -41,7 +41,7 @@ def is_pure(item: Instruction | Value) -> bool:
         return True
     if mnemonic.startswith(("div.i", "rem.i")):
         return _never_fails(item.operands[1])
-    return mnemonic in EMITTERS or mnemonic in SEMANTICS and SEMANTICS[mnemonic].math_function is not None
+    return mnemonic in EMITTERS or (mnemonic in SEMANTICS and SEMANTICS[mnemonic].math_function is not None)
 
 
 def _never_fails(divisor: Value) -> bool:

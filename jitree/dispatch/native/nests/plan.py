@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.forms import Form
-from jitree.dispatch.native.nests.recognise import Access, Level, Structure
+from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.recognise import Access, Structure
 from jitree.dispatch.native.ssa import Value
 
 ACCUMULATORS: Final = 16
@@ -63,12 +63,6 @@ class Plan:
     def forwards(self) -> bool:
         """Loads may find the very element that the same iteration stores, through another reference."""
         return not self.reductions
-
-
-def extent(level: Level) -> int | None:
-    """The number of iterations, if it is constant."""
-    distance = (level.bound - level.initial).number
-    return None if distance is None else -(-distance // level.step)
 
 
 def make_plan(structure: Structure, dependence: Dependence) -> Plan:
@@ -135,7 +129,7 @@ class _Planner:
         order += [level for level in inner_first if numbers[level] is None]
         reach: int | None = 0
         for level in order:
-            number, count = numbers[level], extent(level)
+            number, count = numbers[level], level.extent
             if number is None or reach is None:
                 return tuple(order) if all((numbers[l] or 1) > 0 for l in order) else None
             if abs(number) <= reach:
@@ -148,9 +142,7 @@ class _Planner:
         found: dict[Value, Access] = {}
         for store in self._structure.stores:
             own = [
-                (value, load)
-                for value, load in self._structure.loads.items()
-                if load.buffer is store.buffer
+                (value, load) for value, load in self._structure.loads.items() if load.buffer is store.buffer
             ]
             if any(not _same_element(load, store) or load.position > store.position for _, load in own):
                 return None
@@ -239,11 +231,9 @@ class _Planner:
 
 def _count(level: Level) -> int:
     """The number of iterations, a large one where it is not known."""
-    count = extent(level)
+    count = level.extent
     return 1 << 30 if count is None else count
 
 
 def _same_element(load: Access, store: Access) -> bool:
     return load.index == store.index and load.bytes == store.bytes
-
-

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.ssa import PHI, Block, Instruction, Loop, Value
 
@@ -22,24 +23,6 @@ Literal = tuple[Value, bool]
 """A condition and whether it has to hold."""
 Predicate = frozenset[Literal]
 """All of them have to hold; empty where the code runs in each iteration."""
-
-
-class NotANest(Exception):
-    """Why a loop is not taken; the text is for people who read the tier report."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Level:
-    """A loop of a nest. Its counter runs from 0 in steps of 1; the program's variable is
-    ``initial + step * counter``."""
-
-    counter: Value
-    """The parameter of the header, which also stands for the counter in forms."""
-    initial: Form
-    bound: Form
-    step: int
-    unsigned: bool
-    """The comparison with the bound is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +53,8 @@ class Structure:
     """A recognised nest."""
 
     loop: Loop
+    outermost: Level
+    """The whole outermost loop, also where it is split."""
     levels: tuple[Level, ...]
     """From the outermost to the innermost."""
     loads: dict[Value, Access]
@@ -98,14 +83,19 @@ def recognise(loop: Loop) -> tuple[Structure, FormReader]:
         chain.append(chain[-1].children[0])
     reader = FormReader(loop)
     for inner, outer in zip((*chain[1:], None), chain, strict=True):
-        reader.add(_level(reader, outer))
+        level = _level(reader, outer)
+        if outer is loop:
+            outermost = level
+        _add_level(reader, outer, level)
         if inner is not None:
             _require_only_arithmetic(outer, inner)
     body = _Body(reader, chain[-1])
     if not body.stores:
         raise NotANest("no store")
     levels = tuple(reader.levels.values())
-    return Structure(loop, levels, body.loads, tuple(body.stores), body.choices, body.conditions), reader
+    return Structure(
+        loop, outermost, levels, body.loads, tuple(body.stores), body.choices, body.conditions
+    ), reader
 
 
 def _level(reader: FormReader, loop: Loop) -> Level:
@@ -139,6 +129,42 @@ def _level(reader: FormReader, loop: Loop) -> Level:
     return level
 
 
+def _add_level(reader: FormReader, loop: Loop, level: Level) -> None:
+    """Two loops in one, told apart by division: the compiler's way to merge parallel loops."""
+    inner = _divisor(loop, level) if level.initial.number == 0 and level.step == 1 else None
+    variable = loop.header.parameters[0]
+    if inner is None:
+        reader.add(variable, level)
+        return
+    zero = Form.constant(0)
+    counters = [
+        Value(-2 * variable.number - part, "i64", PHI, [], (), variable.pc, variable.block) for part in (1, 2)
+    ]
+    reader.add_split(
+        variable,
+        Level(counters[0], zero, level.bound.divided(inner)[0], 1, level.unsigned),
+        Level(counters[1], zero, inner, 1, level.unsigned),
+    )
+
+
+def _divisor(loop: Loop, level: Level) -> Form | None:
+    """What the variable is divided by, if the number of iterations is a multiple of that."""
+    probe = FormReader(loop)
+    probe.add(loop.header.parameters[0], level)
+    for block in sorted(loop.blocks, key=lambda block: block.order):
+        for instruction in block.instructions:
+            if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
+                continue
+            try:
+                dividend, divisor = map(probe.read, instruction.operands)
+            except NotANest:
+                continue
+            quotient, rest = level.bound.divided(divisor)
+            if dividend == Form.symbol(level.counter) and quotient.terms and not rest.terms:
+                return divisor if quotient.number != 1 else None
+    return None
+
+
 def _entering_and_stepped(loop: Loop, counter: Value) -> tuple[Value, Value]:
     pairs = list(zip(loop.header.predecessors, counter.operands, strict=True))
     entering = {value for block, value in pairs if block not in loop.blocks}
@@ -161,69 +187,6 @@ def _is_control(loop: Loop, block: Block, instruction: Instruction) -> bool:
     return instruction is block.terminator and (block is loop.header or len(block.successors) == 1)
 
 
-class FormReader:
-    """Reads values as forms over the counters of a nest."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self.levels: dict[Value, Level] = {}
-        self._forms: dict[Value, Form] = {}
-        self._invariant: dict[Value, bool] = {}
-
-    def add(self, level: Level) -> None:
-        self.levels[level.counter] = level
-        self._forms[level.counter] = level.initial + Form.symbol(level.counter) * Form.constant(level.step)
-
-    def is_invariant(self, value: Value) -> bool:
-        """From outside the nest, or computed from such values alone."""
-        if value.block not in self._loop.blocks:
-            return True
-        known = self._invariant.get(value)
-        if known is None:
-            known = (
-                value.operation != PHI
-                and is_pure(value)
-                and all(self.is_invariant(operand) for operand in value.operands)
-            )
-            self._invariant[value] = known
-        return known
-
-    def read(self, value: Value) -> Form:
-        """NotANest for an index that is neither linear in the counters nor invariant."""
-        form = self._forms.get(value)
-        if form is None:
-            form = self._forms[value] = self._read(value)
-        return form
-
-    def _read(self, value: Value) -> Form:
-        operation, operands = value.operation, value.operands
-        if operation == "const.i64":
-            return Form.constant(value.literals[0])
-        if operation == "const.i64.zero":
-            return Form.constant(0)
-        if operation in ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64"):
-            form = self._arithmetic(operation, operands)
-            if form is not None and form.degree(self.levels) <= 1:
-                return form
-        if self.is_invariant(value):
-            return Form.symbol(value)
-        if operation.startswith("buffer.load"):
-            raise NotANest("an index that is loaded from memory")
-        raise NotANest(f"an index through '{operation}'")
-
-    def _arithmetic(self, operation: str, operands: list[Value]) -> Form | None:
-        if operation == "shl.i64":
-            amount = operands[1].literals[0] if operands[1].operation == "const.i32" else None
-            return self.read(operands[0]) * Form.constant(1 << (amount & 63)) if amount is not None else None
-        forms = [self.read(operand) for operand in operands]
-        if operation == "add.i64":
-            return forms[0] + forms[1]
-        if operation == "sub.i64":
-            return forms[0] - forms[1]
-        product = forms[0] * forms[1]
-        return product + forms[2] if operation == "fma.i64" else product
-
-
 class _Body:
     """The innermost loop's blocks in order: loads, stores, and branches as predicates."""
 
@@ -240,6 +203,14 @@ class _Body:
             self._predicates[block] = self._predicate(block)
             for instruction in block.instructions:
                 self._add(block, instruction)
+
+    def _is_form(self, value: Value) -> bool:
+        """A division that is known to succeed, because it is no division any more."""
+        try:
+            self._reader.read(value)
+        except NotANest:
+            return False
+        return not self._reader.is_invariant(value)
 
     def _edge(self, source: Block, target: Block) -> Predicate:
         if source is self._loop.header:
@@ -287,11 +258,13 @@ class _Body:
     def _add(self, block: Block, instruction: Instruction) -> None:
         if is_pure(instruction) or instruction is block.terminator:
             return
+        if instruction.mnemonic.startswith(("div.i64", "rem.i64")) and self._is_form(instruction.results[0]):
+            return
         mnemonic = instruction.mnemonic
         if not mnemonic.startswith(("buffer.load.", "buffer.store.")):
             raise NotANest(f"'{mnemonic}' inside the innermost loop")
         buffer = instruction.operands[0]
-        if buffer.block in self._reader._loop.blocks:
+        if not self._reader.is_outside(buffer):
             raise NotANest("a buffer that is chosen inside the nest")
         access = Access(
             instruction,

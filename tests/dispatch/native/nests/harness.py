@@ -90,7 +90,7 @@ class Compiled:
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
-        counter = nest.structure.counters[0]
+        counter = nest.loop.header.parameters[0]
         self._context = Context([counter])
         text = nest.emit(self._context)  # type: ignore[arg-type]
         entry = "\n".join(self._context.entry)
@@ -174,7 +174,9 @@ def interpret(loop: Loop, values: Mapping[Value, Any], limit: int = 1 << 62) -> 
         for instruction in block.instructions:
             operands = instruction.operands
             if instruction.mnemonic.startswith("buffer.load"):
-                known[instruction.results[0]] = _load(instruction.mnemonic, get(operands[0]), get(operands[1]))
+                known[instruction.results[0]] = _load(
+                    instruction.mnemonic, get(operands[0]), get(operands[1])
+                )
             elif instruction.mnemonic.startswith("buffer.store"):
                 _store(instruction.mnemonic, *map(get, operands))
             elif instruction.results:

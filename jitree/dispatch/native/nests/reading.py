@@ -1,0 +1,184 @@
+"""Reads indices and bounds as forms: sums, products with constants, and the ways in which the compiler writes
+divisions by constants and clamps, where the ranges of the counters decide them.
+
+What is not known of values from outside is assumed where that helps: that they are not negative, as sizes and
+workgroup numbers are. The guard checks each assumption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.operations import is_pure
+from jitree.dispatch.native.ssa import PHI, Loop, Value
+
+_ARITHMETIC: Final = ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64")
+_DIVISIONS: Final = ("div.i64.s", "div.i64.u", "rem.i64.s", "rem.i64.u")
+_UNBOUNDED: Final = 1 << 62
+
+
+class NotANest(Exception):
+    """Why a loop is not taken; the text is for people who read the tier report."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A loop of a nest. Its counter runs from 0 in steps of 1; the program's variable is
+    ``initial + step * counter``."""
+
+    counter: Value
+    """What stands for the counter in forms: the parameter of the loop's header, or a value of our own."""
+    initial: Form
+    bound: Form
+    step: int
+    unsigned: bool
+    """The comparison with the bound is."""
+
+    @property
+    def extent(self) -> int | None:
+        """The number of iterations, if it is constant."""
+        distance = (self.bound - self.initial).number
+        return None if distance is None else -(-distance // self.step)
+
+
+class FormReader:
+    """Reads values as forms over the counters of a nest."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.levels: dict[Value, Level] = {}
+        """By counter, from the outermost to the innermost."""
+        self.variables: dict[Value, Form] = {}
+        """What the program's variables are in terms of counters."""
+        self._forms: dict[Value, Form] = {}
+        self.not_negative: set[Value] = set()
+        """Values from outside that are assumed to be so."""
+        self._invariant: dict[Value, bool] = {}
+
+    def add(self, variable: Value, level: Level) -> None:
+        """The next loop inwards."""
+        self.levels[level.counter] = level
+        self._define(variable, level.initial + Form.symbol(level.counter) * Form.constant(level.step))
+
+    def add_split(self, variable: Value, outer: Level, inner: Level) -> None:
+        """The next loop inwards as two: its variable is ``outer * (iterations of inner) + inner``."""
+        self.levels[outer.counter] = outer
+        self.levels[inner.counter] = inner
+        self._define(variable, Form.symbol(outer.counter) * inner.bound + Form.symbol(inner.counter))
+
+    def _define(self, variable: Value, form: Form) -> None:
+        self.variables[variable] = self._forms[variable] = form
+
+    def is_outside(self, value: Value) -> bool:
+        """Computed in front of the nest."""
+        return value.block not in self._loop.blocks
+
+    def is_invariant(self, value: Value) -> bool:
+        """From outside the nest, or computed from such values alone."""
+        if value.block not in self._loop.blocks:
+            return True
+        known = self._invariant.get(value)
+        if known is None:
+            known = (
+                value.operation != PHI
+                and is_pure(value)
+                and all(self.is_invariant(operand) for operand in value.operands)
+            )
+            self._invariant[value] = known
+        return known
+
+    def read(self, value: Value) -> Form:
+        """NotANest for an index that is neither linear in the counters nor invariant."""
+        form = self._forms.get(value)
+        if form is None:
+            form = self._forms[value] = self._read(value)
+        return form
+
+    def _read(self, value: Value) -> Form:
+        operation, operands = value.operation, value.operands
+        if operation == "const.i64":
+            return Form.constant(value.literals[0])
+        if operation == "const.i64.zero":
+            return Form.constant(0)
+        if operation in _ARITHMETIC:
+            form = self._arithmetic(operation, operands)
+            if form is not None and form.degree(self.levels) <= 1:
+                return form
+        if self.is_invariant(value):
+            return Form.symbol(value)
+        if operation == "select.i64":
+            chosen = self._truth(operands[0])
+            if chosen is not None:
+                return self.read(operands[1] if chosen else operands[2])
+        if operation in _DIVISIONS:
+            divided = self._division(operation, self.read(operands[0]), self.read(operands[1]))
+            if divided is not None:
+                return divided
+        if operation.startswith("buffer.load"):
+            raise NotANest("an index that is loaded from memory")
+        raise NotANest(f"an index through '{operation}'")
+
+    def _arithmetic(self, operation: str, operands: list[Value]) -> Form | None:
+        if operation == "shl.i64":
+            amount = operands[1].literals[0] if operands[1].operation == "const.i32" else None
+            return self.read(operands[0]) * Form.constant(1 << (amount & 63)) if amount is not None else None
+        forms = [self.read(operand) for operand in operands]
+        if operation == "add.i64":
+            return forms[0] + forms[1]
+        if operation == "sub.i64":
+            return forms[0] - forms[1]
+        product = forms[0] * forms[1]
+        return product + forms[2] if operation == "fma.i64" else product
+
+    def _truth(self, condition: Value) -> bool | None:
+        """Whether a comparison always or never holds, None if neither is known."""
+        operation, operands = condition.operation, condition.operands
+        if operation == "cmp.lt.i64.s":
+            low, high = self._range(self.read(operands[0]) - self.read(operands[1]))
+            return True if high < 0 else False if low >= 0 else None
+        if operation == "cmp.nz.i32":
+            return self._truth(operands[0])
+        if operation == "and.i32":
+            truths = [self._truth(operand) for operand in operands]
+            return False if False in truths else True if None not in truths else None
+        if operation == "cmp.ne.i32":
+            left, right = (self._truth(operand) for operand in operands)
+            return None if left is None or right is None else left != right
+        if operation in ("cmp.ne.i64", "cmp.eq.i64"):
+            number = (self.read(operands[0]) - self.read(operands[1])).number
+            return None if number is None else (number != 0) == (operation == "cmp.ne.i64")
+        return None
+
+    def _range(self, form: Form) -> tuple[int, int]:
+        """Least and greatest value; assumes of the values from outside that they are not negative."""
+        low = high = 0
+        for monomial, number in form.terms.items():
+            greatest = 1
+            for symbol in monomial:
+                greatest *= self._greatest(symbol)
+            low += min(0, number * greatest) if monomial else number
+            high += max(0, number * greatest) if monomial else number
+            self.not_negative.update(symbol for symbol in monomial if symbol not in self.levels)
+        return low, high
+
+    def _greatest(self, symbol: Value) -> int:
+        level = self.levels.get(symbol)
+        count = level.extent if level is not None else None
+        return _UNBOUNDED if count is None else max(count - 1, 0)
+
+    def _division(self, operation: str, form: Form, divisor: Form) -> Form | None:
+        """Of ``divisor * quotient + rest`` with a rest from 0 to the divisor, nothing negative."""
+        quotient, rest = form.divided(divisor)
+        if self._range(form)[0] < 0 or not self._is_rest(rest, divisor):
+            return None
+        return quotient if operation.startswith("div") else rest
+
+    def _is_rest(self, rest: Form, divisor: Form) -> bool:
+        if divisor.number is not None:
+            low, high = self._range(rest)
+            return low >= 0 and high < divisor.number
+        # A loop that runs this often; where it does, the divisor is positive.
+        counters = [level for level in self.levels.values() if Form.symbol(level.counter) == rest]
+        return bool(counters) and counters[0].bound == divisor and counters[0].initial.number == 0
