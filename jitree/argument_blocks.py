@@ -40,14 +40,14 @@ class Block:
         self.handle = table.wrap(view)
         self._counts = table.i32
         self._index = ((self.handle - table.base) >> 2) + _COUNT
-        self._objects = (view, view.buffer, view.buffer.allocation, view.buffer.host_array())
-        """Whatever leads to the memory."""
+        self._objects = (view, view.buffer, view.buffer.allocation, elements.base)
+        """Whatever leads to the memory. The last one is the base of every array over it."""
         self._resting = 0
 
     def references(self) -> int:
         """References from Python to anything that leads to the memory."""
-        view, buffer, allocation, array = self._objects
-        return getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(array)
+        view, buffer, allocation, base = self._objects
+        return getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(base)
 
     def rest(self) -> None:
         """To be called once, when nobody uses the block."""
@@ -56,8 +56,8 @@ class Block:
     def is_free(self) -> bool:
         if self._counts[self._index] != _OWN_REFERENCES:
             return False
-        view, buffer, allocation, array = self._objects
-        references = getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(array)
+        view, buffer, allocation, base = self._objects
+        references = getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(base)
         return references == self._resting
 
 
@@ -89,6 +89,7 @@ class ArgumentBlocks:
         buffer = self._device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
         view = BufferView(buffer, self._shape, self._row.code, ENCODING_DENSE)
         elements = buffer.host_array().view(self._row.dtype).reshape(self._shape)
+        view.elements = elements
         block = Block(view, elements, self._table)
         self._blocks.append(block)
         return block

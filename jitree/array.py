@@ -63,7 +63,10 @@ class Array(NDArrayOperatorsMixin):
         return self._table is table
 
     def __del__(self) -> None:
-        table = self._table
+        try:
+            table = self._table
+        except AttributeError:  # an interrupt came while it was made
+            return
         if table is not None:
             if self._views is None:
                 table.deferred.append((self._handle,))

@@ -199,11 +199,8 @@ class Function:
 
 
 class Call:
-    """A call that is prepared once and made many times.
-
-    ``call(*arguments)`` may be used from several threads. The other way, for one thread at a time: fill
-    ``inputs``, ``invoke()``, take ``outputs``.
-    """
+    """A function with the inputs and the outputs of one call, for one thread at a time: fill ``inputs``,
+    ``invoke()``, take ``outputs``, and again."""
 
     def __init__(self, function: Function) -> None:
         self.function = function

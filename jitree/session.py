@@ -31,7 +31,7 @@ from jitree.hal.watchdog import start as start_watchdog
 from jitree.incompatible import explained
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
-from jitree.module import Call, Function, Module, create_function
+from jitree.module import Function, Module, create_function
 from jitree.module_reference import open_module_file, parse_reference
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
@@ -293,9 +293,10 @@ class Session:
         """Calls ``module.function``; see :class:`Function`."""
         return self.lookup(name)(*arguments, **named)
 
-    def prepare(self, name: str) -> Call:
-        """A reusable call of ``module.function``."""
-        return Call(self.lookup(name))
+    def prepare(self, name: str) -> Function:
+        """The function ``module.function`` for many calls, from any thread: the same object as the module's
+        attribute. ``Call(session.prepare(name))`` keeps inputs and outputs as well."""
+        return self.lookup(name)
 
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
         """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.

@@ -7,8 +7,9 @@ machine code; otherwise callers use :meth:`Invoker.invoke`, which does the same 
 
 A caller does this, with the lock of the invoker held::
 
-    machine, invoker.ready, invoker.nesting = invoker.ready, None, 1
+    machine = invoker.ready             # None: no direct call now
     try:
+        invoker.ready, invoker.nesting = None, 1
         if machine.host is not frame.host:
             machine.show_host(frame.host, frame.frame_words)
         state[STATE_ENTRY] = frame.state_words

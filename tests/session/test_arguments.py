@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree import Module, NativeExport, NativeModule, Session
+from jitree import Function, Module, NativeExport, NativeModule, Session
 from jitree.declaration import Parameter
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.number_packing import DoublePacker, IntegerPacker, SinglePacker
@@ -28,9 +28,22 @@ UNUSED: Any = ArrayTransfer(None, ready_view, copy_to_device)  # type: ignore[ar
 """For packers that get no arrays."""
 
 
-@pytest.fixture(scope="module")
-def module() -> Module:
-    return Session("local-sync", tier="plain").load(ARITHMETIC)
+VALID_CALLS = {
+    "add": (X, X), "add_named": (np.zeros((2, 3), np.int32),) * 2, "twice": (np.zeros((5, 3), np.float32),),
+    "square": (np.float32(3),), "scale": (np.zeros(8, np.float32), 2.0),
+    "large": (np.zeros(65536, np.float32),), "sums": (np.zeros(4, np.int64), 1), "consume": (X,),
+    "nothing": (), "numbers": (1, 2, 3.0, 4.0, 1, 6),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["plain", "fast"])
+def module(request: pytest.FixtureRequest) -> Module:
+    """On the fast tier all functions have code of their own, which the first call gives them."""
+    module = Session("local-sync", tier=request.param).load(ARITHMETIC)
+    for name, arguments in VALID_CALLS.items():
+        module[name](*arguments)
+        assert (type(module[name]) is not Function) == (request.param == "fast")
+    return module
 
 
 @pytest.fixture(scope="module")

@@ -55,15 +55,17 @@ def test_ways_to_call(session: Session) -> None:
     ):  # fmt: skip
         assert np.array_equal(call(X, X), X + X)
     assert module.add is module.add
-    prepared.push(X)
-    prepared.push(X)
-    prepared.invoke()
-    assert np.array_equal(prepared.pop(), X + X)
+    assert prepared is module.add
+    call = jitree.Call(prepared)
+    call.push(X)
+    call.push(X)
+    call.invoke()
+    assert np.array_equal(call.pop(), X + X)
     with pytest.raises(IndexError):
-        prepared.pop()
-    prepared.reset()
-    assert prepared.inputs == []
-    multiple = session.prepare("arithmetic.sums")
+        call.pop()
+    call.reset()
+    assert call.inputs == []
+    multiple = jitree.Call(session.prepare("arithmetic.sums"))
     multiple.inputs = [np.arange(4), 2]
     multiple.invoke()
     assert [type(item) for item in multiple.outputs] == [jitree.Array, int, float]

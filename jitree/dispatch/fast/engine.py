@@ -78,8 +78,8 @@ def run_loop(run: Run, machine: Machine) -> None:
 def _drive(first: Run, run: Run, machine: Machine) -> None:
     """Enters machine code by ``first`` and, each time it has left, by ``run`` again."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
+    pc = _RUNNING
     try:
-        pc = _RUNNING
         left = first(address)
         while left:
             pc = machine.adopt()

@@ -1,0 +1,373 @@
+"""Calls by generated code: the same results and errors as the general way, and nothing kept or shared."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree import Array, CustomModule, Function, Session, i32
+from jitree.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, StatusError
+from tests.assembler import Assembler
+from tests.session.programs import ARITHMETIC, ECHO, STATE
+
+X = np.arange(4, dtype=np.float32)
+ARRAY_TO_ARRAY = {"iree.abi.declaration": "sync func @f(%x: tensor<4xf32>) -> (%y: tensor<4xf32>)"}
+NUMBER_TO_NUMBER = {"iree.abi.declaration": "sync func @f(%x: i32) -> (%y: i32)"}
+
+
+@pytest.fixture(params=["local-sync", "local-task"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with Session(request.param, tier="fast") as session:
+        yield session
+
+
+def direct(function: Function, *arguments: Any) -> Function:
+    """The function, which has code of its own by the second call."""
+    function(*arguments)
+    assert type(function) is not Function and isinstance(function, Function)
+    return function
+
+
+def live(session: Session) -> int:
+    """References of the session's context, after what is only kept for later is gone."""
+    gc.collect()
+    session.trim()
+    return session.context.table.live_count
+
+
+def through(session: Session, custom: CustomModule, cconv: str, attrs: dict[str, str]) -> Function:
+    """The function ``m.f`` that passes its argument to ``host.g`` and returns what that gives."""
+    register = "r" if "r" in cconv else "i"
+    text = f"[%{register}1] = call @host.g [%{register}0]\nreturn [%{register}1]"
+    program = Assembler("m").import_function("host.g", cconv).function("f", cconv, text, attrs=attrs)
+    session.load(program.build(), custom)
+    return session["m.f"]
+
+
+# -- arguments -------------------------------------------------------------------------------------------
+
+
+def test_numbers(session: Session) -> None:
+    numbers = direct(session.load(ARITHMETIC).numbers, 1, 2, 3.0, 4.0, True, 6)
+    for values in (
+        (-(1 << 31), -(1 << 63), 0.5, 0.1, 0, -128),
+        ((1 << 31) - 1, (1 << 63) - 1, -1.5, 1e300, 1, 127),
+    ):
+        assert numbers(*values) == values
+    assert numbers((1 << 32) - 1, (1 << 64) - 1, 1, 2, True, 255) == (-1, -1, 1.0, 2.0, True, -1)
+    assert numbers(np.int8(1), np.int64(2), np.float32(3), np.float64(4), np.True_, 5) == (
+        1,
+        2,
+        3.0,
+        4.0,
+        True,
+        5,
+    )
+    assert [type(value) for value in numbers(1, 2, 3.0, 4.0, 1, 6)] == [int, int, float, float, bool, int]
+    assert np.isnan(numbers(1, 2, float("nan"), float("nan"), 1, 6)[2:4]).all()
+
+
+def test_arguments_of_any_kind(session: Session) -> None:
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    device, list_ = session.to_device(X), [0.0, 1.0, 2.0, 3.0]
+    backwards = X[::-1].copy()[::-1]
+    for left in (X, device, list_, backwards, X.astype(">f4"), add(X, np.zeros(4, np.float32))):
+        for right in (X, device, list_):
+            for _ in range(2):  # a device array is known the second time
+                assert np.array_equal(add(left, right), X + X)
+    assert np.array_equal(add(input1=device, input0=X), X + X)
+
+
+def test_shapes_that_are_found_at_run_time(session: Session) -> None:
+    twice = direct(session.load(ARITHMETIC).twice, np.zeros((1, 3), np.float32))
+    for rows in [*range(12), *range(11, -1, -1), 700, 9000]:
+        x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+        result = twice(x)
+        assert result.shape == (rows, 3) and np.array_equal(result, 2 * x)
+        assert np.array_equal(twice(result), 4 * x)
+    with pytest.raises(InvalidArgumentError, match="dimension 1 mismatch; expected 3 but have 4"):
+        twice(np.zeros((2, 4), np.float32))
+
+
+def test_small_arrays_are_copied(session: Session) -> None:
+    """An argument that comes back is the copy; copies whose memory is in use are not used again."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+    argument = X.copy()
+    results = []
+    for number in range(50):
+        argument[:] = number
+        results.append(echo(argument))
+    views = [np.asarray(result) for result in results[::2]]
+    del results[::2]
+    gc.collect()
+    for number in range(50, 100):
+        argument[:] = number
+        echo(argument)
+    assert [list(view) for view in views] == [[number] * 4 for number in range(0, 50, 2)]
+    assert [list(result) for result in results] == [[number] * 4 for number in range(1, 50, 2)]
+
+
+def test_large_arrays(session: Session) -> None:
+    large = direct(session.load(ARITHMETIC).large, np.zeros(65536, np.float32))
+    x = np.arange(65536, dtype=np.float32)
+    assert np.array_equal(large(x), large(x.copy())) and np.array_equal(
+        np.asarray(large(x))[:4], np.asarray(large(x))[:4]
+    )
+
+
+def test_arrays_of_another_session(session: Session) -> None:
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    with Session("local-sync", tier="fast") as other:
+        foreign = direct(other.load(ARITHMETIC).add, X, X)(X, X)
+        for _ in range(3):
+            assert np.array_equal(add(foreign, X), 3 * X)
+    assert np.array_equal(add(foreign, X), 3 * X)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (X,),
+        (X, X, X),
+        (X, None),
+        (X, 1),
+        (X, "x"),
+        (X, X.astype(np.int32)),
+        (X, X[:3]),
+        (X, X.reshape(2, 2)),
+    ],
+)
+def test_errors_are_those_of_the_general_way(session: Session, arguments: tuple[Any, ...]) -> None:
+    add = session.load(ARITHMETIC).add
+    texts = []
+    for function in (add, direct(add, X, X)):
+        with pytest.raises(StatusError) as failure:
+            function(*arguments)
+        texts.append(str(failure.value))
+    assert texts[0] == texts[1] and "`sync func @add(" in texts[0]
+
+
+# -- results ---------------------------------------------------------------------------------------------
+
+
+FORMS: tuple[Callable[[Array, Any], Any], ...] = (
+    lambda result, view: result, lambda result, view: view, lambda result, view: view[2:4],
+    lambda result, view: memoryview(view), lambda result, view: view.reshape(2, 4).T,
+    lambda result, view: np.from_dlpack(result), lambda result, view: None,
+)  # fmt: skip
+"""What a caller may keep of a result."""
+
+
+def test_what_numpy_sees_of_results_stays(session: Session) -> None:
+    """Memory is used again only when no array and nothing made from it is left."""
+    scale = direct(session.load(ARITHMETIC).scale, np.ones(8, np.float32), 1.0)
+    one = session.to_device(np.ones(8, np.float32))
+    kept: list[tuple[int, Any]] = []
+    for number in range(300):
+        result = scale(one, float(number))
+        view = np.asarray(result)
+        assert view.dtype == np.float32 and view.shape == (8,)
+        kept.append((number, FORMS[number % len(FORMS)](result, view)))
+        del result, view
+        if number % 50 == 49:
+            kept = kept[::3]
+            session.trim()
+    assert len(kept) > 20
+    for number, value in kept:
+        assert value is None or np.all(np.asarray(value) == number)
+
+
+def test_headers_of_results_are_their_own(session: Session) -> None:
+    scale = direct(session.load(ARITHMETIC).scale, np.ones(8, np.float32), 1.0)
+    for _ in range(3):
+        view = np.asarray(scale(np.ones(8, np.float32), 2.0))
+        assert view.shape == (8,) and view.flags.writeable
+        view.shape = (2, 4)
+        view.flags.writeable = False
+
+
+def test_results_outlive_the_session() -> None:
+    with Session("local-sync", tier="fast") as session:
+        add = direct(session.load(ARITHMETIC).add, X, X)
+        first, second, third = add(X, X), add(X, X), add(X, X)
+        view = np.asarray(second)
+    del session, second
+    gc.collect()
+    assert first.shape == (4,) and first.dtype == np.float32 and third.view.shape == (4,)
+    for result in (first, view, third):
+        assert np.array_equal(result, X + X)
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        add(X, X)
+
+
+def test_several_results_and_none(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    sums = direct(module.sums, np.arange(4), 2)
+    array, total, mean = sums(np.arange(4), 2)
+    assert (
+        np.array_equal(array, np.arange(4) + 2)
+        and type(array) is Array
+        and (type(total), type(mean)) == (int, float)
+    )
+    assert direct(module.nothing)() is None and direct(module.consume, X)(X) is None
+
+
+def test_the_result_of_one_call_is_the_argument_of_the_next(session: Session) -> None:
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    state = session.to_device(np.zeros(4, np.float32))
+    for _ in range(100):
+        state = add(state, X)
+    assert np.array_equal(state, 100 * X)
+
+
+def test_arguments_that_a_program_keeps(session: Session) -> None:
+    accumulate = direct(session.load(STATE).accumulate, np.zeros(4, np.float32))
+    total = np.zeros(4, np.float32)
+    for number in range(40):
+        total += number
+        assert np.array_equal(accumulate(np.full(4, number, np.float32)), total)
+
+
+def test_nothing_is_kept(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    add, sums = direct(module.add, X, X), direct(module.sums, np.arange(4), 2)
+    before = live(session)
+    for _ in range(500):
+        result = add(add(X, X), X)
+        np.asarray(result)
+        sums(np.arange(4), 2)
+    device = [session.to_device(X) for _ in range(10)]
+    for array in device:
+        add(array, array)
+    del result, array
+    assert live(session) == before + len(device)
+    del device
+    assert live(session) == before
+
+
+# -- inside and around -----------------------------------------------------------------------------------
+
+
+def test_calls_inside_calls(session: Session) -> None:
+    """A native function calls the program that called it."""
+    custom = CustomModule("host")
+
+    @custom.export
+    def g(value: i32) -> i32:
+        return 0 if value == 0 else int(session["m.f"](value - 1)) + 1
+
+    count = direct(through(session, custom, "0i_i", NUMBER_TO_NUMBER), 1)
+    assert [count(depth) for depth in (0, 1, 5, 30)] == [0, 1, 5, 30]
+    assert session.context.invoker.nesting == 0
+
+
+def test_failures_inside(session: Session) -> None:
+    custom = CustomModule("host")
+
+    @custom.export
+    def g(value: i32) -> i32:
+        if value < 0:
+            raise DataLossError("gone")
+        return value
+
+    function = through(session, custom, "0i_i", NUMBER_TO_NUMBER)
+    texts = []
+    for called in (function, direct(function, 1)):
+        with pytest.raises(DataLossError, match="gone") as failure:
+            called(-1)
+        texts.append("\n".join([str(failure.value), *failure.value.backtrace]))
+        assert function(7) == 7
+    assert texts[0] == texts[1] and "m.f+" in texts[0] and "`sync func @f(" in texts[0]
+
+
+def test_calls_that_wait(session: Session) -> None:
+    """A call that yields lets others in, also through the same function."""
+    program = Assembler("m").function("f", "0i_i", """
+        %i1 = const.i32 1
+        yield ^next
+        ^next:
+        %i0 = add.i32 %i0, %i1
+        return [%i0]
+    """, attrs=NUMBER_TO_NUMBER)  # fmt: skip
+    session.load(program.build())
+    function = direct(session["m.f"], 1)
+    assert [function(value) for value in (1, 2, 3)] == [2, 3, 4]
+
+
+def test_many_threads(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    scale, add = direct(module.scale, np.ones(8, np.float32), 1.0), direct(module.add, X, X)
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        for turn in range(150):
+            factor = float(number * 1000 + turn)
+            scaled = np.asarray(scale(np.ones(8, np.float32), factor))
+            summed = add(add(X, X), X)
+            if not (np.all(scaled == factor) and np.array_equal(summed, 3 * X)):
+                wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the n-th line of a direct call."""
+
+    def __init__(self, lines: int) -> None:
+        self.lines = lines
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupter | None:
+        name = frame.f_code.co_filename
+        parts = ("<direct call>", "/regs/", "/fast/engine.py", "/result_views.py")
+        if not any(part in name for part in parts):
+            return None
+        if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
+            return None  # Python swallows what is raised there
+        if event == "line":
+            self.lines -= 1
+            if self.lines == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_at_any_line_leaves_the_session_usable() -> None:
+    with Session("local-sync", tier="fast") as session:
+        add = direct(session.load(ARITHMETIC).add, X, X)
+        device = session.to_device(X)
+        add(device, X)
+        interrupted, finished = 0, False
+        while not finished:
+            interrupted += 1
+            before = sys.gettrace()
+            sys.settrace(Interrupter(interrupted))
+            try:
+                result = add(device, X)
+                finished = True
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            assert np.array_equal(add(device, X), X + X)
+        assert np.array_equal(result, X + X) and interrupted > 20
+
+
+def test_prepared_functions_are_the_functions(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    assert session.prepare("arithmetic.add") is module.add is session.lookup("arithmetic.add")
+    assert repr(direct(module.add, X, X)).startswith("<jitree.Function arithmetic.add: ")
+    assert jitree.Function is Function
