@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, Protocol
 from jitree.errors import InvalidArgumentError
 from jitree.regs.machine import Machine
 
-TIERS: Final = ("plain", "fast", "auto")
-"""``auto`` is plain until the fast tier's loop is there."""
+TIERS: Final = ("plain", "fast", "native", "auto")
+"""``auto`` is plain until the fast tier's loop is there, and native where functions run for long."""
 TIER_VARIABLE: Final = "JITREE_TIER"
 
 
@@ -57,8 +57,12 @@ def create_engine(tier: str | None = None) -> Engine:
         from jitree.dispatch.plain.engine import PlainEngine
 
         return PlainEngine()
-    if name in ("fast", "auto"):
-        from jitree.dispatch.fast.engine import AutoEngine, FastEngine
+    if name == "fast":
+        from jitree.dispatch.fast.engine import FastEngine
 
-        return FastEngine() if name == "fast" else AutoEngine()
+        return FastEngine()
+    if name in ("native", "auto"):
+        from jitree.dispatch.native.engine import AutoEngine, NativeEngine
+
+        return NativeEngine() if name == "native" else AutoEngine()
     raise InvalidArgumentError(f"tier '{name}' is unknown; the tiers are {', '.join(TIERS)}")

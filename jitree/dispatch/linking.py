@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jitree.regs.records import SiteCall
 
 Target = FunctionRecord | NativeTarget
-_TIERS_THAT_CALL_CODE: Final = ("fast", "auto")
+_TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
 """Tiers that call machine code of native functions."""
 
 
@@ -89,6 +89,10 @@ class BytecodeInstance:
             make = natives.get(site.import_ordinal)
             if make is not None:
                 record.sites[site.index] = make(site.index)
+        if context.tier == "native":
+            from jitree.dispatch.native import tiering
+
+            tiering.wait(record)
 
     def _binder(self, ordinal: int, target: NativeTarget, tier: str) -> Callable[[int], SiteCall]:
         """Makes site calls that bind themselves when first called: many sites never run."""

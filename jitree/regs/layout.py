@@ -51,11 +51,15 @@ STATE: Final = Record(
     i64 frames_limit      # end of the frame arena
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
-    i64 fuel              # branches and calls that a run of the loop may make before it must leave
+    i64 fuel              # branches and calls that may still be made before Python is to look after signals
     i64 natives           # address of the record that machine code makes handles with (regs.natives), 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
     i64 prompt            # 1 = the host must not be held up by what a call starts
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
+    i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
+    i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none
+    i64 answer            # SLOW_*: what came of it
+    i64 stack_limit       # compiled functions call no others when the processor's stack is below
     """,
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
@@ -79,6 +83,18 @@ LEFT_EXIT: Final = 0
 LEFT_ESCAPE: Final = 1
 """The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it
 has happened; the plain tier's handler executes it and execution resumes behind it."""
+
+LEFT_FUEL: Final = 2
+"""As LEFT_ESCAPE, at a branch or call, because the fuel is used up."""
+LEFT_STOPPED: Final = 3
+"""An instruction that a compiled function had executed by STATE.slow has failed or waits (SLOW_STOP)."""
+
+SLOW_DONE: Final = 0
+"""The instruction at pc has been executed; what it wrote is in the frame's registers."""
+SLOW_STOP: Final = 1
+"""It failed, or the call has to wait for it: leave at once, the machine knows more."""
+SLOW_REFUSED: Final = 2
+"""Nothing has happened: leave in front of it."""
 
 FRAME: Final = Record(
     "frame",
@@ -105,7 +121,7 @@ FUNCTION: Final = Record(
     i32 ref_count         # ref registers
     i32 argument_count
     i32 ordinal           # in its module
-    i64 entries           # reserved: call counter for promotion
+    i64 native            # machine code of the whole function: `i64 (state, frame, fuel)`, 0 = none
     """,
 )
 

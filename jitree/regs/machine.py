@@ -62,6 +62,7 @@ _STATE_REFS: Final = STATE.word("refs")
 _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
+_STATE_FUEL: Final = STATE.word("fuel")
 _STATE_NATIVES: Final = STATE.word("natives")
 _STATE_SWEEP: Final = STATE.word("sweep")
 
@@ -84,8 +85,8 @@ class Machine:
 
     __slots__ = (
         "__weakref__", "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64",
-        "frame", "frames", "frames_address", "function", "functions", "i32", "i64", "module", "pc", "pending",
-        "refs", "resume_pc", "state", "state_address", "table",
+        "failure", "frame", "frames", "frames_address", "function", "functions", "i32", "i64", "module", "pc",
+        "pending", "refs", "resume_pc", "slow_call", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
@@ -101,7 +102,7 @@ class Machine:
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
-        self.state[STATE.word("fuel")] = FUEL
+        self.refuel()
         self.frames[_REFS_END] = base + _REFS_AT
         table.machines.add(self)
         if table.natives is not None:
@@ -117,6 +118,10 @@ class Machine:
         """Where to go on when ``pending`` has happened."""
         self.pending: Awaited | None = None
         """What the call waits for when the engine left without finishing it."""
+        self.failure: BaseException | None = None
+        """Why STATE.slow could not execute an instruction; raised when machine code has left."""
+        self.slow_call: object = None
+        """What keeps the function at STATE.slow alive."""
         self.completion: Completion | None = None
         """Takes the results of ``pending`` and writes them to their registers."""
         self.function: FunctionRecord
@@ -280,6 +285,10 @@ class Machine:
                 return
             caller = self.functions[self.frames[frame - FRAME_WORDS + _FUNCTION]]
             word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
+
+    def refuel(self) -> None:
+        """Lets machine code make branches and calls again."""
+        self.state[_STATE_FUEL] = FUEL
 
     # -- machine code ----------------------------------------------------------------------------------
 

@@ -80,8 +80,8 @@ class ModuleRecord:
 
     __slots__ = (
         "_memory", "_owned", "address", "code", "function_imports", "functions", "global_bytes", "global_f32",
-        "global_f64", "global_i32", "global_i64", "index", "module", "program", "ref_globals", "resolved",
-        "rodata", "sites", "strings", "types",
+        "global_f64", "global_i32", "global_i64", "index", "module", "native", "program", "ref_globals",
+        "resolved", "rodata", "sites", "strings", "types",
     )  # fmt: skip
 
     def __init__(self, module: Module, program: Program, table: HandleTable, index: int) -> None:
@@ -93,6 +93,8 @@ class ModuleRecord:
             )
         self.module = module
         self.program = program
+        self.native: object = None
+        """What keeps the machine code of its functions alive; the native tier's."""
         self.index = index
         self.strings = program.strings
         function_count, import_count = len(program.functions), len(module.imports)
@@ -168,6 +170,10 @@ class ModuleRecord:
         begin = (MODULE.size + len(self.functions) * FUNCTION.size + ordinal * IMPORT.size) // 8
         self._memory[begin + IMPORT.word("function")] = callee.address if callee else 0
         self._memory[begin + IMPORT.word("resolved")] = 1
+
+    def link_native(self, ordinal: int, address: int) -> None:
+        """Gives machine code for one of the module's own functions; it must stay where it is."""
+        self.functions[ordinal].memory[FUNCTION.word("native")] = address
 
     def link_compiled(self, ordinal: int, address: int) -> None:
         """Gives machine code for an import that is a native function; it must stay where it is."""

@@ -48,7 +48,7 @@ class CallSite:
     results: tuple[RegisterSlot, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
     """A verified module in decoded form (see :mod:`jitree.vmfb.words` for the words)."""
 

@@ -12,7 +12,7 @@ from jitree.dispatch.native_module import NativeExport, NativeModule
 from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 
-TIERS = ("plain", "fast")
+TIERS = ("plain", "fast", "native")
 
 
 class Thing:

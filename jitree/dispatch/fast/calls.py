@@ -128,13 +128,20 @@ def _enter(handler: Handler, function: str) -> tuple[str, str]:
 
 
 def _begin(handler: Handler, function: str, values: str, refs: str, results: str) -> None:
-    """Notes where the caller goes on and results go, makes the new frame current and goes to its code."""
+    """Notes where the caller goes on and results go, makes the new frame current and goes to its code, the
+    machine code of the function if there is some."""
     frame = handler.pointer_field("%state", STATE["frame"])
     behind = handler.element("i32", handler.place(0), handler.ordinal(1))
     handler.store_pointer(behind, handler.field(frame, FRAME["pc"]))
     callee = handler.field(frame, FRAME.size)
     handler.store_pointer(results, handler.field(callee, FRAME["results"]))
     handler.store_pointer(callee, handler.field("%state", STATE["frame"]))
+    native = handler.pointer_field(function, FUNCTION["native"])
+    interpreted, compiled = handler.fresh("interpreted"), handler.fresh("compiled")
+    handler.branch(handler.let(f"icmp eq ptr {native}, null"), interpreted, compiled)
+    handler.label(compiled)
+    handler.call_native(native, callee)
+    handler.label(interpreted)
     handler.go(handler.pointer_field(function, FUNCTION["code"]), values, refs)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from jitree.dispatch import image, primitives
 from jitree.dispatch.engine import Entry
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import LEFT_ESCAPE, STATE
+from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
@@ -40,15 +40,17 @@ LOOP: Final = image.Recipe(
 )
 """The image of the loop: its entry ``run(state) -> LEFT_*``."""
 
+_STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
 SLICE: Final = 10_000
 """Instructions (some 10 ms) that the plain tier runs before it is asked again whether the loop is there."""
 
-_RUNNING: Final = -1
+RUNNING: Final = -1
 """In place of a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
 
 Run = Callable[[int], int]
+Promote = Callable[[Machine, int], None]
 
 
 @cache
@@ -57,32 +59,36 @@ def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(primitives.library_addresses(), np.int64)
 
 
-def _run_function(loop: image.Image) -> Run:
+def run_function(loop: image.Image) -> Run:
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(loop.addresses["run"])
 
 
-def attach(machine: Machine) -> None:
+def attach_library(machine: Machine) -> None:
     """Puts into a machine's STATE what the loop needs and what never changes."""
     machine.state[_MATH] = address_of(_library())
 
 
-def run_loop(run: Run, machine: Machine) -> None:
+def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
     """Runs a machine from its ``pc`` by the loop. Each instruction that the loop leaves to Python is executed
-    by its plain handler, on the same memory."""
-    if not machine.state[_MATH]:
-        attach(machine)
+    by its plain handler, on the same memory. ``promote`` is told when the machine had used up its fuel, and
+    where it goes on."""
     machine.publish(machine.pc)
-    _drive(run, run, machine)
+    drive(run, run, machine, promote)
 
 
-def _drive(first: Run, run: Run, machine: Machine) -> None:
-    """Enters machine code by ``first`` and, each time it has left, by ``run`` again."""
+def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
+    """Enters machine code by ``first``; each time it has left with something to do, does that and enters it by
+    ``run``."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
-    pc = _RUNNING
+    pc = RUNNING
     try:
         left = first(address)
         while left:
             pc = machine.adopt()
+            if left == LEFT_STOPPED:
+                machine.refuel()
+                _raise_failure(machine)
+                return
             frame = machine.frame
             following = handlers[machine.code[pc]](machine, pc)
             if following < 0:
@@ -91,22 +97,37 @@ def _drive(first: Run, run: Run, machine: Machine) -> None:
                 state[_PC] = machine.code_address + 4 * following
             else:
                 machine.publish(following)
-            pc = _RUNNING
+            if left == LEFT_FUEL:
+                machine.refuel()
+                promote(machine, following)
+            pc = RUNNING
             left = run(address)
         machine.pc = machine.adopt()
     except BaseException:
-        machine.pc = machine.adopt() if pc == _RUNNING else pc
+        machine.pc = machine.adopt() if pc == RUNNING else pc
         raise
 
 
-def _has_left(address: int) -> int:
-    """In place of entering machine code that a caller entered by itself."""
-    return LEFT_ESCAPE
+def _raise_failure(machine: Machine) -> None:
+    """Raises why an instruction that a compiled function had executed failed; returns if the call waits."""
+    failure, machine.failure = machine.failure, None
+    if failure is not None:
+        raise failure
+    if machine.pending is None:  # a second Ctrl-C came while the first one was being kept
+        raise KeyboardInterrupt
 
 
-def make_entry(run: Run) -> Entry:
+def make_entry(run: Run, attach: Callable[[Machine], None], promote: Promote) -> Entry:
     """The entry of a loop for callers that enter it by themselves."""
-    return Entry(run, attach, partial(_drive, _has_left, run))
+
+    def go_on(machine: Machine) -> None:
+        drive(lambda address: machine.state[_STATUS], run, machine, promote)
+
+    return Entry(run, attach, go_on)
+
+
+def stay(machine: Machine, following: int) -> None:
+    """Of a tier from which nothing is promoted."""
 
 
 class FastEngine:
@@ -117,44 +138,17 @@ class FastEngine:
     def __init__(self) -> None:
         """UNAVAILABLE if the loop cannot be built."""
         self._image = image.wait(LOOP)
-        self._run = _run_function(self._image)
-        self.entry: Entry | None = make_entry(self._run)
+        self._run = run_function(self._image)
+        self.entry: Entry | None = make_entry(self._run, attach_library, stay)
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        run_loop(self._run, machine)
+        if not machine.state[_MATH]:
+            attach_library(machine)
+        run_loop(self._run, machine, stay)
 
 
-class AutoEngine:
-    """Runs by the compiled loop when that is there, until then in Python; a call in progress moves over."""
-
-    name = "auto"
-
-    def __init__(self) -> None:
-        self._image: image.Image | None = None
-        self._run: Run | None = None
-        self.entry: Entry | None = None
-        self._look()
-
-    def _look(self) -> Run | None:
-        if self._run is None:
-            self._image = image.get(LOOP)
-            if self._image is not None:
-                self._run = _run_function(self._image)
-                self.entry = make_entry(self._run)
-        return self._run
-
-    def run(self, machine: Machine) -> None:
-        """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        while True:
-            run = self._look()
-            if run is not None:
-                return run_loop(run, machine)
-            if _run_slice(machine):
-                return None
-
-
-def _run_slice(machine: Machine) -> bool:
+def run_slice(machine: Machine) -> bool:
     """Runs some instructions in Python; whether the engine must stop."""
     handlers = HANDLERS
     pc = following = machine.pc

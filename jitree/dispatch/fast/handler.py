@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from jitree.regs.layout import LEFT_STOPPED, STATE
+
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
 LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 _ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
@@ -216,7 +218,7 @@ class Handler:
                 self._names += 1
                 lines.append(f"  {address} = getelementptr i32, ptr {base}, i64 {self._start}")
                 base = address
-            self._escapes += [*lines, *_tail_call("@escape", base, f"%left.{self._names}")]
+            self._escapes += [*lines, *_tail_call("@escape", base, f"%left.{self._names}", fuel=self._fuel)]
             self._names += 1
         return self._escape_label
 
@@ -229,8 +231,13 @@ class Handler:
     def spend(self) -> None:
         """Counts an instruction without which no program runs for ever. When the fuel is used up, Python
         executes it, which then also sees to signals such as Ctrl-C."""
+        place = self.place(0)
         self._fuel = self.let(f"sub i64 {self._fuel}, 1")
-        self.require(self.let(f"icmp ne i64 {self._fuel}, 0"))
+        tired, going_on = self.fresh("tired"), self.fresh("fuelled")
+        self.branch(self.let(f"icmp eq i64 {self._fuel}, 0"), tired, going_on, UNLIKELY)
+        self._escapes += [f"{tired}:", *_tail_call("@tired", place, f"%left.{self._names}")]
+        self._names += 1
+        self.label(going_on)
 
     def dispatch(self) -> None:
         """Goes on with the next instruction."""
@@ -245,6 +252,25 @@ class Handler:
         handler = self.let(f"load ptr, ptr {slot}, align 8, {CONSTANT}")
         self.tail_call(handler, address, values, refs)
         self.ended = True
+
+    def call_native(self, code: str, frame: str) -> None:
+        """Enters the machine code of a function whose frame has been made; then goes on as STATE says."""
+        status = self.field("%state", STATE["status"])
+        left = self.let(f"call i64 {code}(ptr %state, ptr {frame}, i64 {self._fuel})")
+        stopped, going_on = self.fresh("stopped"), self.fresh("back")
+        self.branch(self.let(f"icmp eq i64 {left}, 0"), stopped, going_on, UNLIKELY)
+        self._escapes += [
+            f"{stopped}:",
+            f"  store i64 {LEFT_STOPPED}, ptr {status}, align 8",
+            f"  ret i64 {LEFT_STOPPED}",
+        ]
+        self.label(going_on)
+        address, values, refs = (
+            self.pointer_field("%state", STATE[name]) for name in ("pc", "values", "refs")
+        )
+        spent, self._fuel = self._fuel, left
+        self.go(address, values, refs)
+        self._fuel = spent
 
     def tail_call(self, handler: str, address: str, values: str = "%values", refs: str = "%refs") -> None:
         """Calls a handler for the instruction at an address in place of returning."""

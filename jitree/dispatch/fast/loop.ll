@@ -2,6 +2,29 @@
 
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
 define i64 @run(ptr %state) #0 {
+  %here = call ptr @llvm.frameaddress.p0(i32 0)
+  %limit = getelementptr i8, ptr %here, i64 -131072
+  %limit.at = getelementptr i8, ptr %state, i64 152
+  store ptr %limit, ptr %limit.at, align 8
+  %fuel.at = getelementptr i8, ptr %state, i64 88
+  %fuel = load i64, ptr %fuel.at, align 8
+  %resume.at = getelementptr i8, ptr %state, i64 128
+  %resume = load ptr, ptr %resume.at, align 8
+  %compiled = icmp ne ptr %resume, null
+  br i1 %compiled, label %first, label %go
+first:
+  store ptr null, ptr %resume.at, align 8
+  %frame.at = getelementptr i8, ptr %state, i64 32
+  %frame = load ptr, ptr %frame.at, align 8
+  %remaining = call i64 %resume(ptr %state, ptr %frame, i64 %fuel)
+  %stopped = icmp eq i64 %remaining, 0
+  br i1 %stopped, label %stop, label %go
+stop:
+  %status.at = getelementptr i8, ptr %state, i64 0
+  store i64 3, ptr %status.at, align 8
+  ret i64 3
+go:
+  %spendable = phi i64 [ %fuel, %0 ], [ %remaining, %first ]
   %pc.at = getelementptr i8, ptr %state, i64 8
   %pc = load ptr, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 16
@@ -12,11 +35,10 @@ define i64 @run(ptr %state) #0 {
   %index = zext i32 %opcode to i64
   %slot = getelementptr ptr, ptr @handlers, i64 %index
   %handler = load ptr, ptr %slot, align 8
-  %fuel.at = getelementptr i8, ptr %state, i64 88
-  %fuel = load i64, ptr %fuel.at, align 8
-  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, i64 %fuel)
+  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, i64 %spendable)
   ret i64 %left
 }
+declare ptr @llvm.frameaddress.p0(i32)
 
 ; Leaves the loop: nothing of this instruction has happened.
 define internal tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
@@ -26,9 +48,26 @@ define internal tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, 
   store ptr %values, ptr %values.at, align 8
   %refs.at = getelementptr i8, ptr %state, i64 24
   store ptr %refs, ptr %refs.at, align 8
+  %fuel.at = getelementptr i8, ptr %state, i64 88
+  store i64 %fuel, ptr %fuel.at, align 8
   %status.at = getelementptr i8, ptr %state, i64 0
   store i64 1, ptr %status.at, align 8
   ret i64 1
+}
+
+; Leaves the loop: the fuel is used up.
+define internal tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #1 {
+  %pc.at = getelementptr i8, ptr %state, i64 8
+  store ptr %pc, ptr %pc.at, align 8
+  %values.at = getelementptr i8, ptr %state, i64 16
+  store ptr %values, ptr %values.at, align 8
+  %refs.at = getelementptr i8, ptr %state, i64 24
+  store ptr %refs, ptr %refs.at, align 8
+  %fuel.at = getelementptr i8, ptr %state, i64 88
+  store i64 %fuel, ptr %fuel.at, align 8
+  %status.at = getelementptr i8, ptr %state, i64 0
+  store i64 2, ptr %status.at, align 8
+  ret i64 2
 }
 
 ; Leaves the loop: the call of the host is complete.
@@ -39,6 +78,8 @@ define internal tailcc i64 @finish(ptr %pc, ptr %values, ptr %refs, ptr %state, 
   store ptr %values, ptr %values.at, align 8
   %refs.at = getelementptr i8, ptr %state, i64 24
   store ptr %refs, ptr %refs.at, align 8
+  %fuel.at = getelementptr i8, ptr %state, i64 88
+  store i64 %fuel, ptr %fuel.at, align 8
   %status.at = getelementptr i8, ptr %state, i64 0
   store i64 0, ptr %status.at, align 8
   ret i64 0
@@ -2889,9 +2930,9 @@ entry:
 define internal tailcc i64 @"op.br"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = sext i32 %t6 to i64
@@ -2927,17 +2968,17 @@ each.13.done:
   %t27 = load ptr, ptr %t26, align 8, !invariant.load !0
   %t28 = musttail call tailcc i64 %t27(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t28
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
 }
 
 define internal tailcc i64 @"op.cond_br"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = zext i32 %t6 to i64
@@ -2967,8 +3008,8 @@ false.12:
   %t29 = load ptr, ptr %t28, align 8, !invariant.load !0
   %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t30
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
 }
 
@@ -3076,9 +3117,9 @@ entry:
 define internal tailcc i64 @"op.cond_break"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = zext i32 %t6 to i64
@@ -3108,17 +3149,17 @@ false.12:
   %t29 = load ptr, ptr %t28, align 8, !invariant.load !0
   %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t30
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
 }
 
 define internal tailcc i64 @"op.break"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = sext i32 %t6 to i64
@@ -3154,8 +3195,8 @@ each.13.done:
   %t27 = load ptr, ptr %t26, align 8, !invariant.load !0
   %t28 = musttail call tailcc i64 %t27(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t28
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
 }
 
@@ -4523,9 +4564,9 @@ escape.20:
 define internal tailcc i64 @"op.br_table"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = zext i32 %t6 to i64
@@ -4606,8 +4647,8 @@ other.13:
   %t75 = load ptr, ptr %t74, align 8, !invariant.load !0
   %t76 = musttail call tailcc i64 %t75(ptr %t71, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t76
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
 }
 
@@ -8030,9 +8071,9 @@ entry:
 define internal tailcc i64 @"op.call.internal"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 2
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = zext i32 %t6 to i64
@@ -8059,106 +8100,134 @@ valid.2:
   %t28 = getelementptr i8, ptr %state, i64 48
   %t29 = load ptr, ptr %t28, align 8
   %t30 = icmp ule ptr %t25, %t29
-  br i1 %t30, label %valid.31, label %escape.3, !prof !2
+  br i1 %t30, label %valid.31, label %escape.32, !prof !2
 valid.31:
-  %t32 = getelementptr i8, ptr %state, i64 56
-  %t33 = load ptr, ptr %t32, align 8
-  %t34 = icmp ule ptr %t26, %t33
-  br i1 %t34, label %valid.35, label %escape.3, !prof !2
-valid.35:
-  %t36 = getelementptr i8, ptr %state, i64 64
-  %t37 = load ptr, ptr %t36, align 8
-  %t38 = icmp ule ptr %t27, %t37
-  br i1 %t38, label %valid.39, label %escape.3, !prof !2
-valid.39:
-  %t40 = lshr i64 %t21, 1
-  br label %each.41.before
-each.41.before:
-  %t42 = icmp eq i64 %t40, 0
-  br i1 %t42, label %each.41.done, label %each.41.body
-each.41.body:
-  %each.41.index = phi i64 [ 0, %each.41.before ], [ %each.41.next, %each.41.latch ]
-  %t43 = getelementptr i64, ptr %t16, i64 %each.41.index
-  store i64 0, ptr %t43, align 8
-  br label %each.41.latch
-each.41.latch:
-  %each.41.next = add i64 %each.41.index, 1
-  %t44 = icmp eq i64 %each.41.next, %t40
-  br i1 %t44, label %each.41.done, label %each.41.body
-each.41.done:
-  br label %each.45.before
-each.45.before:
-  %t46 = icmp eq i64 %t24, 0
-  br i1 %t46, label %each.45.done, label %each.45.body
-each.45.body:
-  %each.45.index = phi i64 [ 0, %each.45.before ], [ %each.45.next, %each.45.latch ]
-  %t47 = getelementptr ptr, ptr %t18, i64 %each.45.index
-  store ptr null, ptr %t47, align 8
-  br label %each.45.latch
-each.45.latch:
-  %each.45.next = add i64 %each.45.index, 1
-  %t48 = icmp eq i64 %each.45.next, %t24
-  br i1 %t48, label %each.45.done, label %each.45.body
-each.45.done:
-  %t49 = getelementptr i8, ptr %t14, i64 64
-  store ptr %t12, ptr %t49, align 8
-  %t50 = getelementptr i8, ptr %t49, i64 16
-  store ptr %t16, ptr %t50, align 8
-  %t51 = getelementptr i8, ptr %t49, i64 24
-  store ptr %t18, ptr %t51, align 8
-  %t52 = getelementptr i8, ptr %t49, i64 32
-  store ptr %t25, ptr %t52, align 8
-  %t53 = getelementptr i8, ptr %t49, i64 40
-  store ptr %t26, ptr %t53, align 8
-  %t54 = getelementptr i32, ptr %pc, i64 3
-  %t55 = load i32, ptr %t54, align 4, !invariant.load !0
-  %t56 = zext i32 %t55 to i64
-  %t57 = getelementptr i32, ptr %pc, i64 5
-  br label %each.58.before
-each.58.before:
-  %t59 = icmp eq i64 %t56, 0
-  br i1 %t59, label %each.58.done, label %each.58.body
-each.58.body:
-  %each.58.index = phi i64 [ 0, %each.58.before ], [ %each.58.next, %each.58.latch ]
-  %t60 = getelementptr [3 x i32], ptr %t57, i64 %each.58.index
-  %t61 = getelementptr i32, ptr %t60, i64 2
-  %t62 = load i32, ptr %t60, align 4
-  %t63 = getelementptr i32, ptr %t60, i64 1
-  %t64 = load i32, ptr %t63, align 4, !invariant.load !0
-  %t65 = zext i32 %t64 to i64
-  %t66 = load i32, ptr %t61, align 4, !invariant.load !0
+  %t34 = getelementptr i8, ptr %state, i64 56
+  %t35 = load ptr, ptr %t34, align 8
+  %t36 = icmp ule ptr %t26, %t35
+  br i1 %t36, label %valid.37, label %escape.32, !prof !2
+valid.37:
+  %t38 = getelementptr i8, ptr %state, i64 64
+  %t39 = load ptr, ptr %t38, align 8
+  %t40 = icmp ule ptr %t27, %t39
+  br i1 %t40, label %valid.41, label %escape.32, !prof !2
+valid.41:
+  %t42 = lshr i64 %t21, 1
+  br label %each.43.before
+each.43.before:
+  %t44 = icmp eq i64 %t42, 0
+  br i1 %t44, label %each.43.done, label %each.43.body
+each.43.body:
+  %each.43.index = phi i64 [ 0, %each.43.before ], [ %each.43.next, %each.43.latch ]
+  %t45 = getelementptr i64, ptr %t16, i64 %each.43.index
+  store i64 0, ptr %t45, align 8
+  br label %each.43.latch
+each.43.latch:
+  %each.43.next = add i64 %each.43.index, 1
+  %t46 = icmp eq i64 %each.43.next, %t42
+  br i1 %t46, label %each.43.done, label %each.43.body
+each.43.done:
+  br label %each.47.before
+each.47.before:
+  %t48 = icmp eq i64 %t24, 0
+  br i1 %t48, label %each.47.done, label %each.47.body
+each.47.body:
+  %each.47.index = phi i64 [ 0, %each.47.before ], [ %each.47.next, %each.47.latch ]
+  %t49 = getelementptr ptr, ptr %t18, i64 %each.47.index
+  store ptr null, ptr %t49, align 8
+  br label %each.47.latch
+each.47.latch:
+  %each.47.next = add i64 %each.47.index, 1
+  %t50 = icmp eq i64 %each.47.next, %t24
+  br i1 %t50, label %each.47.done, label %each.47.body
+each.47.done:
+  %t51 = getelementptr i8, ptr %t14, i64 64
+  store ptr %t12, ptr %t51, align 8
+  %t52 = getelementptr i8, ptr %t51, i64 16
+  store ptr %t16, ptr %t52, align 8
+  %t53 = getelementptr i8, ptr %t51, i64 24
+  store ptr %t18, ptr %t53, align 8
+  %t54 = getelementptr i8, ptr %t51, i64 32
+  store ptr %t25, ptr %t54, align 8
+  %t55 = getelementptr i8, ptr %t51, i64 40
+  store ptr %t26, ptr %t55, align 8
+  %t56 = getelementptr i32, ptr %pc, i64 3
+  %t57 = load i32, ptr %t56, align 4, !invariant.load !0
+  %t58 = zext i32 %t57 to i64
+  %t59 = getelementptr i32, ptr %pc, i64 5
+  br label %each.60.before
+each.60.before:
+  %t61 = icmp eq i64 %t58, 0
+  br i1 %t61, label %each.60.done, label %each.60.body
+each.60.body:
+  %each.60.index = phi i64 [ 0, %each.60.before ], [ %each.60.next, %each.60.latch ]
+  %t62 = getelementptr [3 x i32], ptr %t59, i64 %each.60.index
+  %t63 = getelementptr i32, ptr %t62, i64 2
+  %t64 = load i32, ptr %t62, align 4
+  %t65 = getelementptr i32, ptr %t62, i64 1
+  %t66 = load i32, ptr %t65, align 4, !invariant.load !0
   %t67 = zext i32 %t66 to i64
-  call void @move(i32 %t62, i64 %t65, i64 %t67, ptr %values, ptr %refs, ptr %t16, ptr %t18, ptr %state)
-  br label %each.58.latch
-each.58.latch:
-  %each.58.next = add i64 %each.58.index, 1
-  %t68 = icmp eq i64 %each.58.next, %t56
-  br i1 %t68, label %each.58.done, label %each.58.body
-each.58.done:
-  %t69 = getelementptr [3 x i32], ptr %t57, i64 %t56
-  %t70 = getelementptr i8, ptr %state, i64 32
-  %t71 = load ptr, ptr %t70, align 8
-  %t72 = getelementptr i32, ptr %pc, i64 1
-  %t73 = load i32, ptr %t72, align 4, !invariant.load !0
-  %t74 = zext i32 %t73 to i64
-  %t75 = getelementptr i32, ptr %pc, i64 %t74
-  %t76 = getelementptr i8, ptr %t71, i64 8
-  store ptr %t75, ptr %t76, align 8
-  %t77 = getelementptr i8, ptr %t71, i64 64
-  %t78 = getelementptr i8, ptr %t77, i64 48
-  store ptr %t69, ptr %t78, align 8
-  %t79 = getelementptr i8, ptr %state, i64 32
-  store ptr %t77, ptr %t79, align 8
-  %t80 = load ptr, ptr %t12, align 8
-  %t81 = load i32, ptr %t80, align 4, !invariant.load !0
-  %t82 = zext i32 %t81 to i64
-  %t83 = getelementptr ptr, ptr %table, i64 %t82
-  %t84 = load ptr, ptr %t83, align 8, !invariant.load !0
-  %t85 = musttail call tailcc i64 %t84(ptr %t80, ptr %t16, ptr %t18, ptr %state, ptr %table, i64 %t0)
-  ret i64 %t85
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %t68 = load i32, ptr %t63, align 4, !invariant.load !0
+  %t69 = zext i32 %t68 to i64
+  call void @move(i32 %t64, i64 %t67, i64 %t69, ptr %values, ptr %refs, ptr %t16, ptr %t18, ptr %state)
+  br label %each.60.latch
+each.60.latch:
+  %each.60.next = add i64 %each.60.index, 1
+  %t70 = icmp eq i64 %each.60.next, %t58
+  br i1 %t70, label %each.60.done, label %each.60.body
+each.60.done:
+  %t71 = getelementptr [3 x i32], ptr %t59, i64 %t58
+  %t72 = getelementptr i8, ptr %state, i64 32
+  %t73 = load ptr, ptr %t72, align 8
+  %t74 = getelementptr i32, ptr %pc, i64 1
+  %t75 = load i32, ptr %t74, align 4, !invariant.load !0
+  %t76 = zext i32 %t75 to i64
+  %t77 = getelementptr i32, ptr %pc, i64 %t76
+  %t78 = getelementptr i8, ptr %t73, i64 8
+  store ptr %t77, ptr %t78, align 8
+  %t79 = getelementptr i8, ptr %t73, i64 64
+  %t80 = getelementptr i8, ptr %t79, i64 48
+  store ptr %t71, ptr %t80, align 8
+  %t81 = getelementptr i8, ptr %state, i64 32
+  store ptr %t79, ptr %t81, align 8
+  %t82 = getelementptr i8, ptr %t12, i64 40
+  %t83 = load ptr, ptr %t82, align 8
+  %t86 = icmp eq ptr %t83, null
+  br i1 %t86, label %interpreted.84, label %compiled.85
+compiled.85:
+  %t87 = call i64 %t83(ptr %state, ptr %t79, i64 %t0)
+  %t90 = icmp eq i64 %t87, 0
+  br i1 %t90, label %stopped.88, label %back.89, !prof !1
+back.89:
+  %t91 = getelementptr i8, ptr %state, i64 8
+  %t92 = load ptr, ptr %t91, align 8
+  %t93 = getelementptr i8, ptr %state, i64 16
+  %t94 = load ptr, ptr %t93, align 8
+  %t95 = getelementptr i8, ptr %state, i64 24
+  %t96 = load ptr, ptr %t95, align 8
+  %t97 = load i32, ptr %t92, align 4, !invariant.load !0
+  %t98 = zext i32 %t97 to i64
+  %t99 = getelementptr ptr, ptr %table, i64 %t98
+  %t100 = load ptr, ptr %t99, align 8, !invariant.load !0
+  %t101 = musttail call tailcc i64 %t100(ptr %t92, ptr %t94, ptr %t96, ptr %state, ptr %table, i64 %t87)
+  ret i64 %t101
+interpreted.84:
+  %t102 = load ptr, ptr %t12, align 8
+  %t103 = load i32, ptr %t102, align 4, !invariant.load !0
+  %t104 = zext i32 %t103 to i64
+  %t105 = getelementptr ptr, ptr %table, i64 %t104
+  %t106 = load ptr, ptr %t105, align 8, !invariant.load !0
+  %t107 = musttail call tailcc i64 %t106(ptr %t102, ptr %t16, ptr %t18, ptr %state, ptr %table, i64 %t0)
+  ret i64 %t107
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
+escape.32:
+  %left.33 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
+  ret i64 %left.33
+stopped.88:
+  store i64 3, ptr %state, align 8
+  ret i64 3
 }
 
 define internal tailcc i64 @"op.call.import"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
@@ -8197,141 +8266,169 @@ valid.21:
   ret i64 %t30
 across.9:
   %t31 = sub i64 %fuel, 1
-  %t32 = icmp ne i64 %t31, 0
-  br i1 %t32, label %valid.33, label %escape.16, !prof !2
-valid.33:
-  %t34 = getelementptr i8, ptr %state, i64 32
-  %t35 = load ptr, ptr %t34, align 8
-  %t36 = getelementptr i8, ptr %t35, i64 32
+  %t34 = icmp eq i64 %t31, 0
+  br i1 %t34, label %tired.32, label %fuelled.33, !prof !1
+fuelled.33:
+  %t36 = getelementptr i8, ptr %state, i64 32
   %t37 = load ptr, ptr %t36, align 8
-  %t38 = getelementptr i8, ptr %t35, i64 40
+  %t38 = getelementptr i8, ptr %t37, i64 32
   %t39 = load ptr, ptr %t38, align 8
-  %t40 = getelementptr i8, ptr %t8, i64 24
-  %t41 = load i32, ptr %t40, align 4, !invariant.load !0
-  %t42 = zext i32 %t41 to i64
-  %t43 = getelementptr i8, ptr %t8, i64 28
-  %t44 = load i32, ptr %t43, align 4, !invariant.load !0
-  %t45 = zext i32 %t44 to i64
-  %t46 = getelementptr i32, ptr %t37, i64 %t42
-  %t47 = getelementptr ptr, ptr %t39, i64 %t45
-  %t48 = getelementptr i8, ptr %t35, i64 128
-  %t49 = getelementptr i8, ptr %state, i64 48
-  %t50 = load ptr, ptr %t49, align 8
-  %t51 = icmp ule ptr %t46, %t50
-  br i1 %t51, label %valid.52, label %escape.16, !prof !2
-valid.52:
-  %t53 = getelementptr i8, ptr %state, i64 56
-  %t54 = load ptr, ptr %t53, align 8
-  %t55 = icmp ule ptr %t47, %t54
-  br i1 %t55, label %valid.56, label %escape.16, !prof !2
-valid.56:
-  %t57 = getelementptr i8, ptr %state, i64 64
-  %t58 = load ptr, ptr %t57, align 8
-  %t59 = icmp ule ptr %t48, %t58
-  br i1 %t59, label %valid.60, label %escape.16, !prof !2
-valid.60:
-  %t61 = lshr i64 %t42, 1
-  br label %each.62.before
-each.62.before:
-  %t63 = icmp eq i64 %t61, 0
-  br i1 %t63, label %each.62.done, label %each.62.body
-each.62.body:
-  %each.62.index = phi i64 [ 0, %each.62.before ], [ %each.62.next, %each.62.latch ]
-  %t64 = getelementptr i64, ptr %t37, i64 %each.62.index
-  store i64 0, ptr %t64, align 8
-  br label %each.62.latch
-each.62.latch:
-  %each.62.next = add i64 %each.62.index, 1
-  %t65 = icmp eq i64 %each.62.next, %t61
-  br i1 %t65, label %each.62.done, label %each.62.body
-each.62.done:
-  br label %each.66.before
-each.66.before:
-  %t67 = icmp eq i64 %t45, 0
-  br i1 %t67, label %each.66.done, label %each.66.body
-each.66.body:
-  %each.66.index = phi i64 [ 0, %each.66.before ], [ %each.66.next, %each.66.latch ]
-  %t68 = getelementptr ptr, ptr %t39, i64 %each.66.index
-  store ptr null, ptr %t68, align 8
-  br label %each.66.latch
-each.66.latch:
-  %each.66.next = add i64 %each.66.index, 1
-  %t69 = icmp eq i64 %each.66.next, %t45
-  br i1 %t69, label %each.66.done, label %each.66.body
-each.66.done:
-  %t70 = getelementptr i8, ptr %t35, i64 64
-  store ptr %t8, ptr %t70, align 8
-  %t71 = getelementptr i8, ptr %t70, i64 16
-  store ptr %t37, ptr %t71, align 8
-  %t72 = getelementptr i8, ptr %t70, i64 24
-  store ptr %t39, ptr %t72, align 8
-  %t73 = getelementptr i8, ptr %t70, i64 32
-  store ptr %t46, ptr %t73, align 8
-  %t74 = getelementptr i8, ptr %t70, i64 40
-  store ptr %t47, ptr %t74, align 8
-  %t75 = getelementptr i32, ptr %pc, i64 4
-  %t76 = load i32, ptr %t75, align 4, !invariant.load !0
-  %t77 = zext i32 %t76 to i64
-  %t78 = getelementptr i32, ptr %pc, i64 6
-  %t79 = getelementptr i8, ptr %t8, i64 16
-  %t80 = load ptr, ptr %t79, align 8
-  br label %each.81.before
-each.81.before:
-  %t82 = icmp eq i64 %t77, 0
-  br i1 %t82, label %each.81.done, label %each.81.body
-each.81.body:
-  %each.81.index = phi i64 [ 0, %each.81.before ], [ %each.81.next, %each.81.latch ]
-  %t83 = getelementptr [2 x i32], ptr %t78, i64 %each.81.index
-  %t84 = getelementptr i32, ptr %t80, i64 %each.81.index
-  %t85 = load i32, ptr %t83, align 4
-  %t86 = getelementptr i32, ptr %t83, i64 1
-  %t87 = load i32, ptr %t86, align 4, !invariant.load !0
-  %t88 = zext i32 %t87 to i64
-  %t89 = load i32, ptr %t84, align 4, !invariant.load !0
+  %t40 = getelementptr i8, ptr %t37, i64 40
+  %t41 = load ptr, ptr %t40, align 8
+  %t42 = getelementptr i8, ptr %t8, i64 24
+  %t43 = load i32, ptr %t42, align 4, !invariant.load !0
+  %t44 = zext i32 %t43 to i64
+  %t45 = getelementptr i8, ptr %t8, i64 28
+  %t46 = load i32, ptr %t45, align 4, !invariant.load !0
+  %t47 = zext i32 %t46 to i64
+  %t48 = getelementptr i32, ptr %t39, i64 %t44
+  %t49 = getelementptr ptr, ptr %t41, i64 %t47
+  %t50 = getelementptr i8, ptr %t37, i64 128
+  %t51 = getelementptr i8, ptr %state, i64 48
+  %t52 = load ptr, ptr %t51, align 8
+  %t53 = icmp ule ptr %t48, %t52
+  br i1 %t53, label %valid.54, label %escape.16, !prof !2
+valid.54:
+  %t55 = getelementptr i8, ptr %state, i64 56
+  %t56 = load ptr, ptr %t55, align 8
+  %t57 = icmp ule ptr %t49, %t56
+  br i1 %t57, label %valid.58, label %escape.16, !prof !2
+valid.58:
+  %t59 = getelementptr i8, ptr %state, i64 64
+  %t60 = load ptr, ptr %t59, align 8
+  %t61 = icmp ule ptr %t50, %t60
+  br i1 %t61, label %valid.62, label %escape.16, !prof !2
+valid.62:
+  %t63 = lshr i64 %t44, 1
+  br label %each.64.before
+each.64.before:
+  %t65 = icmp eq i64 %t63, 0
+  br i1 %t65, label %each.64.done, label %each.64.body
+each.64.body:
+  %each.64.index = phi i64 [ 0, %each.64.before ], [ %each.64.next, %each.64.latch ]
+  %t66 = getelementptr i64, ptr %t39, i64 %each.64.index
+  store i64 0, ptr %t66, align 8
+  br label %each.64.latch
+each.64.latch:
+  %each.64.next = add i64 %each.64.index, 1
+  %t67 = icmp eq i64 %each.64.next, %t63
+  br i1 %t67, label %each.64.done, label %each.64.body
+each.64.done:
+  br label %each.68.before
+each.68.before:
+  %t69 = icmp eq i64 %t47, 0
+  br i1 %t69, label %each.68.done, label %each.68.body
+each.68.body:
+  %each.68.index = phi i64 [ 0, %each.68.before ], [ %each.68.next, %each.68.latch ]
+  %t70 = getelementptr ptr, ptr %t41, i64 %each.68.index
+  store ptr null, ptr %t70, align 8
+  br label %each.68.latch
+each.68.latch:
+  %each.68.next = add i64 %each.68.index, 1
+  %t71 = icmp eq i64 %each.68.next, %t47
+  br i1 %t71, label %each.68.done, label %each.68.body
+each.68.done:
+  %t72 = getelementptr i8, ptr %t37, i64 64
+  store ptr %t8, ptr %t72, align 8
+  %t73 = getelementptr i8, ptr %t72, i64 16
+  store ptr %t39, ptr %t73, align 8
+  %t74 = getelementptr i8, ptr %t72, i64 24
+  store ptr %t41, ptr %t74, align 8
+  %t75 = getelementptr i8, ptr %t72, i64 32
+  store ptr %t48, ptr %t75, align 8
+  %t76 = getelementptr i8, ptr %t72, i64 40
+  store ptr %t49, ptr %t76, align 8
+  %t77 = getelementptr i32, ptr %pc, i64 4
+  %t78 = load i32, ptr %t77, align 4, !invariant.load !0
+  %t79 = zext i32 %t78 to i64
+  %t80 = getelementptr i32, ptr %pc, i64 6
+  %t81 = getelementptr i8, ptr %t8, i64 16
+  %t82 = load ptr, ptr %t81, align 8
+  br label %each.83.before
+each.83.before:
+  %t84 = icmp eq i64 %t79, 0
+  br i1 %t84, label %each.83.done, label %each.83.body
+each.83.body:
+  %each.83.index = phi i64 [ 0, %each.83.before ], [ %each.83.next, %each.83.latch ]
+  %t85 = getelementptr [2 x i32], ptr %t80, i64 %each.83.index
+  %t86 = getelementptr i32, ptr %t82, i64 %each.83.index
+  %t87 = load i32, ptr %t85, align 4
+  %t88 = getelementptr i32, ptr %t85, i64 1
+  %t89 = load i32, ptr %t88, align 4, !invariant.load !0
   %t90 = zext i32 %t89 to i64
-  call void @move(i32 %t85, i64 %t88, i64 %t90, ptr %values, ptr %refs, ptr %t37, ptr %t39, ptr %state)
-  br label %each.81.latch
-each.81.latch:
-  %each.81.next = add i64 %each.81.index, 1
-  %t91 = icmp eq i64 %each.81.next, %t77
-  br i1 %t91, label %each.81.done, label %each.81.body
-each.81.done:
-  %t92 = getelementptr i8, ptr %t8, i64 8
-  %t93 = load ptr, ptr %t92, align 8
-  %t94 = getelementptr i8, ptr %state, i64 40
-  store ptr %t93, ptr %t94, align 8
-  %t95 = getelementptr [2 x i32], ptr %t78, i64 %t77
-  %t96 = getelementptr i8, ptr %state, i64 32
-  %t97 = load ptr, ptr %t96, align 8
-  %t98 = getelementptr i32, ptr %pc, i64 1
-  %t99 = load i32, ptr %t98, align 4, !invariant.load !0
-  %t100 = zext i32 %t99 to i64
-  %t101 = getelementptr i32, ptr %pc, i64 %t100
-  %t102 = getelementptr i8, ptr %t97, i64 8
-  store ptr %t101, ptr %t102, align 8
-  %t103 = getelementptr i8, ptr %t97, i64 64
-  %t104 = getelementptr i8, ptr %t103, i64 48
-  store ptr %t95, ptr %t104, align 8
-  %t105 = getelementptr i8, ptr %state, i64 32
-  store ptr %t103, ptr %t105, align 8
-  %t106 = load ptr, ptr %t8, align 8
-  %t107 = load i32, ptr %t106, align 4, !invariant.load !0
-  %t108 = zext i32 %t107 to i64
-  %t109 = getelementptr ptr, ptr %table, i64 %t108
-  %t110 = load ptr, ptr %t109, align 8, !invariant.load !0
-  %t111 = musttail call tailcc i64 %t110(ptr %t106, ptr %t37, ptr %t39, ptr %state, ptr %table, i64 %t31)
-  ret i64 %t111
+  %t91 = load i32, ptr %t86, align 4, !invariant.load !0
+  %t92 = zext i32 %t91 to i64
+  call void @move(i32 %t87, i64 %t90, i64 %t92, ptr %values, ptr %refs, ptr %t39, ptr %t41, ptr %state)
+  br label %each.83.latch
+each.83.latch:
+  %each.83.next = add i64 %each.83.index, 1
+  %t93 = icmp eq i64 %each.83.next, %t79
+  br i1 %t93, label %each.83.done, label %each.83.body
+each.83.done:
+  %t94 = getelementptr i8, ptr %t8, i64 8
+  %t95 = load ptr, ptr %t94, align 8
+  %t96 = getelementptr i8, ptr %state, i64 40
+  store ptr %t95, ptr %t96, align 8
+  %t97 = getelementptr [2 x i32], ptr %t80, i64 %t79
+  %t98 = getelementptr i8, ptr %state, i64 32
+  %t99 = load ptr, ptr %t98, align 8
+  %t100 = getelementptr i32, ptr %pc, i64 1
+  %t101 = load i32, ptr %t100, align 4, !invariant.load !0
+  %t102 = zext i32 %t101 to i64
+  %t103 = getelementptr i32, ptr %pc, i64 %t102
+  %t104 = getelementptr i8, ptr %t99, i64 8
+  store ptr %t103, ptr %t104, align 8
+  %t105 = getelementptr i8, ptr %t99, i64 64
+  %t106 = getelementptr i8, ptr %t105, i64 48
+  store ptr %t97, ptr %t106, align 8
+  %t107 = getelementptr i8, ptr %state, i64 32
+  store ptr %t105, ptr %t107, align 8
+  %t108 = getelementptr i8, ptr %t8, i64 40
+  %t109 = load ptr, ptr %t108, align 8
+  %t112 = icmp eq ptr %t109, null
+  br i1 %t112, label %interpreted.110, label %compiled.111
+compiled.111:
+  %t113 = call i64 %t109(ptr %state, ptr %t105, i64 %t31)
+  %t116 = icmp eq i64 %t113, 0
+  br i1 %t116, label %stopped.114, label %back.115, !prof !1
+back.115:
+  %t117 = getelementptr i8, ptr %state, i64 8
+  %t118 = load ptr, ptr %t117, align 8
+  %t119 = getelementptr i8, ptr %state, i64 16
+  %t120 = load ptr, ptr %t119, align 8
+  %t121 = getelementptr i8, ptr %state, i64 24
+  %t122 = load ptr, ptr %t121, align 8
+  %t123 = load i32, ptr %t118, align 4, !invariant.load !0
+  %t124 = zext i32 %t123 to i64
+  %t125 = getelementptr ptr, ptr %table, i64 %t124
+  %t126 = load ptr, ptr %t125, align 8, !invariant.load !0
+  %t127 = musttail call tailcc i64 %t126(ptr %t118, ptr %t120, ptr %t122, ptr %state, ptr %table, i64 %t113)
+  ret i64 %t127
+interpreted.110:
+  %t128 = load ptr, ptr %t8, align 8
+  %t129 = load i32, ptr %t128, align 4, !invariant.load !0
+  %t130 = zext i32 %t129 to i64
+  %t131 = getelementptr ptr, ptr %table, i64 %t130
+  %t132 = load ptr, ptr %t131, align 8, !invariant.load !0
+  %t133 = musttail call tailcc i64 %t132(ptr %t128, ptr %t39, ptr %t41, ptr %state, ptr %table, i64 %t31)
+  ret i64 %t133
 escape.16:
   %left.17 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.17
+tired.32:
+  %left.35 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %left.35
+stopped.114:
+  store i64 3, ptr %state, align 8
+  ret i64 3
 }
 
 define internal tailcc i64 @"op.br.bare"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = sub i64 %fuel, 1
-  %t1 = icmp ne i64 %t0, 0
-  br i1 %t1, label %valid.2, label %escape.3, !prof !2
-valid.2:
+  %t3 = icmp eq i64 %t0, 0
+  br i1 %t3, label %tired.1, label %fuelled.2, !prof !1
+fuelled.2:
   %t5 = getelementptr i32, ptr %pc, i64 1
   %t6 = load i32, ptr %t5, align 4, !invariant.load !0
   %t7 = sext i32 %t6 to i64
@@ -8342,8 +8439,8 @@ valid.2:
   %t12 = load ptr, ptr %t11, align 8, !invariant.load !0
   %t13 = musttail call tailcc i64 %t12(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t13
-escape.3:
-  %left.4 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+tired.1:
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.4
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.dispatch.fast.handler import PARAMETERS
-from jitree.regs.layout import ENTRY, LEFT_ESCAPE, LEFT_EXIT, STATE
+from jitree.regs.layout import ENTRY, LEFT_ESCAPE, LEFT_EXIT, LEFT_FUEL, LEFT_STOPPED, STATE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 METADATA: Final = """\
@@ -26,6 +26,8 @@ define internal tailcc i64 @{name}({parameters}) #1 {{
   store ptr %values, ptr %values.at, align 8
   %refs.at = getelementptr i8, ptr %state, i64 {refs}
   store ptr %refs, ptr %refs.at, align 8
+  %fuel.at = getelementptr i8, ptr %state, i64 {fuel}
+  store i64 %fuel, ptr %fuel.at, align 8
   %status.at = getelementptr i8, ptr %state, i64 {status}
   store i64 {left}, ptr %status.at, align 8
   ret i64 {left}
@@ -55,6 +57,29 @@ leave:
 _RUN: Final = """\
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
 define i64 @run(ptr %state) #0 {{
+  %here = call ptr @llvm.frameaddress.p0(i32 0)
+  %limit = getelementptr i8, ptr %here, i64 -{stack}
+  %limit.at = getelementptr i8, ptr %state, i64 {stack_limit}
+  store ptr %limit, ptr %limit.at, align 8
+  %fuel.at = getelementptr i8, ptr %state, i64 {fuel}
+  %fuel = load i64, ptr %fuel.at, align 8
+  %resume.at = getelementptr i8, ptr %state, i64 {resume}
+  %resume = load ptr, ptr %resume.at, align 8
+  %compiled = icmp ne ptr %resume, null
+  br i1 %compiled, label %first, label %go
+first:
+  store ptr null, ptr %resume.at, align 8
+  %frame.at = getelementptr i8, ptr %state, i64 {frame}
+  %frame = load ptr, ptr %frame.at, align 8
+  %remaining = call i64 %resume(ptr %state, ptr %frame, i64 %fuel)
+  %stopped = icmp eq i64 %remaining, 0
+  br i1 %stopped, label %stop, label %go
+stop:
+  %status.at = getelementptr i8, ptr %state, i64 {status}
+  store i64 {left_stopped}, ptr %status.at, align 8
+  ret i64 {left_stopped}
+go:
+  %spendable = phi i64 [ %fuel, %0 ], [ %remaining, %first ]
   %pc.at = getelementptr i8, ptr %state, i64 {pc}
   %pc = load ptr, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 {values}
@@ -65,12 +90,16 @@ define i64 @run(ptr %state) #0 {{
   %index = zext i32 %opcode to i64
   %slot = getelementptr ptr, ptr @handlers, i64 %index
   %handler = load ptr, ptr %slot, align 8
-  %fuel.at = getelementptr i8, ptr %state, i64 {fuel}
-  %fuel = load i64, ptr %fuel.at, align 8
-  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, i64 %fuel)
+  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, \
+i64 %spendable)
   ret i64 %left
 }}
+declare ptr @llvm.frameaddress.p0(i32)
 """
+
+_STACK: Final = 128 << 10
+"""Bytes of the processor's stack that compiled functions called from the loop may take. Native functions may
+call back into the VM 64 times, each time with as much."""
 
 _COUNTS: Final = """\
 ; Adds a reference; null is left alone.
@@ -165,8 +194,9 @@ def _leave(name: str, why: str, left: int) -> str:
 def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
-        _RUN.format(**STATE.offsets),
+        _RUN.format(stack=_STACK, left_stopped=LEFT_STOPPED, **STATE.offsets),
         _leave("escape", "nothing of this instruction has happened", LEFT_ESCAPE),
+        _leave("tired", "the fuel is used up", LEFT_FUEL),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
         _COUNTS.format(count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"]),

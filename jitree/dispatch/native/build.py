@@ -29,8 +29,8 @@ __all__ = ["Refusal", "build"]
 
 
 def build(source: Source, ordinal: int, places: Sequence[int] = ()) -> Function:
-    """The function from its beginning; or, with ``places`` (word indices of instructions), what can be reached
-    from these, the registers being read from the frame.
+    """The function from its beginning; or, with ``places`` (word indices of instructions), what can be
+    reached from these, the registers being read from the frame.
 
     Raises :class:`Refusal` if a register is read as another type than was written.
     """

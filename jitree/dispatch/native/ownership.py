@@ -19,8 +19,8 @@ SLOW: Final = frozenset((
     "call.import", "list.alloc", "list.reserve", "list.resize", "buffer.alloc", "buffer.clone", "buffer.hash",
     "switch.ref",
 ))  # fmt: skip
-"""Instructions that are executed on the registers in memory, by the plain tier's handler or by machine code of
-an imported function. Their operands are put there before and all of their registers read back after."""
+"""Instructions that are executed on the registers in memory, by the plain tier's handler or by machine code
+of an imported function. Their operands are put there before and all of their registers read back after."""
 
 
 class Step:
@@ -64,7 +64,8 @@ class Step:
 
     def _take_operands(self) -> None:
         mnemonic = self._read.mnemonic
-        for variable, moved in zip(self._read.inputs, self._read.moved, strict=True):
+        looked_at = 1 if mnemonic == "list.set.ref" else 0  # the list
+        for number, (variable, moved) in enumerate(zip(self._read.inputs, self._read.moved, strict=True)):
             value = self._registers[variable]
             self.operands.append(value)
             if variable.type != REF:
@@ -73,7 +74,7 @@ class Step:
                 self._set(variable, self._null())
                 if mnemonic in _DROPPING:
                     self.dropped.append(value)
-            elif mnemonic in _TAKING:
+            elif mnemonic in _TAKING and number >= looked_at:
                 self.retained.append(value)
 
     def _write_results(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from jitree.dispatch.native.reading import Read, ReadBlock, copies
 from jitree.dispatch.native.source import FunctionSource
-from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, VALUE_TYPES, Variable
+from jitree.dispatch.native.ssa import ENTRY_PC, REF, VALUE_TYPES, Variable
 
 
 class Refusal(Exception):
@@ -123,8 +123,7 @@ def liveness(blocks: dict[int, ReadBlock], bits: Bits) -> dict[int, int]:
             live = _before_moves(live, block.instructions[-1], bits)
             for read in reversed(block.instructions):
                 live = live & ~bits.of_all(read.outputs) | bits.of_all(read.inputs)
-                if read.mnemonic != RESUME:
-                    found[read.pc] = live
+                found[read.pc] = live
             if live != at_start[pc]:
                 at_start[pc] = live
                 changed = True

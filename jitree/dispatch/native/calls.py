@@ -1,0 +1,181 @@
+"""Calls between functions of a module, calls of imports, returns, allocation of scratch buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from jitree.dispatch.native.emitter import Emitter, Registers, struct_type
+from jitree.dispatch.native.module_text import LLVM_TYPES, operand
+from jitree.dispatch.native.prelude import FIXED
+from jitree.dispatch.native.references import drop_all, retain_all
+from jitree.dispatch.native.slow import Shortcut, ask, read_back, spill_operands
+from jitree.dispatch.native.source import Source
+from jitree.dispatch.native.ssa import REF, Instruction, Value
+from jitree.regs.layout import COMPILED_DONE, FRAME, IMPORT, SCRATCH_ALIGNMENT
+
+IMPORT_WORDS: Final = 6
+"""Words of a ``call.import`` in front of its list of arguments."""
+_INTERNAL_WORDS: Final = 5
+
+
+class Needs(NamedTuple):
+    """Room on the stack of a function and all that it calls, but for calls that check for themselves."""
+
+    frames: int
+    values: int
+    """Bytes."""
+    refs: int
+    """Bytes."""
+
+
+class Callees(NamedTuple):
+    """What is known of the functions of a module."""
+
+    source: Source
+    needs: Mapping[int, Needs]
+    """Of those that are native."""
+    recursive: frozenset[int]
+    """Functions that can come back to themselves."""
+    bounded: frozenset[int]
+    """Functions without loops and calls, which take no fuel."""
+
+
+def emit_call(emitter: Emitter, instruction: Instruction, following: Instruction, callees: Callees) -> None:
+    """``call.internal``; ``following`` is the instruction behind it."""
+    ordinal = instruction.literals[0]
+    needs = callees.needs.get(ordinal)
+    if needs is None:
+        emitter.do(f"br label %{emitter.way_out()}")
+        emitter.label(emitter.fresh("never"))
+        for result in instruction.results:
+            emitter.define(result, f"freeze {LLVM_TYPES[result.type]} poison")
+        return
+    if ordinal in callees.recursive and emitter.function.ordinal in callees.recursive:
+        _require_room(emitter, needs)
+    if ordinal not in callees.bounded:
+        emitter.spend(instruction)
+    retain_all(emitter, instruction.retained)
+    arguments = ["ptr %state", "ptr %frame.next", "ptr %values.next", "ptr %refs.next"]
+    arguments.append(f"i64 {emitter.fuel_left()}")
+    arguments += [f"{LLVM_TYPES[value.type]} {operand(value)}" for value in instruction.operands]
+    kind = struct_type(callees.source.functions[ordinal].results)
+    call = emitter.let(f"call fastcc {kind} @f{ordinal}({', '.join(arguments)})")
+    left = emitter.let(f"extractvalue {kind} {call}, 0")
+    emitter.do(f"store i64 {left}, ptr %fuel.at, align 8")
+    suspended, returned = emitter.fresh("suspended"), emitter.fresh("returned")
+    emitter.branch(emitter.let(f"icmp eq i64 {left}, 0"), suspended, returned, ", !prof !1")
+    _suspend(emitter, suspended, instruction, following, callees.source)
+    emitter.label(returned)
+    for number, result in enumerate(instruction.results, 1):
+        emitter.define(result, f"extractvalue {kind} {call}, {number}")
+    drop_all(emitter, instruction.dropped)
+
+
+def _require_room(emitter: Emitter, needs: Needs) -> None:
+    frame = emitter.field("%frame.next", FRAME.size * needs.frames)
+    values = emitter.field("%values.next", needs.values)
+    refs = emitter.field("%refs.next", needs.refs)
+    emitter.require(emitter.let(f"call i1 @room(ptr %state, ptr {frame}, ptr {values}, ptr {refs})"))
+    emitter.require(emitter.let("call i1 @deep.enough(ptr %state)"))
+
+
+def _suspend(
+    emitter: Emitter, label: str, instruction: Instruction, following: Instruction, source: Source
+) -> None:
+    """Adds a block in which this function too leaves, in the middle of the call."""
+    registers = _during_call(emitter.registers, instruction)
+    live = following.live
+    for variable in instruction.outputs:
+        if variable.type != REF:
+            live &= ~(1 << emitter.function.bit(variable))
+    with emitter.aside(label):
+        emitter.save(registers, live, ())
+        pc = instruction.pc
+        behind = pc + source.words[pc + 1]
+        results = pc + _INTERNAL_WORDS + 3 * source.words[pc + 3]
+        emitter.do(
+            "call fastcc void @suspend(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+            f"i64 {emitter.function.ordinal}, i64 {behind}, i64 {results})"
+        )
+        emitter.do(f"ret {emitter.result_type} zeroinitializer")
+
+
+def _during_call(registers: Registers, instruction: Instruction) -> Registers:
+    """What the registers hold while the callee runs: arguments have been moved away, results have not
+    come."""
+    found = dict(registers)
+    results = set(instruction.results)
+    for variable, value in instruction.changes:
+        if value not in results:
+            found[variable] = value
+    references = [variable for variable in instruction.outputs if variable.type == REF]
+    for variable, old in zip(references, instruction.dropped, strict=True):
+        if old not in results:  # else a second result for the same register
+            found[variable] = old
+    return found
+
+
+def emit_import(emitter: Emitter, instruction: Instruction) -> None:
+    """``call.import``: by the function's machine code, else by Python; the interpreter calls other
+    modules."""
+    imports = emitter.module_pointer("imports")
+    record = emitter.field(imports, IMPORT.size * instruction.literals[1])
+    function = emitter.let(f"load ptr, ptr {emitter.field(record, IMPORT['function'])}, align 8{FIXED}")
+    emitter.require(emitter.let(f"icmp eq ptr {function}, null"))
+    written = spill_operands(emitter, instruction)
+    code = emitter.let(f"load ptr, ptr {emitter.field(record, IMPORT['compiled'])}, align 8")
+    compiled, slow, done = emitter.fresh("compiled"), emitter.fresh("python"), emitter.fresh("called")
+    emitter.branch(emitter.let(f"icmp eq ptr {code}, null"), slow, compiled)
+    emitter.label(compiled)
+    words = emitter.field(emitter.module_pointer("code"), 4 * (instruction.pc + IMPORT_WORDS))
+    status = emitter.let(f"call i32 {code}(ptr %state, ptr %values, ptr %refs, ptr {words})")
+    emitter.branch(emitter.let(f"icmp eq i32 {status}, {COMPILED_DONE}"), done, slow)
+    with emitter.aside(slow):
+        ask(emitter, instruction, written)
+        emitter.do(f"br label %{done}")
+    emitter.label(done)
+    read_back(emitter, instruction)
+
+
+def emit_resolved(emitter: Emitter, instruction: Instruction) -> None:
+    imports = emitter.module_pointer("imports")
+    place = emitter.field(imports, IMPORT.size * instruction.literals[0] + IMPORT["resolved"])
+    resolved = emitter.let(f"load i64, ptr {place}, align 8{FIXED}")
+    emitter.define(instruction.results[0], f"trunc i64 {resolved} to i32")
+
+
+def emit_alloc(emitter: Emitter, instruction: Instruction) -> None:
+    """``buffer.alloc``: from the memory for buffers that die with their function, where there is some."""
+    length, alignment = map(operand, instruction.operands)
+    shortcut = Shortcut(emitter, instruction)
+    shortcut.require(emitter.let(f"icmp ule i32 {alignment}, {SCRATCH_ALIGNMENT}"))
+    entry = emitter.let(f"call fastcc ptr @allocate(ptr %state, i64 {length})")
+    shortcut.require(emitter.let(f"icmp ne ptr {entry}, null"))
+    (variable,) = instruction.outputs
+    drop_all(emitter, (emitter.registers[variable],))
+    shortcut.finish(entry)
+
+
+def emit_return(emitter: Emitter, instruction: Instruction) -> None:
+    retain_all(emitter, instruction.retained)
+    drop_all(emitter, instruction.dropped)
+    result = _pack(emitter, emitter.result_type, instruction.operands)
+    emitter.do(f"ret {emitter.result_type} {result}")
+
+
+def _pack(emitter: Emitter, kind: str, values: tuple[Value, ...]) -> str:
+    result = emitter.let(f"insertvalue {kind} zeroinitializer, i64 {emitter.fuel_left()}, 0")
+    for number, value in enumerate(values, 1):
+        result = emitter.let(
+            f"insertvalue {kind} {result}, {LLVM_TYPES[value.type]} {operand(value)}, {number}"
+        )
+    return result
+
+
+EMITTERS: Final[dict[str, Callable[[Emitter, Instruction], None]]] = {
+    "call.import": emit_import,
+    "import.resolved": emit_resolved,
+    "buffer.alloc": emit_alloc,
+    "return": emit_return,
+}

@@ -1,0 +1,104 @@
+"""Branches. Every branch that may go back counts fuel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from jitree.dispatch.native.emitter import Emitter
+from jitree.dispatch.native.module_text import operand
+from jitree.dispatch.native.references import drop_all, retain_all
+from jitree.dispatch.native.ssa import RESUME, Block, Instruction
+from jitree.regs.layout import STATE
+
+
+def _goes_back(block: Block, target: Block) -> bool:
+    return target.order <= block.order
+
+
+def _emit_br(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+    target = block.successors[0]
+    if _goes_back(block, target):
+        emitter.spend(instruction)
+    retain_all(emitter, instruction.retained)
+    drop_all(emitter, instruction.dropped)
+    emitter.do(f"br label %{emitter.edge(block, target)}")
+
+
+def _multiway(
+    emitter: Emitter, block: Block, instruction: Instruction, branch: Callable[[list[str]], str]
+) -> None:
+    """``branch(labels)`` makes the instruction that branches to the labels of all successors."""
+    source = emitter.current_label
+    labels, back = [], []
+    for target in block.successors:
+        if _goes_back(block, target):
+            label = emitter.fresh("back")
+            back.append((label, target))
+            labels.append(label)
+        else:
+            labels.append(emitter.edge_from(block, target, source))
+    emitter.do(branch(labels))
+    for label, target in back:
+        emitter.label(label)
+        emitter.spend(instruction)
+        emitter.do(f"br label %{emitter.edge(block, target)}")
+
+
+def _emit_conditional(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+    condition = emitter.truth(instruction.operands[0])
+    _multiway(
+        emitter,
+        block,
+        instruction,
+        lambda labels: f"br i1 {condition}, label %{labels[0]}, label %{labels[1]}",
+    )
+
+
+def _emit_table(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+    index = operand(instruction.operands[0])
+
+    def branch(labels: list[str]) -> str:
+        cases = " ".join(f"i32 {number}, label %{label}" for number, label in enumerate(labels[1:]))
+        return f"switch i32 {index}, label %{labels[0]} [ {cases} ]"
+
+    _multiway(emitter, block, instruction, branch)
+
+
+def _emit_fail(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+    if not block.successors:
+        _emit_leave(emitter, block, instruction)
+        return
+    emitter.require(emitter.let(f"icmp eq i32 {operand(instruction.operands[0])}, 0"))
+    _emit_br(emitter, block, instruction)
+
+
+def _emit_leave(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+    emitter.do(f"br label %{emitter.way_out()}")
+
+
+def _emit_resume(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+    """To the place that STATE.pc says."""
+    place = emitter.let(f"load i64, ptr {emitter.field('%state', STATE['pc'])}, align 8")
+    code = emitter.let(f"ptrtoint ptr {emitter.module_pointer('code')} to i64")
+    word = emitter.let(f"lshr i64 {emitter.let(f'sub i64 {place}, {code}')}, 2")
+    pairs = zip(instruction.literals, block.successors, strict=True)
+    cases = " ".join(f"i64 {pc}, label %{emitter.edge(block, target)}" for pc, target in pairs)
+    lost = emitter.fresh("lost")
+    emitter.do(f"switch i64 {word}, label %{lost} [ {cases} ]")
+    emitter.label(lost)
+    emitter.do("unreachable")
+
+
+EMITTERS: Final[dict[str, Callable[[Emitter, Block, Instruction], None]]] = {
+    "br": _emit_br,
+    "br.bare": _emit_br,
+    "break": _emit_br,
+    "cond_br": _emit_conditional,
+    "cond_break": _emit_conditional,
+    "br_table": _emit_table,
+    "fail": _emit_fail,
+    "yield": _emit_leave,
+    RESUME: _emit_resume,
+}
+"""Of terminators, ``return`` aside."""

@@ -1,0 +1,319 @@
+"""The LLVM IR of one function: blocks, edges, values, and the ways out to the interpreter.
+
+Where an instruction cannot be completed, the function leaves: it writes its registers to its frame as they
+were at the latest *anchor* and the interpreter goes on from there. An anchor is an instruction in front of
+which everything that has an effect was done; what lies between it and the place where the function leaves is
+executed once more, without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, operand
+from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, LIKELY, UNLIKELY
+from jitree.dispatch.native.scalars import math_index
+from jitree.dispatch.native.ssa import REF, ZERO, Block, Function, Instruction, Value, Variable
+from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
+
+Registers = dict[Variable, Value]
+_ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
+
+
+class Anchor:
+    """A place to go back to: an instruction and what the registers hold in front of it."""
+
+    def __init__(self, instruction: Instruction, registers: Registers) -> None:
+        self.instruction = instruction
+        self.registers = dict(registers)
+        self.label = ""
+
+
+class Emitter:
+    """Text under construction. Methods that end in a value return LLVM operands."""
+
+    def __init__(self, function: Function, module: ModuleText, symbol: str) -> None:
+        self.function = function
+        self.module = module
+        self.symbol = symbol
+        self.result_type = struct_type(function.result_types)
+        self.conditions: dict[Value, str] = {}
+        """The i1 of comparisons that are also i32 values."""
+        self.buffers = _buffers(function)
+        self.registers: Registers = {}
+        """What the registers hold in front of the instruction under construction."""
+        self._anchor: Anchor
+        self._lines: list[str | Block] = []
+        self._behind: list[str] = []
+        self._names = 0
+        self._label = ""
+        self._incoming: dict[tuple[Block, Block], list[str]] = {}
+
+    # -- text ------------------------------------------------------------------------------------------
+
+    def let(self, expression: str) -> str:
+        name = f"%t{self._names}"
+        self._names += 1
+        self._lines.append(f"  {name} = {expression}")
+        return name
+
+    def do(self, statement: str) -> None:
+        self._lines.append(f"  {statement}")
+
+    def fresh(self, name: str) -> str:
+        """A label that nothing else has."""
+        self._names += 1
+        return f"{name}.{self._names - 1}"
+
+    def label(self, name: str) -> None:
+        self._lines.append(f"{name}:")
+        self._label = name
+
+    def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:
+        self.do(f"br i1 {condition}, label %{if_true}, label %{if_false}{weight}")
+
+    @property
+    def current_label(self) -> str:
+        """Of the IR block under construction."""
+        return self._label
+
+    def text(self) -> str:
+        """The whole function."""
+        lines: list[str] = []
+        for line in self._lines:
+            if isinstance(line, str):
+                lines.append(line)
+            else:
+                lines += self._parameters(line)
+        parameters = [CONTEXT, "i64 %fuel"]
+        parameters += [f"{LLVM_TYPES[value.type]} {value.name}" for value in self.function.arguments]
+        head = f"define internal fastcc {self.result_type} @{self.symbol}({', '.join(parameters)}) #0 {{"
+        return "\n".join([head, *lines, *self._behind, "}\n"])
+
+    def _parameters(self, block: Block) -> list[str]:
+        """The phis of a block."""
+        waiting = {pair: iter(labels) for pair, labels in self._incoming.items()}
+        sources = [next(waiting[predecessor, block]) for predecessor in block.predecessors]
+        lines = []
+        for parameter in block.parameters:
+            pairs = ", ".join(
+                f"[ {operand(value)}, %{source} ]"
+                for value, source in zip(parameter.operands, sources, strict=True)
+            )
+            lines.append(f"  {parameter.name} = phi {LLVM_TYPES[parameter.type]} {pairs}")
+        return lines
+
+    # -- blocks and edges ------------------------------------------------------------------------------
+
+    def begin_block(self, block: Block) -> None:
+        self.label(block.label)
+        self._lines.append(block)
+        self.registers = dict(block.entry)
+        for parameter in block.parameters:
+            self.defined(parameter)
+
+    def edge(self, block: Block, target: Block) -> str:
+        """The label to branch to for an edge out of the current IR block."""
+        return self.edge_from(block, target, self._label)
+
+    def edge_from(self, block: Block, target: Block, source: str) -> str:
+        """As :meth:`edge`, out of the IR block of a label."""
+        self._incoming.setdefault((block, target), []).append(source)
+        return target.label
+
+    # -- values ----------------------------------------------------------------------------------------
+
+    def define(self, value: Value, expression: str) -> None:
+        """The instruction that makes a value."""
+        self.do(f"{value.name} = {expression}")
+        self.defined(value)
+
+    def name(self, value: Value, text: str) -> None:
+        """Makes an operand the value."""
+        kind = LLVM_TYPES[value.type]
+        if value.type == REF:
+            self.do(f"{value.name} = getelementptr i8, ptr {text}, i64 0")
+        else:
+            self.do(f"{value.name} = bitcast {kind} {text} to {kind}")
+        self.defined(value)
+
+    def defined(self, value: Value) -> None:
+        """To be called when a value has just been defined: what is known of a buffer is read at once."""
+        if value in self.buffers:
+            self._publish_buffer(value)
+
+    def truth(self, value: Value) -> str:
+        """Whether an i32 is not 0."""
+        known = self.conditions.get(value)
+        return known if known is not None else self.let(f"icmp ne i32 {operand(value)}, 0")
+
+    def _publish_buffer(self, value: Value) -> None:
+        """``%vN.address``, ``%vN.length`` and ``%vN.room``: of a ``vm.buffer`` its bytes, how many they are
+        and how many of them may be written; 0 bytes for null and anything else. ``%vN.is``: whether it is a
+        buffer; ``%vN.writable``."""
+        name = value.name
+        entry = self.entry(name)
+        kind = self.let(f"load i32, ptr {self.field(entry, ENTRY['kind'])}, align 4{ENTRIES}")
+        self.do(f"{name}.is = icmp eq i32 {kind}, {KIND_BUFFER}")
+        length = self.let(f"load i64, ptr {self.field(entry, ENTRY['length'])}, align 8{ENTRIES}")
+        access = self.let(f"load i32, ptr {self.field(entry, ENTRY['access'])}, align 4{ENTRIES}")
+        may_write = self.let(f"icmp ne i32 {self.let(f'and i32 {access}, {ACCESS_WRITE}')}, 0")
+        self.do(f"{name}.writable = and i1 {name}.is, {may_write}")
+        self.do(f"{name}.address = load ptr, ptr {self.field(entry, ENTRY['address'])}, align 8{ENTRIES}")
+        self.do(f"{name}.length = select i1 {name}.is, i64 {length}, i64 0")
+        self.do(f"{name}.room = select i1 {name}.writable, i64 {name}.length, i64 0")
+
+    def buffer(self, value: Value, extent: str) -> str:
+        """``address``, ``length``, ``room``, ``is`` or ``writable`` of the buffer that a reference is."""
+        if value.operation == ZERO or value.operation == "const.ref.zero":
+            return {"address": "null", "is": "false", "writable": "false"}.get(extent, "0")
+        return f"{value.name}.{extent}"
+
+    def entry(self, reference: str) -> str:
+        """The handle entry of a reference; for null one that is all zero."""
+        is_null = self.let(f"icmp eq ptr {reference}, null")
+        return self.let(f"select i1 {is_null}, ptr @null.entry, ptr {reference}")
+
+    # -- memory ----------------------------------------------------------------------------------------
+
+    def field(self, record: str, offset: int) -> str:
+        return record if offset == 0 else self.let(f"getelementptr i8, ptr {record}, i64 {offset}")
+
+    def state_pointer(self, field: str) -> str:
+        """A pointer in the state block that does not change."""
+        return self.let(f"load ptr, ptr {self.field('%state', STATE[field])}, align 8{FIXED}")
+
+    def module_pointer(self, field: str) -> str:
+        """A pointer in the module's record."""
+        module = self.state_pointer("module")
+        return self.let(f"load ptr, ptr {self.field(module, MODULE[field])}, align 8{FIXED}")
+
+    def math(self, name: str) -> str:
+        """The address of a C function."""
+        return self.library(math_index(name))
+
+    def library(self, index: int) -> str:
+        """An entry of the table of C functions."""
+        return self.let(f"load ptr, ptr {self.field(self.state_pointer('math'), 8 * index)}, align 8{FIXED}")
+
+    def place(self, variable: Variable) -> str:
+        """The address of a register in the frame."""
+        if variable.type == REF:
+            return self.field("%refs", 8 * variable.slot)
+        return self.field("%values", 4 * variable.slot)
+
+    def spill(self, variable: Variable, value: Value) -> None:
+        """Writes a register to the frame."""
+        kind = LLVM_TYPES[variable.type]
+        place = self.place(variable)
+        self.do(f"store {kind} {operand(value)}, ptr {place}, align {_ALIGNMENTS[variable.type]}{FRAMES}")
+
+    def load(self, variable: Variable) -> str:
+        """How to read a register from the frame: an expression."""
+        place = self.place(variable)
+        return f"load {LLVM_TYPES[variable.type]}, ptr {place}, align {_ALIGNMENTS[variable.type]}{FRAMES}"
+
+    # -- leaving ---------------------------------------------------------------------------------------
+
+    def anchor(self, instruction: Instruction) -> None:
+        """Everything in front of the instruction is done for good."""
+        self._anchor = Anchor(instruction, self.registers)
+
+    def way_out(self) -> str:
+        """The label of a block that leaves at the anchor."""
+        anchor = self._anchor
+        if not anchor.label:
+            anchor.label = self.fresh("leave")
+            self.leave_block(anchor.label, anchor.instruction, anchor.registers, self.fuel_left)
+        return anchor.label
+
+    def require(self, condition: str) -> None:
+        """Leaves unless the condition (i1) holds."""
+        going_on = self.fresh("ok")
+        self.branch(condition, going_on, self.way_out(), LIKELY)
+        self.label(going_on)
+
+    def leave_block(
+        self,
+        label: str,
+        instruction: Instruction,
+        registers: Registers,
+        fuel: Callable[[], str],
+        written: Iterable[Variable] = (),
+    ) -> None:
+        """Adds a block that leaves in front of an instruction. ``fuel`` says in that block what is left of
+        it; registers that are ``written`` are in the frame already."""
+        with _Aside(self, label):
+            self.save(registers, instruction.live, written)
+            left = fuel()
+            ordinal, pc = self.function.ordinal, instruction.pc
+            self.do(
+                "call fastcc void @leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+                f"i64 {ordinal}, i64 {pc}, i64 {left})"
+            )
+            self.do(f"ret {self.result_type} zeroinitializer")
+
+    def save(self, registers: Registers, live: int, written: Iterable[Variable]) -> None:
+        """Writes the live variables and all references to the frame."""
+        left_out = set(written)
+        for variable in self.function.variables(live):
+            if variable not in left_out:
+                self.spill(variable, registers[variable])
+        for variable, value in registers.items():
+            if variable.type == REF and variable not in left_out:
+                self.spill(variable, value)
+
+    def aside(self, label: str) -> _Aside:
+        """A context in which text goes into a block behind all others."""
+        return _Aside(self, label)
+
+    def fuel_left(self) -> str:
+        return self.let("load i64, ptr %fuel.at, align 8")
+
+    def spend(self, instruction: Instruction) -> None:
+        """Counts a branch back or a call. When the fuel is used up the function leaves in front of the
+        instruction, which the interpreter then finds without fuel."""
+        left = self.let(f"sub i64 {self.fuel_left()}, 1")
+        self.do(f"store i64 {left}, ptr %fuel.at, align 8")
+        empty, going_on = self.fresh("tired"), self.fresh("go")
+        self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
+        self.leave_block(empty, instruction, self.registers, lambda: "1")
+        self.label(going_on)
+
+
+class _Aside:
+    """Text written inside goes behind that of the function's blocks."""
+
+    def __init__(self, emitter: Emitter, label: str) -> None:
+        self._emitter = emitter
+        self._name = label
+
+    def __enter__(self) -> None:
+        emitter = self._emitter
+        self._kept = emitter._lines, emitter._label
+        emitter._lines = []
+        emitter.label(self._name)
+
+    def __exit__(self, *exception: object) -> None:
+        emitter = self._emitter
+        text = [line for line in emitter._lines if isinstance(line, str)]
+        emitter._behind += text
+        emitter._lines, emitter._label = self._kept
+
+
+def struct_type(kinds: Sequence[str]) -> str:
+    """What functions return: the fuel that is left, 0 if they left, and their results."""
+    return f"{{ {', '.join(['i64', *(LLVM_TYPES[kind] for kind in kinds)])} }}"
+
+
+def _buffers(function: Function) -> set[Value]:
+    """The references that are used as buffers whose elements are read or written."""
+    return {
+        value
+        for block in function.blocks
+        for instruction in block.instructions
+        if instruction.mnemonic.startswith("buffer.")
+        for value in instruction.operands
+        if value.type == REF
+    }

@@ -1,0 +1,148 @@
+"""A module to LLVM IR: every function that can be lowered, and the entries of the interpreter into them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from jitree.dispatch.native.build import Refusal, build
+from jitree.dispatch.native.calls import Callees, Needs
+from jitree.dispatch.native.entries import enter_symbol, enter_text, resume_symbol, resume_text
+from jitree.dispatch.native.lower_function import check_supported, lower_function
+from jitree.dispatch.native.module_text import ModuleText
+from jitree.dispatch.native.prelude import prelude
+from jitree.dispatch.native.reading import read_blocks
+from jitree.dispatch.native.source import FunctionSource, Source
+from jitree.dispatch.native.ssa import Function
+
+
+class Lowered(NamedTuple):
+    """LLVM IR of a module."""
+
+    text: str
+    entries: tuple[str, ...]
+    """Symbols to be called from outside."""
+    needs: Mapping[int, Needs]
+    """Room on the stack, by function ordinal: of each function that is native."""
+    refusals: Mapping[int, str]
+    """Why the others are not."""
+    places: Mapping[int, tuple[int, ...]]
+    """Word indices at which each function can be resumed."""
+
+
+def lower(source: Source, resumable: Container[int]) -> Lowered:
+    """Lowers all functions; those whose ordinals are ``resumable`` can also be entered at loop headers and
+    where a call goes on that has waited."""
+    functions: dict[int, Function] = {}
+    refusals: dict[int, str] = {}
+    for row in source.functions:
+        try:
+            function = build(source, row.ordinal)
+            check_supported(function)
+            functions[row.ordinal] = function
+        except Refusal as refusal:
+            refusals[row.ordinal] = str(refusal)
+    callees = _callees(source, functions)
+    module = ModuleText()
+    texts = []
+    entries = []
+    places: dict[int, tuple[int, ...]] = {}
+    for ordinal, function in functions.items():
+        row = source.functions[ordinal]
+        texts.append(lower_function(function, module, callees, f"f{ordinal}"))
+        texts.append(enter_text(row, callees.needs[ordinal]))
+        entries.append(enter_symbol(ordinal))
+        found = _places(source, row, function) if ordinal in resumable else ()
+        if found:
+            resumed = build(source, ordinal, found)
+            texts.append(lower_function(resumed, module, callees, f"r{ordinal}"))
+            texts.append(resume_text(row))
+            entries.append(resume_symbol(ordinal))
+            places[ordinal] = found
+    text = "\n".join([prelude(), module.text(), *texts])
+    return Lowered(text, tuple(entries), callees.needs, refusals, places)
+
+
+def _places(source: Source, row: FunctionSource, function: Function) -> tuple[int, ...]:
+    """Loop headers, and where execution goes on behind a ``yield`` and behind calls of imports that may
+    wait."""
+    found = {loop.header.pc for loop in function.all_loops()}
+    for block in read_blocks(source, row, ()).values():
+        last = block.instructions[-1]
+        if last.mnemonic == "yield":
+            found.update(last.targets)
+        waits = len(block.instructions) > 1 and block.instructions[-2].mnemonic == "call.import"
+        if waits and last.mnemonic == "br.bare":
+            found.update(last.targets)
+    return tuple(sorted(found))
+
+
+def _callees(source: Source, functions: Mapping[int, Function]) -> Callees:
+    """What callers have to know of each function."""
+    graph = {ordinal: _called(function) & functions.keys() for ordinal, function in functions.items()}
+    recursive = frozenset(ordinal for ordinal in graph if _reaches(graph, ordinal))
+    needs: dict[int, Needs] = {}
+    for ordinal in graph:
+        _measure(source, graph, recursive, ordinal, needs)
+    bounded = frozenset(
+        ordinal for ordinal, function in functions.items() if not function.loops and not _has_calls(function)
+    )
+    return Callees(source, needs, recursive, bounded)
+
+
+def _called(function: Function) -> set[int]:
+    return {
+        instruction.literals[0]
+        for block in function.blocks
+        for instruction in block.instructions
+        if instruction.mnemonic == "call.internal"
+    }
+
+
+def _has_calls(function: Function) -> bool:
+    return any(
+        instruction.mnemonic.startswith("call.")
+        for block in function.blocks
+        for instruction in block.instructions
+    )
+
+
+def _reaches(graph: Mapping[int, set[int]], start: int) -> bool:
+    """Whether a function can come back to itself."""
+    seen: set[int] = set()
+    waiting = list(graph[start])
+    while waiting:
+        ordinal = waiting.pop()
+        if ordinal == start:
+            return True
+        if ordinal not in seen:
+            seen.add(ordinal)
+            waiting += graph[ordinal]
+    return False
+
+
+def _measure(
+    source: Source,
+    graph: Mapping[int, set[int]],
+    recursive: frozenset[int],
+    start: int,
+    needs: dict[int, Needs],
+) -> None:
+    """Finds a function's needs, its callees' first. Calls between functions that can recurse check the stack
+    when they happen."""
+    waiting = [start]
+    while waiting:
+        ordinal = waiting[-1]
+        called = [callee for callee in graph[ordinal] if not (ordinal in recursive and callee in recursive)]
+        missing = [callee for callee in called if callee not in needs]
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        row = source.functions[ordinal]
+        below = [needs[callee] for callee in called]
+        needs[ordinal] = Needs(
+            1 + max((item.frames for item in below), default=0),
+            4 * row.value_count + max((item.values for item in below), default=0),
+            8 * row.ref_count + max((item.refs for item in below), default=0),
+        )

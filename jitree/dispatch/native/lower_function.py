@@ -1,0 +1,146 @@
+"""One function to LLVM IR: its blocks in order, each instruction by the emitter of its family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from jitree.dispatch.native import calls, control, lists, memory, references, scalars
+from jitree.dispatch.native.calls import Callees
+from jitree.dispatch.native.emitter import Emitter
+from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant, operand
+from jitree.dispatch.native.ownership import SLOW
+from jitree.dispatch.native.slow import emit_slow
+from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, Function, Instruction
+from jitree.dispatch.native.views import Refusal
+from jitree.regs.layout import FRAME
+
+_EMITTERS: Final[Mapping[str, Callable[[Emitter, Instruction], None]]] = {
+    **dict.fromkeys(SLOW, emit_slow),
+    **references.EMITTERS,
+    **memory.EMITTERS,
+    **lists.EMITTERS,
+    **calls.EMITTERS,
+}
+_EFFECTS: Final = frozenset((
+    *SLOW, "call.internal",
+    *(name for name in _EMITTERS if name.startswith(("buffer.store", "buffer.fill", "buffer.copy",
+                                                     "global.store", "list.set"))),
+))  # fmt: skip
+"""Instructions that must not be executed twice; besides those that make, take or drop references."""
+_CONSTANTS: Final = ("const.i32", "const.i64", "const.f32", "const.f64")
+
+
+def check_supported(function: Function) -> None:
+    """Raises :class:`Refusal` for an instruction that no emitter knows."""
+    for block in function.blocks:
+        for instruction in block.instructions:
+            mnemonic = instruction.mnemonic
+            if not (
+                mnemonic in _EMITTERS
+                or mnemonic in control.EMITTERS
+                or mnemonic.startswith(_CONSTANTS)
+                or mnemonic.startswith("switch.")
+                or mnemonic == "call.internal"
+                or scalars.can_emit(mnemonic)
+            ):
+                raise Refusal(f"{mnemonic} is not lowered")
+
+
+def lower_function(function: Function, module: ModuleText, callees: Callees, symbol: str) -> str:
+    """The definition of ``@symbol``."""
+    emitter = Emitter(function, module, symbol)
+    for block in function.blocks:
+        _lower_block(emitter, block, callees)
+    return emitter.text()
+
+
+def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
+    emitter.begin_block(block)
+    if block.pc == ENTRY_PC:
+        _lower_entry(emitter, block)
+    emitter.anchor(block.instructions[0])
+    for number, instruction in enumerate(block.instructions):
+        if instruction is block.terminator and instruction.mnemonic in control.EMITTERS:
+            control.EMITTERS[instruction.mnemonic](emitter, block, instruction)
+            return
+        if instruction.mnemonic == "call.internal":
+            calls.emit_call(emitter, instruction, block.instructions[number + 1], callees)
+        else:
+            _lower_instruction(emitter, instruction)
+        emitter.registers.update(instruction.changes)
+        if _has_effect(instruction) and instruction is not block.terminator:
+            emitter.anchor(block.instructions[number + 1])
+
+
+def _lower_entry(emitter: Emitter, block: Block) -> None:
+    """Where callees' frames would be; the fuel; values from the frame where execution resumes."""
+    function = emitter.function
+    emitter.do(f"%frame.next = getelementptr i8, ptr %frame, i64 {FRAME.size}")
+    emitter.do(f"%values.next = getelementptr i8, ptr %values, i64 {4 * function.value_count}")
+    emitter.do(f"%refs.next = getelementptr i8, ptr %refs, i64 {8 * function.ref_count}")
+    emitter.do("%fuel.at = alloca i64, align 8")
+    emitter.do("store i64 %fuel, ptr %fuel.at, align 8")
+    for argument in function.arguments:
+        emitter.defined(argument)
+    for variable, value in block.entry.items():
+        if value.operation == RESUMED:
+            emitter.define(value, emitter.load(variable))
+
+
+def _has_effect(instruction: Instruction) -> bool:
+    return (
+        instruction.mnemonic in _EFFECTS
+        or any(constant(value) is None for value in (*instruction.retained, *instruction.dropped))
+        or any(value.type == REF for value in instruction.results)
+    )
+
+
+def _lower_instruction(emitter: Emitter, instruction: Instruction) -> None:
+    mnemonic = instruction.mnemonic
+    emit = _EMITTERS.get(mnemonic)
+    if emit is not None:
+        emit(emitter, instruction)
+    elif mnemonic.startswith("switch."):
+        _lower_switch(emitter, instruction)
+    elif not mnemonic.startswith(_CONSTANTS):
+        _lower_scalar(emitter, instruction)
+
+
+def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
+    mnemonic, result = instruction.mnemonic, instruction.results[0]
+    arguments = [operand(value) for value in instruction.operands]
+    if mnemonic.startswith(("div.i", "rem.i")):
+        _require_quotient(emitter, mnemonic, *arguments)
+    condition = scalars.condition(emitter.let, mnemonic, arguments)
+    if condition is not None:
+        emitter.conditions[result] = condition
+        emitter.define(result, f"zext i1 {condition} to i32")
+        return
+    text = scalars.emit(emitter.let, emitter.module, mnemonic, arguments, emitter.math)
+    emitter.name(result, text)
+
+
+def _require_quotient(emitter: Emitter, mnemonic: str, lhs: str, rhs: str) -> None:
+    """Division by zero, and the quotient that does not fit, fail."""
+    kind = mnemonic.split(".")[1]
+    emitter.require(emitter.let(f"icmp ne {kind} {rhs}, 0"))
+    if mnemonic.endswith(".s"):
+        minimum = -(2**31) if kind == "i32" else -(2**63)
+        is_minimum = emitter.let(f"icmp eq {kind} {lhs}, {minimum}")
+        is_negation = emitter.let(f"icmp eq {kind} {rhs}, -1")
+        overflow = emitter.let(f"and i1 {is_minimum}, {is_negation}")
+        emitter.require(emitter.let(f"xor i1 {overflow}, true"))
+
+
+def _lower_switch(emitter: Emitter, instruction: Instruction) -> None:
+    """index, default, cases: the default for any other index"""
+    index, default, *cases = instruction.operands
+    result = instruction.results[0]
+
+    kind = LLVM_TYPES[result.type]
+    chosen = operand(default)
+    for number, case in enumerate(cases):
+        matches = emitter.let(f"icmp eq i32 {operand(index)}, {number}")
+        chosen = emitter.let(f"select i1 {matches}, {kind} {operand(case)}, {kind} {chosen}")
+    emitter.name(result, chosen)

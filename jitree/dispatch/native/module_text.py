@@ -1,0 +1,70 @@
+"""The LLVM IR module under construction: what functions need beside their own text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from jitree.dispatch.native.ssa import ZERO, Value
+
+LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
+_FIRST_FREE: Final = 100
+"""Numbers of metadata below belong to the prelude."""
+
+
+class ModuleText:
+    """Declarations, definitions and metadata, each once however often it is asked for."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, None] = {}
+        self._metadata: dict[str, str] = {}
+
+    def declare(self, line: str) -> None:
+        """A line outside of functions."""
+        self._lines[line] = None
+
+    def define(self, text: str) -> None:
+        """A whole function that others call."""
+        self._lines[text] = None
+
+    def intrinsic(self, name: str, result: str, arguments: Iterable[str]) -> str:
+        """``@name`` of a function of LLVM."""
+        self.declare(f"declare {result} @{name}({', '.join(arguments)})")
+        return f"@{name}"
+
+    def metadata(self, text: str) -> str:
+        """The number (``!n``) of a metadata node; nodes that begin with ``distinct`` are never shared."""
+        key = f"{text} {len(self._metadata)}" if text.startswith("distinct") else text
+        number = self._metadata.get(key)
+        if number is None:
+            number = self._metadata[key] = f"!{_FIRST_FREE + len(self._metadata)}"
+            self._lines[f"{number} = {text}"] = None
+        return number
+
+    def text(self) -> str:
+        return "\n".join(self._lines)
+
+
+def constant(value: Value) -> str | None:
+    """A value that is a constant as LLVM operand; None for others."""
+    operation = value.operation
+    if operation == ZERO or operation == "const.ref.zero":
+        return {"ref": "null", "f32": "0.0", "f64": "0.0"}.get(value.type, "0")
+    if not operation.startswith("const.") or operation == "const.ref.rodata":
+        return None
+    bits = value.literals[0] if value.literals else 0
+    if value.type == "f32":
+        return f"bitcast (i32 {_signed(bits, 32)} to float)"
+    if value.type == "f64":
+        return f"bitcast (i64 {_signed(bits, 64)} to double)"
+    return str(_signed(bits, 32 if value.type == "i32" else 64))
+
+
+def _signed(bits: int, width: int) -> int:
+    bits &= (1 << width) - 1
+    return bits - (1 << width) if bits >> width - 1 else bits
+
+
+def operand(value: Value) -> str:
+    """A value as LLVM operand."""
+    return constant(value) or value.name

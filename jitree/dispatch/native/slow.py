@@ -1,0 +1,89 @@
+"""Instructions that are executed on the registers in memory, by their plain handlers or by other machine
+code."""
+
+from __future__ import annotations
+
+from jitree.dispatch.native.emitter import Emitter
+from jitree.dispatch.native.module_text import LLVM_TYPES
+from jitree.dispatch.native.prelude import UNLIKELY
+from jitree.dispatch.native.ssa import REF, Instruction, Value, Variable
+from jitree.regs.layout import SLOW_DONE, SLOW_STOP
+
+
+def spill_operands(emitter: Emitter, instruction: Instruction) -> set[Variable]:
+    """Writes the instruction's registers to the frame: the operands, and the references that it
+    overwrites."""
+    variables: dict[Variable, Value] = dict(zip(instruction.inputs, instruction.operands, strict=True))
+    for variable in instruction.outputs:
+        if variable.type == REF:
+            variables.setdefault(variable, emitter.registers[variable])
+    for variable, value in variables.items():
+        emitter.spill(variable, value)
+    return set(variables)
+
+
+def ask(emitter: Emitter, instruction: Instruction, written: set[Variable]) -> None:
+    """Has the plain handler execute the instruction, whose registers are ``written`` to the frame; leaves if
+    that does not end well."""
+    ordinal = emitter.function.ordinal
+    status = emitter.let(
+        "call fastcc i64 @slow(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+        f"i64 {ordinal}, i64 {instruction.pc})"
+    )
+    stopped, done = emitter.fresh("stopped"), emitter.fresh("asked")
+    emitter.branch(emitter.let(f"icmp eq i64 {status}, {SLOW_DONE}"), done, stopped)
+
+    def fuel() -> str:
+        is_stopped = emitter.let(f"icmp eq i64 {status}, {SLOW_STOP}")
+        return emitter.let(f"select i1 {is_stopped}, i64 0, i64 {emitter.fuel_left()}")
+
+    emitter.leave_block(stopped, instruction, emitter.registers, fuel, written)
+    emitter.label(done)
+
+
+def emit_slow(emitter: Emitter, instruction: Instruction) -> None:
+    """The whole instruction by its plain handler."""
+    ask(emitter, instruction, spill_operands(emitter, instruction))
+    read_back(emitter, instruction)
+
+
+def read_back(emitter: Emitter, instruction: Instruction) -> None:
+    """Defines what the instruction changed from the frame."""
+    for variable, value in instruction.changes:
+        emitter.define(value, emitter.load(variable))
+
+
+class Shortcut:
+    """A quick way for the common case of an instruction with the plain handler behind it."""
+
+    def __init__(self, emitter: Emitter, instruction: Instruction) -> None:
+        self._emitter = emitter
+        self._instruction = instruction
+        self._slow = emitter.fresh("slow")
+        self._joined = emitter.fresh("joined")
+
+    def require(self, condition: str) -> None:
+        """Goes the slow way unless the condition (i1) holds."""
+        emitter = self._emitter
+        going_on = emitter.fresh("quick")
+        emitter.branch(emitter.let(f"xor i1 {condition}, true"), self._slow, going_on, UNLIKELY)
+        emitter.label(going_on)
+
+    def finish(self, result: str | None) -> None:
+        """Ends the quick way, which has dropped what the instruction overwrites; ``result`` is the value of
+        the instruction's only result, if it has one."""
+        emitter, instruction = self._emitter, self._instruction
+        source = emitter.current_label
+        emitter.do(f"br label %{self._joined}")
+        slow_result = ""
+        with emitter.aside(self._slow):
+            ask(emitter, instruction, spill_operands(emitter, instruction))
+            if result is not None:
+                slow_result = emitter.let(emitter.load(instruction.outputs[0]))
+            slow_source = emitter.current_label
+            emitter.do(f"br label %{self._joined}")
+        emitter.label(self._joined)
+        if result is not None:
+            value = instruction.results[0]
+            kind = LLVM_TYPES[value.type]
+            emitter.define(value, f"phi {kind} [ {result}, %{source} ], [ {slow_result}, %{slow_source} ]")

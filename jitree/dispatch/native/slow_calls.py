@@ -1,0 +1,52 @@
+"""The way from a compiled function into Python for one instruction: STATE.slow.
+
+The function has put the instruction's registers into its frame and says nothing else; its callers' frames are
+not written. The plain handler does the instruction. Whether it did is in STATE.answer: until that is written
+the instruction counts as failed, so that whatever happens here stops the program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator
+from typing import Final
+from weakref import ReferenceType, ref
+
+from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.regs.layout import SLOW_DONE, STATE
+from jitree.regs.machine import Machine
+
+_SLOW_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_SLOW: Final = STATE.word("slow")
+_ANSWER: Final = STATE.word("answer")
+
+
+def attach(machine: Machine) -> None:
+    """Lets compiled functions on a machine have instructions executed in Python."""
+    answers = _answers(ref(machine))
+    next(answers)
+    machine.slow_call = _SLOW_CALL(answers.send)  # type: ignore[arg-type]
+    machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
+def _answers(reference: ReferenceType[Machine]) -> Generator[None, int, None]:
+    """Executes an instruction each time it is sent to.
+
+    A generator, because Ctrl-C may come at the very first moment in Python: here that is inside ``try``,
+    while a function would pass it on to ctypes, which drops it.
+    """
+    while True:
+        try:
+            yield
+            machine = reference()
+            assert machine is not None
+            pc = machine.adopt()
+            if HANDLERS[machine.code[pc]](machine, pc) >= 0:
+                machine.state[_ANSWER] = SLOW_DONE
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            machine = reference()
+            assert machine is not None
+            machine.failure = error
+        machine = None

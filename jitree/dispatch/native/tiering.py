@@ -1,0 +1,136 @@
+"""The native code of modules: asked for, waited for, and given to the function records of a context.
+
+It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.dispatch.image`).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from jitree.dispatch import image
+from jitree.dispatch.native import source
+from jitree.regs.layout import FUNCTION
+from jitree.regs.machine import Machine
+from jitree.regs.records import FunctionRecord, ModuleRecord
+from jitree.vmfb.program import Program
+
+_NATIVE: Final = Path(__file__).parent
+_DISPATCH: Final = _NATIVE.parent
+_PACKAGE: Final = _DISPATCH.parent
+_NATIVE_WORD: Final = FUNCTION.word("native")
+
+
+@cache
+def sources() -> tuple[Path, ...]:
+    """The files that decide what a module is lowered to."""
+    return (
+        *sorted(_NATIVE.rglob("*.py")),
+        *sorted(_DISPATCH.glob("semantics*.py")),
+        *sorted(_DISPATCH.glob("vector_math*.py")),
+        _DISPATCH / "primitives.py",
+        *(_PACKAGE / "vmfb" / name for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
+        _PACKAGE / "regs" / "layout.py",
+    )
+
+
+def recipe(program: Program, name: str) -> image.Recipe:
+    """How the image of a module is made; ``name`` is for messages."""
+    return image.Recipe(
+        name="native",
+        title=f"native code of module '{name}'",
+        generator="jitree.dispatch.native.generate:program",
+        sources=sources(),
+        entries=(),
+        seconds=0.5,
+        data=(source.encode(source.from_program(program)),),
+    )
+
+
+class NativeModule:
+    """The native code of one module, shared by its states in all contexts."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.provider = image.provider(recipe(program, name))
+        self._notes: dict[str, dict[str, object]] | None = None
+
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Why functions are not native, by ordinal; empty as long as the image is not there."""
+        return {int(ordinal): str(text) for ordinal, text in self._note("refusals").items()}
+
+    def places(self, ordinal: int) -> list[int]:
+        """Word indices at which a function can be resumed."""
+        found = self._note("places").get(str(ordinal), [])
+        assert isinstance(found, list)
+        return found
+
+    def _note(self, name: str) -> dict[str, object]:
+        ready = self.provider.image
+        if ready is None:
+            return {}
+        if self._notes is None:
+            self._notes = json.loads(ready.notes)
+        return self._notes[name]
+
+    def link(self, record: ModuleRecord) -> None:
+        """Gives the code to the functions of a module's state."""
+        ready = self.provider.image
+        assert ready is not None
+        record.native = self
+        for function in record.functions:
+            address = ready.addresses.get(f"enter.{function.ordinal}")
+            if address is not None:
+                record.link_native(function.ordinal, address)
+
+    def resume_address(self, function: FunctionRecord, pc: int) -> int:
+        """Machine code that goes on at a word index of a function; 0 if there is none."""
+        ready = self.provider.image
+        if ready is None or pc not in self.places(function.ordinal):
+            return 0
+        return ready.addresses[f"resume.{function.ordinal}"]
+
+
+_modules: Final[WeakKeyDictionary[Program, NativeModule]] = WeakKeyDictionary()
+
+
+def native_module(record: ModuleRecord) -> NativeModule:
+    """The native code of a module, whether it is there yet or not."""
+    found = _modules.get(record.program)
+    if found is None:
+        found = _modules[record.program] = NativeModule(record.program, record.module.name)
+    return found
+
+
+def wait(record: ModuleRecord) -> None:
+    """Gives a module's state its native code, waiting for it if need be.
+
+    UNAVAILABLE if it cannot be built."""
+    module = native_module(record)
+    module.provider.wait()
+    module.link(record)
+
+
+def look(record: ModuleRecord) -> NativeModule | None:
+    """Gives a module's state its native code if that is there; else sees to it that it is built."""
+    if isinstance(record.native, NativeModule):
+        return record.native
+    module = native_module(record)
+    if module.provider.get() is None:
+        return None
+    module.link(record)
+    return module
+
+
+def resume_address(machine: Machine, module: NativeModule, pc: int) -> int:
+    """Machine code to go on with at ``pc`` of a machine's current function: from its beginning or from a
+    place in it; 0 if there is none."""
+    function = machine.function
+    if function.code_address != function.module.functions[function.ordinal].code_address:
+        return 0  # the host's two instructions
+    if pc == function.start:
+        return int(function.memory[_NATIVE_WORD])
+    return module.resume_address(function, pc)
