@@ -1,0 +1,98 @@
+"""``jitree dump --tiers``, ``--llvm`` and ``--asm``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.tools import dump
+from tests.assembler import Assembler
+from tests.loaders.samples import sample
+
+Dump = Callable[..., list[str]]
+
+SUM = """
+    %i2 = const.i32 0
+    %i1 = const.i32 0
+    br ^loop
+    ^loop:
+    %i3 = cmp.lt.i32.s %i1, %i0
+    cond_br %i3, ^body, ^done
+    ^body:
+    %i2 = add.i32 %i2, %i1
+    %i3 = const.i32 1
+    %i1 = add.i32 %i1, %i3
+    br ^loop
+    ^done:
+    return [%i2]
+"""
+MIXED = "%i1 = neg.f32 %i0\n%i2 = not.i32 %i1\nreturn [%i2]"
+"""Reads a register as an integer that was written as a number."""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> str:
+    path = tmp_path / "module.vmfb"
+    assembled = Assembler("sums").function("sum", "0i_i", SUM).function("mixed", "0f_i", MIXED)
+    for data in (b"no executable", b"PK\x03\x04 damaged", sample("vmvx_mul-3.13.0.fb")):
+        assembled.rodata(data)
+    path.write_bytes(assembled.build())
+    return str(path)
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Dump:
+    def run(*arguments: str) -> list[str]:
+        assert dump.main(arguments) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_tiers(output: Dump, module: str) -> None:
+    lines = output("--tiers", module)
+    loop = lines.pop(2)
+    assert loop.startswith("          loop at 00000017: no nest: ")
+    assert lines == [
+        "module @sums:",
+        "  [  0] sum    native",
+        "  [  1] mixed  fast: not.i32 at word 3 reads a register as another type than was written",
+        "  1 of 2 functions native, 0 of 1 loops are nests",
+        "",
+        "executable 0, @module:",
+        "  [  0] mul_dispatch_0_elementwise_1000_f32  native",
+        "          loop at 0000009B: nest of 1",
+        "  1 of 1 functions native, 1 of 1 loops are nests",
+    ]
+
+
+def test_llvm(output: Dump, module: str) -> None:
+    lines = output("--llvm", "--function=sum", module)
+    assert lines[0] == "; function 0 of module @sums"
+    names = [line.split("@")[1].split("(")[0] for line in lines if line.startswith("define ")]
+    assert names == ["enter.0", "resume.0"]
+
+
+def test_assembly_of_a_kernel(output: Dump, module: str) -> None:
+    lines = output("--asm", "--function=mul_dispatch_0_elementwise_1000_f32", module)
+    assert lines[0] == "; kernel 0 of executable 0"
+    labels = {line.split(":")[0].strip('"') for line in lines[1:] if not line.startswith(("\t", " ", "."))}
+    assert {"span.0", "workgroups.0"} <= labels
+    assert lines[-1].startswith(".Lfunc_end")
+
+
+def test_both_are_shown(output: Dump, module: str) -> None:
+    both = output("--llvm", "--asm", "--function=0", module)
+    assert both == output("--llvm", "--function=0", module) + output("--asm", "--function=0", module)
+
+
+def test_functions_that_are_not_there(module: str) -> None:
+    with pytest.raises(NotFoundError, match="no function `other` in the module or its VMVX executables"):
+        dump.main(["--llvm", "--function=other", module])
+    with pytest.raises(NotFoundError, match="function 1 of module @sums is not compiled as a whole"):
+        dump.main(["--llvm", "--function=mixed", module])
+    with pytest.raises(InvalidArgumentError, match="--llvm and --asm need --function"):
+        dump.main(["--asm", module])
