@@ -29,7 +29,7 @@ def driver_call(function: Callable[..., Any]) -> Callable[..., Any]:
         planned = self.failures.get(name)
         if planned:
             return (planned.pop(0), *[None] * RESULTS.get(name, 0))
-        if self.lost is not None and name not in _HARMLESS:
+        if self.lost is not None and name not in _WITHOUT_CONTEXT:
             return (self.lost, *[None] * RESULTS.get(name, 0))
         if name not in _WITHOUT_CONTEXT and self.current() is None:
             return (CUresult.CUDA_ERROR_INVALID_CONTEXT, *[None] * RESULTS.get(name, 0))
@@ -59,5 +59,4 @@ _WITHOUT_CONTEXT = {
     "cuDeviceGetPCIBusId", "cuDeviceTotalMem", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease", "cuCtxSetCurrent", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress",
 }  # fmt: skip
-_HARMLESS = {*_WITHOUT_CONTEXT} - {"cuCtxSetCurrent"}
-"""What a process without a working device can still call."""
+"""A process whose device is lost can call these as well."""

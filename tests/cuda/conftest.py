@@ -1,0 +1,46 @@
+"""CUDA devices for tests: on the fake driver, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitree.cuda.device import CudaDevice
+from jitree.cuda.driver import CudaDriver
+from jitree.errors import UnavailableError
+from tests.cuda.fake import FakeDriver
+from tests.cuda.kernels import KERNELS
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled here is kept apart from what programs use."""
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def fake() -> FakeDriver:
+    fake = FakeDriver()
+    fake.kernels.update(KERNELS)
+    return fake
+
+
+@pytest.fixture
+def device(fake: FakeDriver) -> Iterator[CudaDevice]:
+    with CudaDevice(fake, 0) as device:
+        yield device
+
+
+@pytest.fixture
+def gpu() -> Iterator[CudaDevice]:
+    """The first GPU; skips the test where there is none."""
+    try:
+        driver = CudaDriver()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    device = driver.create_device_by_id(0)
+    assert isinstance(device, CudaDevice)
+    with device:
+        yield device
