@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.hal.enums import BufferUsage, MemoryType
 
 if TYPE_CHECKING:
     from jitree.cuda.commands import Collective
@@ -17,6 +18,17 @@ _TYPES: Final = {0: (0, 1), 1: (1, 1), 4: (2, 4), 5: (3, 4), 6: (4, 8), 7: (5, 8
 _MOVED_TYPES: Final = {2: 2, 3: 2, 12: 1, 13: 1, 14: 1, 15: 1}
 """Bytes of element types that NCCL moves but does not reduce: 16-bit integers and the newer compilers'
 float8."""
+_SI16: Final = 2
+_UI16: Final = 3
+_SI32: Final = 4
+_UI32: Final = 5
+"""ABI element types."""
+_REDUCE: Final = 4
+_REDUCE_SCATTER: Final = 5
+_REDUCING_KINDS: Final = (1, _REDUCE, _REDUCE_SCATTER)
+"""all_reduce, reduce, reduce_scatter"""
+_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+_STORAGE: Final = int(BufferUsage.DEFAULT)
 _BYTES: Final = 0
 """ncclInt8, for moving."""
 _REDUCTIONS: Final = {1: 0, 2: 1, 3: 3, 4: 2, 5: 4}
@@ -50,6 +62,10 @@ class Call(NamedTuple):
     @property
     def element_type(self) -> int:
         return self.collective.operation >> 16 & 0xFF
+
+    @property
+    def needs_widening(self) -> bool:
+        return self.kind in _REDUCING_KINDS and self.element_type in (_SI16, _UI16)
 
     @property
     def members(self) -> int:
@@ -103,7 +119,10 @@ def run_collectives(stream: Stream, calls: Sequence[Call]) -> None:
     library = calls[0].collective.channel.library
     for call in calls:
         call.collective.channel.check()
-    works = [_work(call) for call in calls]
+    widened = [_Widened(stream, call) for call in calls if call.needs_widening]
+    works = [_work(call) for call in calls if not call.needs_widening] + [_work(one.wide) for one in widened]
+    for one in widened:
+        one.before()
     handle = int(stream.handle)
     library.call("ncclGroupStart")
     try:
@@ -112,10 +131,44 @@ def run_collectives(stream: Stream, calls: Sequence[Call]) -> None:
                 library.call(name, *arguments, handle)
     finally:
         library.call("ncclGroupEnd")
+    for one in widened:
+        one.after()
     for work in works:
         if work.cleared is not None:
             address, length = work.cleared
             stream.kernels.fill(stream, address, length, 0, 1)
+
+
+class _Widened:
+    """A reduction of 16-bit integers, which NCCL does not have, as one of 32-bit ones: the low halves of its
+    sums and products are right, and its other results fit."""
+
+    def __init__(self, stream: Stream, call: Call) -> None:
+        self._stream = stream
+        self._call = call
+        self._sign = int(call.element_type == _SI16)
+        self._sent = call.send_length // 2
+        self._received = call.receive_length // 2
+        if call.kind != _REDUCE_SCATTER:  # what lies behind is not the collective's
+            self._received = min(self._received, call.collective.element_count)
+        allocator = stream.allocator
+        assert allocator is not None
+        # What comes back is used again in the order of the stream only.
+        self._send = allocator.allocate(_DEVICE_LOCAL, _STORAGE, 4 * self._sent)
+        self._receive = allocator.allocate(_DEVICE_LOCAL, _STORAGE, 4 * self._received)
+        operation = call.collective.operation & 0xFFFF | (_SI32 if self._sign else _UI32) << 16
+        self.wide = Call(
+            call.collective._replace(operation=operation), self._send.address, self._receive.address,
+            4 * self._sent, 4 * self._received,
+        )  # fmt: skip
+
+    def before(self) -> None:
+        self._stream.kernels.widen(self._stream, self._send.address, self._call.send, self._sent, self._sign)
+
+    def after(self) -> None:
+        call = self._call
+        if call.kind != _REDUCE or call.collective.parameter == call.collective.channel.rank:
+            self._stream.kernels.narrow(self._stream, call.receive, self._receive.address, self._received)
 
 
 class _Work(NamedTuple):

@@ -1,4 +1,5 @@
-"""Our own kernels: fills and copies, which cost less than the copy engine's as long as ranges are small."""
+"""Our own kernels: fills and copies, which cost less than the copy engine's as long as ranges are small, and
+the conversions that reductions of 16-bit integers need."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.cuda import jit
+from jitree.cuda import jit, ptx
 
 if TYPE_CHECKING:
     from jitree.cuda.context import Context
@@ -34,16 +35,22 @@ class Kernels:
     def __init__(self, context: Context) -> None:
         self._context = context
         context.enter()
-        (cubin, *others) = jit.compile_image(context, _TEXT.read_bytes())
-        modules = [context.api.call("cuModuleLoadData", part) for part in (cubin, *others)]
-        self._modules = modules
-        self.copy_function = self._function(b"jitree_copy")
+        self._functions: dict[str, Any] = {}
+        self._modules: list[Any] = []
+        text = _TEXT.read_bytes()
+        cubins = jit.compile_image(context, text)
+        for part, cubin in zip(ptx.split(text), cubins, strict=True):
+            module = context.api.call("cuModuleLoadData", cubin)
+            self._modules.append(module)
+            for name in ptx.signatures(part):
+                self._functions[name] = context.api.call("cuModuleGetFunction", module, name.encode())
+        self.copy_function = self._functions["jitree_copy"]
         """(target, source, length)"""
-        self.fill_function = self._function(b"jitree_fill")
+        self.fill_function = self._functions["jitree_fill"]
         """(target, length, pattern repeated to four bytes)"""
-        self._words = array("q", bytes(24))
+        self._words = array("q", bytes(32))
         first = self._words.buffer_info()[0]
-        self._pointers = array("q", (first, first + 8, first + 16))
+        self._pointers = array("q", (first, first + 8, first + 16, first + 24))
         self._parameters: int = self._pointers.buffer_info()[0]
 
     def close(self) -> None:
@@ -68,18 +75,22 @@ class Kernels:
         words[0], words[1], words[2] = address, length, repeated(pattern, pattern_length)
         self._launch(stream, self.fill_function, length)
 
+    def widen(self, stream: Stream, target: int, source: int, count: int, sign: int) -> None:
+        """Makes ``count`` 32-bit integers of 16-bit ones; ``sign`` 1 for signed ones, 0 for unsigned."""
+        words = self._words
+        words[0], words[1], words[2], words[3] = target, source, count, sign
+        self._launch(stream, self._functions["jitree_widen"], 4 * count)
+
+    def narrow(self, stream: Stream, target: int, source: int, count: int) -> None:
+        """Makes ``count`` 16-bit integers of the low halves of 32-bit ones."""
+        words = self._words
+        words[0], words[1], words[2] = target, source, count
+        self._launch(stream, self._functions["jitree_narrow"], 4 * count)
+
     def _launch(self, stream: Stream, function: Any, length: int) -> None:
         if length:
             grid = (block_count(length), 1, 1)
             stream.api.launch_kernel(function, grid, (THREADS, 1, 1), 0, stream.handle, self._parameters)
-
-    def _function(self, name: bytes) -> Any:
-        driver = self._context.api.driver
-        for module in self._modules[:-1]:
-            error, function = driver.cuModuleGetFunction(module, name)
-            if not error:
-                return function
-        return self._context.api.call("cuModuleGetFunction", self._modules[-1], name)
 
 
 def repeated(pattern: int, pattern_length: int) -> int:
