@@ -5,8 +5,8 @@ The entry counts the references that registers, globals and lists hold; as long 
 keeps the object alive. Machine code counts by itself; entries whose count it brought to zero it links into
 the list of STATE.released, which :meth:`HandleTable.drain` frees.
 
-Machine code can make objects as well (:class:`NativeObjects`): such an entry has no Python object until somebody
-asks for it, and goes back to where it came from when its count falls to zero.
+Machine code can make objects as well (:class:`NativeObjects`): such an entry has no Python object until
+somebody asks for it, and goes back to where it came from when its count falls to zero.
 
 A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
 the garbage collector finds) waits in ``deferred``.
@@ -163,7 +163,7 @@ class HandleTable:
         return len(self._objects) - 1
 
     def reserve(self, count: int) -> list[int]:
-        """Addresses of free entries for machine code, which come back through :meth:`adopt` or :meth:`unreserve`.
+        """Addresses of free entries for machine code, until :meth:`adopt` or :meth:`unreserve`.
 
         RESOURCE_EXHAUSTED when the table is full.
         """

@@ -27,6 +27,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.commands import CommandList
+from jitree.hal.local.failure import Failure
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import copy, fill, transfer_cost, write
@@ -339,6 +340,14 @@ class LocalDevice(Device):
         work = partial(self._execute, queue_affinity, commands, addresses, lengths, kept)
         cost = self._cost(queue_affinity, command_buffer, lengths)
         self._submit(queue_affinity, "execute", wait, signal, work, cost)
+
+    def queue_failed(
+        self, queue_affinity: int, signal: Fence | None, command_buffer: LocalCommandBuffer, failure: Failure
+    ) -> None:
+        """Ends the submission of a command buffer that machine code has executed, which failed."""
+        command_buffer.mark_submitted()
+        work = partial(failure.raise_error, command_buffer.commands)
+        self._submit(queue_affinity, "execute", None, signal, work)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """Nothing is ever gathered."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jitree.errors import InternalError
 from jitree.hal.executable import KeepsFailures
-from jitree.hal.local.commands import COMMAND, ENTRY_POINT, CommandList
+from jitree.hal.local.commands import COMMAND, ENTRY_POINT, CommandList, check_workgroups
+from jitree.hal.local.walk_layout import FAILED_FUNCTION
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8
@@ -36,3 +37,21 @@ def function_failure(
         f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
         f"{row}"
     )
+
+
+class Failure(NamedTuple):
+    """What machine code tells of an execution that failed."""
+
+    kind: int
+    """FAILED_*"""
+    row: int
+    result: int
+    x: int
+    y: int
+    z: int
+
+    def raise_error(self, commands: CommandList) -> None:
+        """INTERNAL when a function failed, OUT_OF_RANGE for impossible counts of an indirect dispatch."""
+        if self.kind == FAILED_FUNCTION:
+            raise function_failure(commands, self.row, self.result, (self.x, self.y, self.z))
+        check_workgroups(self.x, self.y, self.z)

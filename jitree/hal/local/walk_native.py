@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.dispatch.image import Image
-from jitree.hal.local.commands import CommandList, check_workgroups
-from jitree.hal.local.failure import function_failure
-from jitree.hal.local.walk_layout import FAILED_FUNCTION, FUNCTIONS, JOB, SHARE
+from jitree.hal.local.commands import CommandList
+from jitree.hal.local.failure import Failure
+from jitree.hal.local.walk_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
 
 _EXECUTE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -112,13 +112,9 @@ class NativeWalker:
         if team:
             job.provide_shares(commands.row_count)
         failure = self._execute(job.address)
-        if failure:
-            row, result, x, y, z = words[_FAILED_ROW : _FAILED_X + 3]
-            self._jobs.append(job)
-            if failure == FAILED_FUNCTION:
-                raise function_failure(commands, row, result, (x, y, z))
-            check_workgroups(x, y, z)
         self._jobs.append(job)
+        if failure:
+            Failure(failure, *words[_FAILED_ROW : _FAILED_X + 3]).raise_error(commands)
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""

@@ -263,8 +263,8 @@ def commands_copy(state: int, values: int, refs: int, words: int) -> int:
 
 
 def commands_dispatch(state: int, values: int, refs: int, words: int) -> int:
-    """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants between
-    them are 32."""
+    """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
+    between them are 32."""
     natives = load(state, State.natives)
     if natives == 0:
         return REFUSED

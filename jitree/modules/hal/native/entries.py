@@ -39,7 +39,7 @@ def retain(entry: int) -> int:
 
 
 def release(natives: int, entry: int, released: int) -> None:
-    """Drops a reference. The last one of an object that Python knows links it into the list at ``released``."""
+    """Drops a reference. An object of Python's whose last one that was joins the list at ``released``."""
     if entry == 0:
         return
     count = load(entry, Entry.count) - 1

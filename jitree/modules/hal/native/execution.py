@@ -1,4 +1,4 @@
-"""``hal.device.queue.execute`` and ``execute.indirect``: lists run on the calling thread, with its team's help."""
+"""``hal.device.queue.execute`` and ``execute.indirect``: lists run on the calling thread and its team."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def bind(table: int, addresses: int, lengths: int, values: int, refs: int, words
 def run(
     state: int, natives: int, queue: int, recording: int, values: int, refs: int, words: int, table_at: int
 ) -> int:
-    """Executes a list. One that fails is left to Python, which runs it again for the names in the error."""
+    """Executes a list. A failure is left to Python, which knows the names in the error."""
     table = load(recording, Recording.list)
     operands = load(table, List.operand_count)
     rows = load(table, List.row_count)
@@ -183,7 +183,7 @@ def run(
     if local == 0:
         store(job, Job.local_memory, 0)
         store(job, Job.local_stride, 0)
-        return REFUSED if call(load(natives, Natives.execute), job) != 0 else DONE
+        return execute(natives, job)
     limit = load(queue, Queue.local_memory)
     if limit != 0 and load(table, List.local_memory) > limit:
         return REFUSED
@@ -192,9 +192,22 @@ def run(
     store(natives, Natives.busy, 1)
     store(job, Job.local_memory, load(natives, Natives.local_memory))
     store(job, Job.local_stride, local)
-    failure = call(load(natives, Natives.execute), job)
+    result = execute(natives, job)
     store(natives, Natives.busy, 0)
-    return REFUSED if failure != 0 else DONE
+    return result
+
+
+def execute(natives: int, job: int) -> int:
+    failure = call(load(natives, Natives.execute), job)
+    if failure == 0:
+        return DONE
+    store(natives, Natives.failure, failure)
+    store(natives, Natives.failed_row, load(job, Job.failed_row))
+    store(natives, Natives.failed_code, load(job, Job.failed_code))
+    store(natives, Natives.failed_x, load(job, Job.failed_x))
+    store(natives, Natives.failed_y, load(job, Job.failed_y))
+    store(natives, Natives.failed_z, load(job, Job.failed_z))
+    return REFUSED
 
 
 def is_short(state: int, natives: int, queue: int, job: int) -> bool:

@@ -102,8 +102,8 @@ def fence_signal(state: int, values: int, refs: int, words: int) -> int:
 
 
 def queue_barrier(state: int, values: int, refs: int, words: int, flags: int) -> int:
-    """Also of operations that do nothing but keep order. ``flags`` is the number of an argument that has to be
-    0; -1 = none has."""
+    """Also of operations that do nothing but keep order. ``flags`` is the number of an argument that has to
+    be 0; -1 = none has."""
     natives = load(state, State.natives)
     if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
         return REFUSED

@@ -13,7 +13,7 @@ LARGEST_POOLED: Final = 16 << 20
 
 
 def class_index(capacity: int) -> int:
-    """The position of a size class (``heap.size_class``) among the pools, as :func:`storage.class_of` finds it."""
+    """The position of a size class (``heap.size_class``) among the pools, as ``buffers.class_of`` has it."""
     if capacity <= 1024:
         return capacity // 64
     bits = (capacity - 1).bit_length()
@@ -43,6 +43,12 @@ NATIVES: Final = Record(
     i64 busy              # 1 while the local memory is in use
     i64 local_memory      # address, for all threads together
     i64 local_size        # bytes
+    i64 failure           # FAILED_* of an execution whose error Python has to raise, 0 = none
+    i64 failed_row
+    i64 failed_code
+    i64 failed_x
+    i64 failed_y
+    i64 failed_z
     i64 arenas            # list of memory for command buffers, by their first word
     i64 allocated         # bytes of buffers that answers allocated so far
     i64 freed

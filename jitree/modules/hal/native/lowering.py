@@ -1,9 +1,9 @@
 """Python functions on integers to LLVM IR: how answers become machine code.
 
-The language is what :mod:`primitives` can be called from: parameters and local variables are 64-bit integers
-that wrap; assignments, ``if``, ``while``, ``for … in range``, ``return``, integer and bit arithmetic (``>>`` keeps
-the sign), comparisons, ``and or not``, conditional expressions, calls of other such functions. Global names are
-constants. A function without ``return`` gives 0. Everything else is refused when the image is built.
+The language: parameters and local variables are 64-bit integers that wrap; assignments, ``if``, ``while``,
+``for … in range``, ``return``, integer and bit arithmetic (``>>`` keeps the sign), comparisons, ``and``,
+``or``, ``not``, conditional expressions, calls of other such functions and of :mod:`primitives`. Global names
+are constants. A function without ``return`` gives 0. Everything else is refused when the image is built.
 
 Numba would do the same; its front end takes a tenth of a second a function, and there are a hundred.
 """
@@ -60,7 +60,7 @@ def lower(functions: Iterable[AnswerFunction]) -> str:
 
 
 def entry_text(symbol: str, function: AnswerFunction, constants: Sequence[int]) -> str:
-    """A function as bytecode calls it, ``i32 (state, values, refs, words)``: passes them on, constants behind."""
+    """A function as bytecode calls it, ``i32 (state, values, refs, words)``; ``constants`` come behind."""
     names = ("state", "values", "refs", "words")
     casts = [f"  %{name}.i = ptrtoint ptr %{name} to i64" for name in names]
     arguments = ", ".join([*(f"i64 %{name}.i" for name in names), *(f"i64 {value}" for value in constants)])

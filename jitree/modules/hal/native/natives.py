@@ -16,6 +16,7 @@ from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
 from jitree.hal.local import walk
 from jitree.hal.local.device import LocalDevice
+from jitree.hal.local.failure import Failure
 from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native.image import FREE, SWEEP, TAKE
@@ -39,12 +40,13 @@ _KINDS: Final = ("device", "allocator", "buffer", "buffer_view", "fence", "comma
 
 _COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OWNER, _PARENT, _LINK = (
     ENTRY.word(field)
-    for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank", "owner",
-                  "parent", "link")
+    for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank",
+                  "owner", "parent", "link")
 )  # fmt: skip
 _BLANK, _LIVE, _RELEASED, _EXECUTE = (
     NATIVES.word(field) for field in ("blank", "live", "released", "execute")
 )
+_FAILURE: Final = NATIVES.word("failure")
 _DIMENSION_0: Final = RESULT.word("dimension_0")
 
 _Free = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -65,7 +67,7 @@ class Natives:
     """
 
     def __init__(self, table: HandleTable, device: LocalDevice | None, code: image.Image) -> None:
-        """``device``: whose allocator the pools of memory are filled from; None = answers allocate nothing."""
+        """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
         self._table = table
         self._code = code
         self._words = array("q", bytes(NATIVES.size))
@@ -131,6 +133,15 @@ class Natives:
             self._set("local_memory", address_of(self._local))
             self._set("local_size", total)
 
+    def take_failure(self) -> Failure | None:
+        """How the last execution by machine code failed, given once."""
+        words = self._words
+        if not words[_FAILURE]:
+            return None
+        failure = Failure(*words[_FAILURE : _FAILURE + len(Failure._fields)])
+        words[_FAILURE] = 0
+        return failure
+
     def trim(self) -> None:
         """Gives idle memory back to its allocator."""
         if self._storage is not None:
@@ -166,7 +177,7 @@ class Natives:
             table.release(address)
 
     def take(self, address: int) -> object:
-        """See :meth:`HandleTable.take`. Views that have their memory to themselves get no entry of their own."""
+        """See :meth:`HandleTable.take`. Views that have their memory to themselves get no entry."""
         result = self._result
         if not self._take(self.record, address, self._result_address):
             obj = self.make(address)

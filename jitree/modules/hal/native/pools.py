@@ -1,4 +1,4 @@
-"""Memory that answers take from lists in the NATIVES record: blocks for buffers, arenas for command buffers."""
+"""Memory that answers take from lists in the NATIVES record: for buffers, and for command buffers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What answers are written with: memory, addresses, calls of addresses.
 
-Answers are Python functions on 64-bit integers. :mod:`lowering` translates them; called from Python they do the
-same, slowly, which tests use.
+Answers are Python functions on 64-bit integers. :mod:`lowering` translates them; called from Python they do
+the same, slowly, which tests use.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _stack: Final[list[ctypes.Array[ctypes.c_char]]] = []
 
 
 def stack(size: int) -> int:
-    """The address of memory that lasts until the function returns (in Python: for ever), aligned to 64 bytes."""
+    """The address of memory, aligned to 64 bytes, that lasts until the function ends; in Python for ever."""
     block = ctypes.create_string_buffer(size + 64)
     _stack.append(block)
     return (ctypes.addressof(block) + 63) & -64

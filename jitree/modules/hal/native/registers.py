@@ -1,6 +1,6 @@
 """Arguments and results of answers. In the language of :mod:`lowering`.
 
-``words`` are (tag, register) pairs of arguments, then of results; the two numbers in front of them say how many.
+``words`` are (tag, register) pairs of arguments, then of results; two numbers in front say how many.
 """
 
 from __future__ import annotations

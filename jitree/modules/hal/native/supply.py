@@ -11,15 +11,15 @@ from jitree.hal.local.device import LocalDevice
 from jitree.modules.hal.native.image import RECIPE
 
 if TYPE_CHECKING:
+    from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
     from jitree.modules.hal.native.natives import Natives
     from jitree.modules.hal.state import HalState
     from jitree.regs.handles import HandleTable
 
 _SIZE: Final = 7
 """Position of the size among the arguments of an allocation."""
-_COMMANDS: Final = 4
-"""Position of the command buffers among the arguments of an execution."""
 
 
 class Supplier:
@@ -59,7 +59,9 @@ class Supplier:
 
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of an import that has an answer."""
-    supply = _SUPPLIES.get(name, _supply)
+    if name.startswith("device.queue.execute"):
+        return _executed(function)
+    supply = _supply_memory if name == "device.queue.alloca" else _supply
 
     def call(state: HalState, *arguments: Any) -> Any:
         supply(state.supplier, arguments)
@@ -78,15 +80,27 @@ def _supply_memory(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
         natives.supply_storage(arguments[_SIZE])
 
 
-def _supply_execution(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
-    natives = supplier.refill()
-    device, commands = arguments[0], arguments[_COMMANDS]
-    if natives is not None and isinstance(device, LocalDevice) and isinstance(commands, LocalCommandBuffer):
-        natives.supply_local_memory(commands.commands.most_local_memory, device.threads)
+def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An execution; the answer may have given up because it failed."""
 
+    def call(
+        state: HalState,
+        device: Device,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        commands: CommandBuffer | list[CommandBuffer],
+        *arguments: Any,
+    ) -> Any:
+        natives = state.supplier.refill()
+        if natives is None or not isinstance(device, LocalDevice):
+            return function(state, device, queue_affinity, wait, signal, commands, *arguments)
+        local = commands[0] if isinstance(commands, list) and commands else commands
+        if isinstance(local, LocalCommandBuffer):
+            failure = natives.take_failure()
+            if failure is not None:
+                return device.queue_failed(queue_affinity, signal, local, failure)
+            natives.supply_local_memory(local.commands.most_local_memory, device.threads)
+        return function(state, device, queue_affinity, wait, signal, commands, *arguments)
 
-_SUPPLIES: Final[dict[str, Callable[[Supplier, tuple[Any, ...]], None]]] = {
-    "device.queue.alloca": _supply_memory,
-    "device.queue.execute": _supply_execution,
-    "device.queue.execute.indirect": _supply_execution,
-}
+    return call

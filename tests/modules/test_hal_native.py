@@ -1,0 +1,269 @@
+"""Answers in machine code: the same results, errors and references as the functions in Python."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from jitree import Session
+from jitree.dispatch import image
+from jitree.errors import ResourceExhaustedError, StatusError
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.fence import Fence
+from jitree.hal.heap import HeapAllocator, size_class
+from jitree.hal.local import walk
+from jitree.hal.local.device import LocalDevice
+from jitree.hal.profiling import ProfilingMode
+from jitree.modules.hal.native import buffers, supply
+from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native.layout import POOL_COUNT, class_index
+from jitree.regs.objects import VmBuffer
+from tests.modules.hal_programs import (
+    ALLOCATOR,
+    BUFFERS,
+    COMMANDS,
+    DEVICE,
+    DEVICE_LOCAL,
+    EXECUTABLE,
+    F32,
+    FENCES,
+    FIRST,
+    NAME,
+    NULL,
+    OLD_ROWS,
+    ROWS,
+    SECOND,
+    USAGE,
+    VIEWS,
+    Program,
+    executable,
+    programs,
+)
+from tests.modules.hal_programs import (
+    TEXT as TEXT_REGISTER,
+)
+
+TEXT = bytes(range(80))
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code() -> None:
+    image.wait(RECIPE)
+    walk.require_native_walker()
+
+
+class Pair:
+    """Sessions that run the same programs, one without machine code."""
+
+    def __init__(self, uri: str) -> None:
+        self.plain = Session(uri, tier="plain")
+        self.fast = Session(uri, tier="fast")
+
+    def close(self) -> None:
+        self.plain.close()
+        self.fast.close()
+
+
+@pytest.fixture(scope="module", params=["local-sync", "local-task://?threads=2"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    pair = Pair(request.param)
+    yield pair
+    assert pair.fast.context.table.natives is not None
+    pair.close()
+
+
+def outcome(session: Session, name: str) -> Any:
+    """What a call of the program gave, as far as it can be compared; it leaves no references behind."""
+    table = session.context.table
+    before = _live(session)
+    views = [
+        session.to_device(np.arange(16, dtype=np.float32).reshape(2, 8) + offset).view for offset in (0, 100)
+    ]
+    strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
+    try:
+        results = session.call_direct(f"{name}.f", session.device, *views, executable(), *strings)
+        told = [_told(result) for result in results]
+        del results
+    except StatusError as error:
+        told = [type(error).__name__, re.sub(r"0x[0-9a-f]+", "0x", error.message)]
+    contents = [bytes(view.buffer.host_view()) for view in views]
+    del views
+    assert _live(session) == before, f"{table.live_count} references"
+    return told, contents
+
+
+def _live(session: Session) -> int:
+    gc.collect(0)
+    with session.context.invoker.lock:
+        session.context.table.drain_deferred()
+    return session.context.table.live_count
+
+
+def _told(result: object) -> object:
+    if isinstance(result, Buffer):
+        return bytes(result.host_view()), result.memory_type, result.allowed_usage, result.allowed_access
+    if isinstance(result, BufferView):
+        return result.shape, result.element_type, result.encoding, _told(result.buffer)
+    return result.query() if isinstance(result, Fence) else result
+
+
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
+@given(program=programs())
+def test_programs_do_the_same_with_and_without_answers(pair: Pair, program: Program) -> None:
+    name = f"m{next(_numbers)}"
+    module = program.module(name)
+    pair.plain.load(module)
+    pair.fast.load(module)
+    expected = outcome(pair.plain, name)
+    for _ in range(3):  # sites are bound in the first call, machine code is known from the second one on
+        assert outcome(pair.fast, name) == expected
+
+
+def whole_call(rows: dict[str, str]) -> Program:
+    """What compiled programs do: look at arguments, allocate, record, execute, wait, make a result."""
+    program = Program(rows)
+    buffer, other, result, allocated, copied = BUFFERS[0], BUFFERS[1], VIEWS[0], BUFFERS[2], BUFFERS[3]
+    done, ready, (joined, commands) = FENCES[0], FENCES[1], (FENCES[2], COMMANDS[0])
+    program.call("device.allocator", DEVICE, to=ALLOCATOR)
+    for view, register in ((FIRST, buffer), (SECOND, other)):
+        program.call("buffer_view.assert", view, TEXT_REGISTER, F32, 1, [[2], [8]])
+        program.call("buffer_view.dim", view, 1)
+        program.call("buffer_view.buffer", view, to=register)
+        program.call("buffer.assert", register, TEXT_REGISTER, ALLOCATOR, 64, 2, 3)
+    program.call("fence.create", DEVICE, 0, to=ready)
+    program.call("device.queue.alloca", DEVICE, -1, NULL, ready, 0, DEVICE_LOCAL, USAGE, 128, 0, to=allocated)
+    program.call("command_buffer.create", DEVICE, 1, 3, -1, 3, to=commands)
+    program.call("executable.lookup.function", EXECUTABLE, NAME)
+    bindings = [[0, 0, NULL, 0, -1], [0, 0, other, 0, 64], [0, 0, allocated, 64, 64]]
+    program.call("command_buffer.dispatch", commands, EXECUTABLE, 2, 16, 1, 1, 0, [], bindings)
+    program.call("command_buffer.execution_barrier", commands, 4, 8, 0)
+    program.call("command_buffer.copy_buffer", commands, 0, 0, allocated, 64, allocated, 0, 32, 0)
+    program.call("command_buffer.fill_buffer", commands, allocated, 32, 16, 0, 7, 4, 0)
+    program.call("command_buffer.update_buffer", commands, TEXT_REGISTER, 0, allocated, 48, 16, 0, 0)
+    program.call("command_buffer.finalize", commands)
+    program.call("fence.join", 0, [[ready], [NULL]], to=joined)
+    program.call("fence.create", DEVICE, 0, to=done)
+    program.call("device.queue.execute.indirect", DEVICE, -1, joined, done, commands, 0, [[buffer, 0, -1]])
+    program.call("fence.await", -1, 0, [[done]])
+    program.call("buffer.load", allocated, 4, 4)
+    program.call("buffer.subspan", allocated, 0, 64, to=copied)
+    program.call("device.queue.dealloca", DEVICE, -1, done, NULL, copied, 0)
+    program.call("buffer_view.create", allocated, 0, 64, F32, 1, [[16]], to=result)
+    return program
+
+
+@pytest.mark.parametrize("rows", [ROWS, OLD_ROWS], ids=["0.7", "0.5"])
+def test_a_call_does_not_need_python(
+    pair: Pair, rows: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"m{next(_numbers)}"
+    module = whole_call(rows).module(name)
+    pair.plain.load(module)
+    pair.fast.load(module)
+    expected = outcome(pair.plain, name)
+    gave_up: list[int] = []
+    refill = supply.Supplier.refill
+
+    def counting(supplier: supply.Supplier) -> object:
+        gave_up.append(1)
+        return refill(supplier)
+
+    monkeypatch.setattr(supply.Supplier, "refill", counting)
+    for _ in range(200):  # until sites are bound, pools filled, and costs known that a busy machine distorts
+        gave_up.clear()
+        assert outcome(pair.fast, name) == expected
+        if not gave_up:
+            return
+    pytest.fail("an answer gives up in every call")
+
+
+def test_results_outlive_their_session() -> None:
+    with Session("local-sync", tier="fast") as session:
+        session.load(whole_call(ROWS).module("m"))
+        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
+        arguments = (session.device, *views, executable(), *strings)
+        results = [session.call_direct("m.f", *arguments)[5] for _ in range(40)]
+        kept = [result.buffer.host_array()[32:48].copy() for result in results]
+        arrays = [result.buffer.host_array() for result in results]
+        del results
+        for _ in range(40):
+            session.call_direct("m.f", *arguments)
+    del session
+    gc.collect()
+    for array, expected in zip(arrays, kept, strict=True):
+        assert (array[32:48] == expected).all()
+        array[:] = 255
+
+
+def test_memory_goes_back() -> None:
+    session = Session("local-sync", tier="fast")
+    session.load(whole_call(ROWS).module("m"))
+    allocator = session.device_allocator
+    assert isinstance(allocator, HeapAllocator)
+    views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+    arguments = (session.device, *views, executable(), VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply"))
+    live = allocator.statistics.device.live
+    for _ in range(20):
+        session.call_direct("m.f", *arguments)
+    _live(session)
+    statistics = allocator.statistics
+    assert statistics.device.live == live
+    assert statistics.device.allocated >= 20 * 128
+    assert allocator.small_blocks
+    session.trim()
+    assert not allocator.small_blocks
+    assert allocator.kept_bytes == 0
+    session.call_direct("m.f", *arguments)
+    del views, arguments
+    session.close()
+    assert not allocator.small_blocks
+    assert allocator.statistics.device.live == 0
+
+
+def test_another_allocator_is_used_at_once() -> None:
+    with Session("local-sync", tier="fast") as session:
+        session.load(whole_call(ROWS).module("m"))
+        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        arguments = (session.device, *views, executable(), VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply"))
+        for _ in range(5):
+            session.call_direct("m.f", *arguments)
+        other = HeapAllocator(limit=100)
+        session.device.replace_device_allocator(other)
+        with pytest.raises(ResourceExhaustedError, match="128 bytes"):
+            session.call_direct("m.f", *arguments)
+
+
+def test_profiles_have_every_operation() -> None:
+    with Session("local-sync", tier="fast") as session:
+        session.load(whole_call(ROWS).module("m"))
+        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        arguments = (session.device, *views, executable(), VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply"))
+        for _ in range(5):
+            session.call_direct("m.f", *arguments)
+        assert isinstance(session.device, LocalDevice)
+        session.device.profiling_begin(ProfilingMode.QUEUE_OPERATIONS)
+        session.call_direct("m.f", *arguments)
+        session.device.profiling_end()
+        assert "execute" in [measurement.name for measurement in session.device.profiler.measurements]
+
+
+@pytest.mark.parametrize("size", [*range(0, 3000, 7), *(1 << bits for bits in range(11, 25)), 1025, 16 << 20])
+def test_sizes_have_the_pool_of_their_class(size: int) -> None:
+    assert buffers.class_of(size) == class_index(size_class(size)) < POOL_COUNT
