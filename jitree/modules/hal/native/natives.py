@@ -229,7 +229,7 @@ class Natives:
         if table.i32[2 * above] != KIND_STORAGE:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
-            return whole.subspan(start - (whole.host_address or 0), length)
+            return whole.subspan(start - whole.published_address, length)
         allocation = self._allocations.get(parent)
         base = table.i64[above + _ADDRESS]
         if allocation is None:
