@@ -21,6 +21,7 @@ from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
 from jitree.hal.local.commands import CommandList
+from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.queue import Operation
 from jitree.hal.local.walk import require_native_walker
 from jitree.hal.semaphore import Semaphore
@@ -151,6 +152,27 @@ def hold_back(
         device._team(-1).execute(commands, *commands.bind(()))  # type: ignore[attr-defined]
 
     return lambda commands: partial(run, commands)
+
+
+def test_work_on_the_thread_that_submits_it(reports: Reports, registry: DriverRegistry) -> None:
+    """Others that wait for it are told who does it."""
+    with registry.create_device("local-sync") as device:
+        assert isinstance(device, LocalDevice)
+        go, done = threading.Event(), Fence.create(device)
+        submitter = in_thread(
+            "the submitter", lambda: device._submit(-1, "copy", None, done, lambda: wait_for_event(go))
+        )
+        waiter = in_thread("the waiter", done.wait)
+        text = reports.expect("the waiter: waiting .* by copy, which has been started")
+        assert "the submitter: working for" in text
+        go.set()
+        submitter.join(TIMEOUT)
+        waiter.join(TIMEOUT)
+        assert done.timepoints[0][0].producer(1) is None
+
+
+def wait_for_event(event: threading.Event) -> None:
+    assert event.wait(TIMEOUT)
 
 
 def test_places_in_the_program(reports: Reports, registry: DriverRegistry) -> None:

@@ -144,15 +144,22 @@ class Operation:
 
     def _watched(self, work: Callable[[], None]) -> None:
         profiler, dog = self.queue.profiler, watchdog.current
-        activity = None if dog is None else dog.enter("working", partial(describe_work, self.name, work))
         start = now()
+        if dog is None:
+            work()
+        else:
+            self._reported(work, dog)
+        if profiler.mode:
+            profiler.add(self.name, start, now())
+
+    def _reported(self, work: Callable[[], None], dog: watchdog.Watchdog) -> None:
+        self.announce()  # also if the submitter waits: reports of others say who signals what they wait for
+        activity = dog.enter("working", partial(describe_work, self.name, work))
         try:
             work()
         finally:
-            if activity is not None:
-                activity.end()
-        if profiler.mode:
-            profiler.add(self.name, start, now())
+            activity.end()
+            self.settle()
 
     def settle(self) -> None:
         """Takes :meth:`announce` back."""
@@ -248,12 +255,15 @@ class Queue:
             )
 
     def _defer(self, operation: Operation, wait: Fence) -> None:
-        with self._lock:
-            if self._closed:
-                raise FailedPreconditionError(f"{operation.name}: the device has been closed")
-            self._waiting[operation] = None
-            operation.wait = wait
+        operation.wait = wait
         operation.announce()
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._waiting[operation] = None
+        if closed:
+            operation.settle()
+            raise FailedPreconditionError(f"{operation.name}: the device has been closed")
         operation.timepoints = wait.on_reached(operation._reached)
 
     def _claim(self, operation: Operation) -> bool:
