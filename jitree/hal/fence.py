@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from jitree.hal.device import Device
+    from jitree.regs.handles import HandleTable
 
 
 class Fence:
@@ -73,6 +74,8 @@ class Fence:
 
     def query(self) -> StatusCode:
         """OK when reached, DEFERRED while pending, else the code of the failure."""
+        for semaphore, _ in self.timepoints:
+            semaphore.look()
         failure = self.failure
         if failure is not None:
             return failure.code
@@ -98,6 +101,17 @@ class Fence:
         """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is
         so now."""
         return when_reached(self.timepoints, WaitMode.ALL, callback)
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Shows machine code whether it is reached. Of one that is not, it is to be told later
+        (:meth:`publish`)."""
+        table.set_extent(address, 0, int(self.is_reached()))
+
+    def publish(self, table: HandleTable) -> None:
+        """Tells machine code that it is reached, if it is."""
+        address = table.address_of(self)
+        if address and self.is_reached():
+            table.set_extent(address, 0, 1)
 
     def __await__(self) -> Generator[object, None, None]:
         if self.is_reached():

@@ -289,6 +289,10 @@ class HandleTable:
         if leave is not None:
             leave(obj, self)
 
+    def address_of(self, obj: object) -> int:
+        """The address of an object's entry, 0 without one."""
+        return self._addresses.get(id(obj), 0)
+
     def set_extent(self, address: int, data: int, length: int) -> None:
         """Publishes the address and length of an object's data in its entry."""
         word = (address - self.base) >> 3

@@ -1,4 +1,6 @@
-"""``hal.fence.*``: fences that nobody waits for in Python are a word, 1 when reached."""
+"""``hal.fence.*``: a fence is a word, 1 when known to be reached, which it stays. Python publishes it for
+those it made or looked at, which only Python signals.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ def is_reached(natives: int, fence: int) -> bool:
     """Whether a fence or null is known to be reached."""
     if fence == 0:
         return True
-    return can_signal(natives, fence) and load(fence, Entry.length) == 1
+    return is_kind(fence, load(natives, Natives.fence)) and load(fence, Entry.length) == 1
 
 
 def can_signal(natives: int, fence: int) -> bool:
-    """Whether a fence is null, or one that nobody waits for in Python."""
+    """Whether a fence is null, or one that Python does not know."""
     if fence == 0:
         return True
     return is_kind(fence, load(natives, Natives.fence)) and load(fence, Entry.owner) == OWNER_CODE

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.dispatch import image
+from jitree.hal.fence import Fence
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice
 from jitree.modules.hal.native.image import RECIPE
@@ -13,7 +14,6 @@ from jitree.modules.hal.native.image import RECIPE
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
-    from jitree.hal.fence import Fence
     from jitree.modules.hal.native.natives import Natives
     from jitree.modules.hal.state import HalState
     from jitree.regs.handles import HandleTable
@@ -48,6 +48,15 @@ class Supplier:
         self._table.connect(self._natives)
         return self._natives
 
+    def publish(self, arguments: Iterable[object]) -> None:
+        """Tells answers of fences that are reached by now: without that, every operation behind this one
+        would be Python's too."""
+        for argument in arguments:
+            if type(argument) is Fence:
+                argument.publish(self._table)
+            elif type(argument) is list:
+                self.publish(argument)
+
     def trim(self) -> None:
         if self._natives is not None:
             self._natives.trim()
@@ -65,7 +74,9 @@ def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(state: HalState, *arguments: Any) -> Any:
         supply(state.supplier, arguments)
-        return function(state, *arguments)
+        result = function(state, *arguments)
+        state.supplier.publish(arguments)
+        return result
 
     return call
 
@@ -101,6 +112,8 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
             if failure is not None:
                 return device.queue_failed(queue_affinity, signal, local, failure)
             natives.supply_local_memory(local.commands.most_local_memory, device.threads)
-        return function(state, device, queue_affinity, wait, signal, commands, *arguments)
+        result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
+        state.supplier.publish((wait, signal))
+        return result
 
     return call
