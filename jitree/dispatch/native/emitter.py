@@ -9,7 +9,7 @@ executed once more, without harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, operand
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, LIKELY, UNLIKELY
@@ -41,12 +41,15 @@ class Emitter:
         self.conditions: dict[Value, str] = {}
         """The i1 of comparisons that are also i32 values."""
         self.buffers = _buffers(function)
+        self.headers: dict[Block, str] = {}
+        """Labels of blocks that begin something else than themselves."""
         self.registers: Registers = {}
         """What the registers hold in front of the instruction under construction."""
         self._anchor: Anchor
-        self._lines: list[str | Block] = []
+        self._lines: list[str | Block | _Join] = []
         self._behind: list[str] = []
         self._names = 0
+        self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
         self._label = ""
         self._incoming: dict[tuple[Block, Block], list[str]] = {}
 
@@ -84,25 +87,35 @@ class Emitter:
         for line in self._lines:
             if isinstance(line, str):
                 lines.append(line)
+            elif isinstance(line, Block):
+                sources = self._sources(line)
+                lines += [_phi(parameter, sources) for parameter in line.parameters]
             else:
-                lines += self._parameters(line)
+                sources = self._sources(line.block)
+                lines.append(_phi(line.value, [sources[number] for number in line.ways]))
         parameters = [CONTEXT, "i64 %fuel"]
         parameters += [f"{LLVM_TYPES[value.type]} {value.name}" for value in self.function.arguments]
         head = f"define internal fastcc {self.result_type} @{self.symbol}({', '.join(parameters)}) #0 {{"
         return "\n".join([head, *lines, *self._behind, "}\n"])
 
-    def _parameters(self, block: Block) -> list[str]:
-        """The phis of a block."""
+    def _sources(self, block: Block) -> list[str]:
+        """The labels where a block's edges come from; the edges inside a nest have none."""
         waiting = {pair: iter(labels) for pair, labels in self._incoming.items()}
-        sources = [next(waiting[predecessor, block]) for predecessor in block.predecessors]
-        lines = []
-        for parameter in block.parameters:
-            pairs = ", ".join(
-                f"[ {operand(value)}, %{source} ]"
-                for value, source in zip(parameter.operands, sources, strict=True)
-            )
-            lines.append(f"  {parameter.name} = phi {LLVM_TYPES[parameter.type]} {pairs}")
-        return lines
+        return [next(waiting.get((source, block), iter(())), "") for source in block.predecessors]
+
+    def raw(self, text: str) -> None:
+        """Lines of other origin."""
+        self._lines.append(text)
+
+    def new_number(self) -> int:
+        """A number for a value of one's own."""
+        self._values += 1
+        return self._values
+
+    def join(self, value: Value, block: Block, ways: Sequence[int]) -> None:
+        """Defines a value by the edges into a block; its operands belong to the predecessors of these
+        positions."""
+        self._lines.append(_Join(value, block, tuple(ways)))
 
     # -- blocks and edges ------------------------------------------------------------------------------
 
@@ -120,7 +133,7 @@ class Emitter:
     def edge_from(self, block: Block, target: Block, source: str) -> str:
         """As :meth:`edge`, out of the IR block of a label."""
         self._incoming.setdefault((block, target), []).append(source)
-        return target.label
+        return self.headers.get(target, target.label)
 
     # -- values ----------------------------------------------------------------------------------------
 
@@ -280,6 +293,21 @@ class Emitter:
         self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
         self.leave_block(empty, instruction, self.registers, lambda: "1")
         self.label(going_on)
+
+
+class _Join(NamedTuple):
+    """A phi whose labels are not known yet."""
+
+    value: Value
+    block: Block
+    ways: tuple[int, ...]
+
+
+def _phi(value: Value, sources: Sequence[str]) -> str:
+    pairs = ", ".join(
+        f"[ {operand(item)}, %{source} ]" for item, source in zip(value.operands, sources, strict=True)
+    )
+    return f"  {value.name} = phi {LLVM_TYPES[value.type]} {pairs}"
 
 
 class _Aside:

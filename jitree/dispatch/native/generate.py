@@ -16,5 +16,5 @@ def program(data: bytes) -> Generated:
     where functions can be resumed and why some are not native."""
     source = decode(data)
     lowered = lower(source, range(len(source.functions)))
-    notes = json.dumps({"places": lowered.places, "refusals": lowered.refusals})
+    notes = json.dumps({"places": lowered.places, "refusals": lowered.refusals, "loops": lowered.loops})
     return Generated([Unit([lowered.text], lowered.entries, PROGRAM)], lowered.entries, notes.encode())

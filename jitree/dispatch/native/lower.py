@@ -10,6 +10,8 @@ from jitree.dispatch.native.calls import Callees, Needs
 from jitree.dispatch.native.entries import enter_symbol, enter_text, resume_symbol, resume_text
 from jitree.dispatch.native.lower_function import check_supported, lower_function
 from jitree.dispatch.native.module_text import ModuleText
+from jitree.dispatch.native.nest_context import leaves_nothing_else
+from jitree.dispatch.native.nests import Nest, find
 from jitree.dispatch.native.prelude import prelude
 from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
@@ -28,6 +30,8 @@ class Lowered(NamedTuple):
     """Why the others are not."""
     places: Mapping[int, tuple[int, ...]]
     """Word indices at which each function can be resumed."""
+    loops: Mapping[int, tuple[str, ...]]
+    """What became of each loop that was looked at: that it is a nest, or why not."""
 
 
 def lower(source: Source, resumable: Container[int]) -> Lowered:
@@ -47,20 +51,37 @@ def lower(source: Source, resumable: Container[int]) -> Lowered:
     texts = []
     entries = []
     places: dict[int, tuple[int, ...]] = {}
+    loops: dict[int, tuple[str, ...]] = {}
     for ordinal, function in functions.items():
         row = source.functions[ordinal]
-        texts.append(lower_function(function, module, callees, f"f{ordinal}"))
+        nests, loops[ordinal] = _find_nests(row, function)
+        texts.append(lower_function(function, nests, module, callees, f"f{ordinal}"))
         texts.append(enter_text(row, callees.needs[ordinal]))
         entries.append(enter_symbol(ordinal))
         found = _places(source, row, function) if ordinal in resumable else ()
         if found:
             resumed = build(source, ordinal, found)
-            texts.append(lower_function(resumed, module, callees, f"r{ordinal}"))
+            nests, _ = _find_nests(row, resumed)
+            texts.append(lower_function(resumed, nests, module, callees, f"r{ordinal}"))
             texts.append(resume_text(row))
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
     text = "\n".join([prelude(), module.text(), *texts])
-    return Lowered(text, tuple(entries), callees.needs, refusals, places)
+    return Lowered(text, tuple(entries), callees.needs, refusals, places, loops)
+
+
+def _find_nests(row: FunctionSource, function: Function) -> tuple[list[Nest], tuple[str, ...]]:
+    """The nests of a function, and a line for each loop that was looked at."""
+    nests, lines = [], []
+    for found in find(function):
+        place = f"loop at word {found.loop.header.pc - row.start}"
+        if isinstance(found, Nest) and leaves_nothing_else(function, found.loop):
+            nests.append(found)
+            lines.append(f"{place}: nest")
+        else:
+            reason = "its values are needed behind it" if isinstance(found, Nest) else found.reason
+            lines.append(f"{place}: {reason}")
+    return nests, tuple(lines)
 
 
 def _places(source: Source, row: FunctionSource, function: Function) -> tuple[int, ...]:

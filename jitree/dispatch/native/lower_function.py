@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.native import calls, control, lists, memory, references, scalars
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant, operand
+from jitree.dispatch.native.nest_context import emit_nest, nest_label
 from jitree.dispatch.native.ownership import SLOW
 from jitree.dispatch.native.slow import emit_slow
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, Function, Instruction
 from jitree.dispatch.native.views import Refusal
 from jitree.regs.layout import FRAME
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.nests import Nest
 
 _EMITTERS: Final[Mapping[str, Callable[[Emitter, Instruction], None]]] = {
     **dict.fromkeys(SLOW, emit_slow),
@@ -47,11 +51,19 @@ def check_supported(function: Function) -> None:
                 raise Refusal(f"{mnemonic} is not lowered")
 
 
-def lower_function(function: Function, module: ModuleText, callees: Callees, symbol: str) -> str:
-    """The definition of ``@symbol``."""
+def lower_function(
+    function: Function, nests: Iterable[Nest], module: ModuleText, callees: Callees, symbol: str
+) -> str:
+    """The definition of ``@symbol``; ``nests`` of the function are written anew."""
     emitter = Emitter(function, module, symbol)
+    by_header = {nest.loop.header: nest for nest in nests}
+    inside = {block for nest in by_header.values() for block in nest.loop.blocks}
+    emitter.headers = {header: nest_label(header) for header in by_header}
     for block in function.blocks:
-        _lower_block(emitter, block, callees)
+        if block in by_header:
+            emit_nest(emitter, by_header[block])
+        elif block not in inside:
+            _lower_block(emitter, block, callees)
     return emitter.text()
 
 

@@ -1,0 +1,122 @@
+"""What a loop nest that is written anew has to know of the function it stands in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from jitree.dispatch.native.emitter import Emitter, Registers
+from jitree.dispatch.native.module_text import operand
+from jitree.dispatch.native.prelude import BYTES
+from jitree.dispatch.native.ssa import Block, Function, Loop, Value
+from jitree.dispatch.semantics import SEMANTICS
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.nests import Nest
+
+
+class Buffer(NamedTuple):
+    """A reference as a buffer: LLVM operands."""
+
+    address: str
+    length: str
+    """Bytes (i64); 0 for null and what is no ``vm.buffer``."""
+    room: str
+    """Bytes that may be written."""
+
+
+class NestContext:
+    """Made for one nest, whose first block is under construction."""
+
+    def __init__(
+        self, emitter: Emitter, loop: Loop, initial: dict[Value, str], deopt: str, exit: str
+    ) -> None:
+        self._emitter = emitter
+        self._initial = initial
+        self._math: dict[str, str] = {}
+        self.deopt = deopt
+        """Label to go to when nothing of the nest has happened and the interpreter is to run it."""
+        self.exit = exit
+        """Label behind the nest."""
+        self.done = done_label(loop.header)
+        """Label of the nest's last block, which branches to ``exit``."""
+        self.prefix = f"n{loop.header.pc}."
+        """What all local names of the nest begin with."""
+        self.access = BYTES
+        """Suffix of loads and stores of buffer bytes."""
+        self.live_outs = list(loop.header.parameters)
+        """Values that the nest has to define under their names."""
+
+        self.declare = emitter.module.declare
+        self.define = emitter.module.define
+        self.metadata = emitter.module.metadata
+
+    def value(self, value: Value) -> str:
+        """A value that is defined outside."""
+        return operand(value)
+
+    def initial(self, parameter: Value) -> str:
+        """A parameter of the header when the nest is entered."""
+        return self._initial[parameter]
+
+    def buffer(self, value: Value) -> Buffer:
+        """A reference from outside whose elements are read or written."""
+        return Buffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
+
+    def math(self, mnemonic: str) -> str:
+        """The address of the C function that an instruction is."""
+        name = SEMANTICS[mnemonic].math_function
+        assert name is not None
+        if name not in self._math:
+            self._math[name] = self._emitter.math(name)
+        return self._math[name]
+
+
+def done_label(header: Block) -> str:
+    return f"n{header.pc}.done"
+
+
+def nest_label(header: Block) -> str:
+    """Of the block that every edge from outside into a nest leads to."""
+    return f"nest{header.pc}"
+
+
+def leaves_nothing_else(function: Function, loop: Loop) -> bool:
+    """Whether the frame behind a nest needs none of its values but the parameters of its header."""
+    for block in function.blocks:
+        if block in loop.blocks:
+            continue
+        for value in block.entry.values():
+            if value.block in loop.blocks and value not in loop.header.parameters:
+                return False
+    return True
+
+
+def emit_nest(emitter: Emitter, nest: Nest) -> None:
+    """Writes a nest in place of its loops."""
+    loop, header = nest.loop, nest.loop.header
+    emitter.label(nest_label(header))
+    initial = _parameters(emitter, loop)
+    registers: Registers = {variable: initial.get(value, value) for variable, value in header.entry.items()}
+    deopt = emitter.fresh("unfit")
+    emitter.leave_block(deopt, header.instructions[0], registers, emitter.fuel_left)
+    ((source, target),) = {(header, target) for _, target in loop.exits}
+    exit_label = emitter.edge_from(source, target, done_label(header))
+    names = {parameter: operand(value) for parameter, value in initial.items()}
+    context = NestContext(emitter, loop, names, deopt, exit_label)
+    emitter.raw(nest.emit(context))
+
+
+def _parameters(emitter: Emitter, loop: Loop) -> dict[Value, Value]:
+    """The header's parameters as they come from outside: new values where there are several ways in."""
+    header = loop.header
+    outside = [number for number, source in enumerate(header.predecessors) if source not in loop.blocks]
+    found: dict[Value, Value] = {}
+    for parameter in header.parameters:
+        values = [parameter.operands[number] for number in outside]
+        if len(values) == 1:
+            found[parameter] = values[0]
+            continue
+        joined = Value(emitter.new_number(), parameter.type, "phi", values, (), header.pc, header)
+        emitter.join(joined, header, outside)
+        found[parameter] = joined
+    return found
