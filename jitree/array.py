@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from jitree.errors import StatusCode
 from jitree.hal.buffer import BufferView
 from jitree.transfers import to_numpy
 from jitree.types import ENCODING_DENSE, ElementType, element_type
@@ -148,7 +149,7 @@ class Array(NDArrayOperatorsMixin):
     @property
     def ready(self) -> bool:
         """Whether the elements are there (or will never be, because the call failed)."""
-        return self._fence is None or self._fence.is_reached() or self._fence.failure is not None
+        return self._fence is None or self._fence.query() != StatusCode.DEFERRED
 
     def wait(self) -> Self:
         """Waits for the elements. Raises what the call that computes them failed with."""

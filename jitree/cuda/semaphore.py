@@ -70,10 +70,13 @@ class CudaSemaphore(Semaphore):
         if stream is not None and self.promised >= value and not self.is_reached(value):
             stream.wait(deadline)
 
-    def query(self) -> int:
+    def look(self) -> None:
         stream = self.stream
         if stream is not None and self.promised > self._value:
             stream.poll()
+
+    def query(self) -> int:
+        self.look()
         return super().query()
 
     def signal(self, value: int) -> None:

@@ -158,6 +158,9 @@ class Semaphore:
                 found = producers[min(later)] if later else None
             return found
 
+    def look(self) -> None:
+        """Notices how far a device has got that signals the semaphore by itself; nothing for others."""
+
     def await_device(self, value: int, deadline: float | None) -> None:
         """Blocks while a device is on its way to ``value``, but not beyond ``deadline`` (``time.monotonic``).
 

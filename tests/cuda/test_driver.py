@@ -117,7 +117,9 @@ def test_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_errors_name_call_device_and_cuda_error(fake: FakeDriver, device: CudaDevice) -> None:
     fake.fail_next("cuStreamQuery", CUresult.CUDA_ERROR_INVALID_HANDLE)
-    with pytest.raises(InvalidArgumentError, match=r"cuStreamQuery on cuda://0 .*INVALID_HANDLE \(400\): text"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"cuStreamQuery on cuda://0 .*INVALID_HANDLE \(400\): text"
+    ):
         device.context.api.stream_is_idle(device.stream.handle)
     assert device.context.api.lost is None
 
@@ -156,7 +158,9 @@ def test_a_lost_device_names_the_first_failure_from_then_on(fake: FakeDriver, de
 
 def test_out_of_memory_says_what_is_in_use(device: CudaDevice) -> None:
     held = device.device_allocator.allocate(0x30, 0, 1 << 33)
-    with pytest.raises(ResourceExhaustedError, match=f"cannot allocate {3 << 33} .*{held.byte_length} bytes are"):
+    with pytest.raises(
+        ResourceExhaustedError, match=f"cannot allocate {3 << 33} .*{held.byte_length} bytes are"
+    ):
         device.device_allocator.allocate(0x30, 0, 3 << 33)
     assert device.context.api.lost is None
     del held

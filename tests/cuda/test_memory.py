@@ -1,0 +1,319 @@
+"""Pieces of regions, device and pinned memory, imports, accounting, trimming."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.cuda.allocator import CudaAllocator
+from jitree.cuda.device import CudaDevice
+from jitree.cuda.suballocator import ALIGNMENT, Piece, Region, Suballocator
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from jitree.hal.enums import BufferCompatibility, MemoryAccess, MemoryType
+from jitree.hal.fence import Fence
+from jitree.hal.heap import HeapAllocator
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_results import CUresult
+
+DEVICE_LOCAL, HOST_LOCAL, STAGING = 0x30, 0x46, 0x56
+REGION = 1 << 20
+
+
+class Source:
+    """Regions at made-up addresses, up to a limit of bytes."""
+
+    def __init__(self, limit: int = 1 << 40) -> None:
+        self.regions: dict[int, int] = {}
+        self.limit = limit
+        self._next = 1 << 32
+
+    def allocate(self, size: int) -> Region:
+        if sum(self.regions.values()) + size > self.limit:
+            raise ResourceExhaustedError("full")
+        address, self._next = self._next, self._next + size + (1 << 20)
+        self.regions[address] = size
+        return Region(address, None, size)
+
+    def free(self, region: Region) -> None:
+        assert self.regions.pop(region.address) == region.size
+
+
+# Pieces.
+
+
+@given(st.data())
+def test_pieces_never_overlap_and_lie_in_regions(data: st.DataObject) -> None:
+    source = Source()
+    pieces = Suballocator(source, REGION)
+    live: list[tuple[Piece, int]] = []
+    for _ in range(data.draw(st.integers(1, 40))):
+        if live and data.draw(st.booleans()):
+            pieces.give_back(live.pop(data.draw(st.integers(0, len(live) - 1)))[0])
+        else:
+            size = data.draw(st.one_of(st.integers(0, 5000), st.integers(0, 3 * REGION)))
+            live.append((pieces.take(size), size))
+        if data.draw(st.integers(0, 9)) == 0:
+            pieces.trim()
+        spans = sorted((piece.address, piece.capacity, size) for piece, size in live)
+        for (address, capacity, size), (following, _, _) in zip(spans, spans[1:], strict=False):
+            assert address + capacity <= following
+            assert size <= capacity and address % ALIGNMENT == 0
+        for address, capacity, _ in spans:
+            assert any(
+                start <= address and address + capacity <= start + length
+                for start, length in source.regions.items()
+            )
+    for piece, _ in live:
+        pieces.give_back(piece)
+    pieces.trim()
+    assert not source.regions and pieces.kept_bytes == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 << 20), st.integers(0, 7)), max_size=30))
+def test_the_same_again_gets_the_same_addresses(steps: list[tuple[int, int]]) -> None:
+    """From the second time on: what a program does in every call."""
+    pieces = Suballocator(Source(), REGION)
+
+    def run() -> list[int]:
+        live: list[Piece] = []
+        addresses = []
+        for size, drop in steps:
+            live.append(pieces.take(size))
+            addresses.append(live[-1].address)
+            if drop < len(live):
+                pieces.give_back(live.pop(drop))
+        for piece in reversed(live):
+            pieces.give_back(piece)
+        return addresses
+
+    run()
+    pieces_then = pieces.kept_bytes
+    second = [run() for _ in range(4)]
+    assert pieces.kept_bytes == pieces_then, "nothing grows"
+    assert len({tuple(sorted(set(addresses))) for addresses in second}) <= 2
+
+
+def test_large_pieces_are_reused_unless_that_wastes_much() -> None:
+    pieces = Suballocator(Source(), REGION)
+    large = pieces.take(100 << 20)
+    pieces.give_back(large)
+    assert not pieces.has_free(50 << 20) and pieces.has_free(90 << 20)
+    small = pieces.take(50 << 20)
+    assert small.address != large.address
+    assert pieces.take(90 << 20) is large
+
+
+def test_has_free_is_what_take_needs() -> None:
+    source = Source()
+    pieces = Suballocator(source, REGION)
+    for size in (1, 5000, REGION // 4, REGION // 4 + 1, 2 * REGION) * 5:
+        before, promised = len(source.regions), pieces.has_free(size)
+        pieces.take(size)
+        assert (len(source.regions) == before) == promised
+
+
+def test_trim_keeps_regions_in_use() -> None:
+    source = Source()
+    pieces = Suballocator(source, REGION)
+    first, second = pieces.take(100), pieces.take(100)
+    pieces.give_back(first)
+    pieces.trim()
+    assert len(source.regions) == 1
+    assert pieces.take(100) is not second
+    pieces.give_back(second)
+
+
+# Device and pinned memory.
+
+
+def allocator_of(device: CudaDevice) -> CudaAllocator:
+    allocator = device.device_allocator
+    assert isinstance(allocator, CudaAllocator)
+    return allocator
+
+
+@pytest.mark.parametrize(
+    ("memory_type", "visible"),
+    [
+        (0, False),
+        (1, False),
+        (DEVICE_LOCAL, False),
+        (0x33, False),
+        (HOST_LOCAL, True),
+        (STAGING, True),
+        (0x32, True),
+    ],
+)
+def test_what_the_host_is_to_see_is_pinned(device: CudaDevice, memory_type: int, visible: bool) -> None:
+    buffer = allocator_of(device).allocate(memory_type, 0, 100)
+    assert (buffer.host_address is not None) == visible == bool(buffer.memory_type & MemoryType.HOST_VISIBLE)
+    assert buffer.memory_type & memory_type & ~3 == memory_type & ~3
+    assert buffer.address % ALIGNMENT == 0 and not buffer.memory_type & MemoryType.OPTIMAL
+    if visible:
+        buffer.host_array()[:] = 1
+    else:
+        with pytest.raises(PermissionDeniedError, match="DEVICE_LOCAL"):
+            buffer.host_array()
+
+
+def test_nothing_is_allocated_while_a_program_runs(fake: FakeDriver, device: CudaDevice) -> None:
+    def call() -> None:
+        held = [allocator_of(device).allocate(DEVICE_LOCAL, 0, size) for size in (4, 4096, 1 << 20, 40 << 20)]
+        held += [allocator_of(device).allocate(STAGING, 0, size) for size in (1, 65536)]
+
+    call()
+    fake.calls.clear()
+    for _ in range(100):
+        call()
+    assert not {"cuMemAlloc", "cuMemHostAlloc", "cuMemFree", "cuMemFreeHost"} & set(fake.names())
+
+
+def test_device_memory_is_reused_in_stream_order(fake: FakeDriver, device: CudaDevice) -> None:
+    """While the device is busy with the old use: what comes next waits for it anyway."""
+    with fake.busy():
+        buffer = allocator_of(device).allocate(DEVICE_LOCAL, 0, 1000)
+        device.queue_fill(-1, None, None, buffer, 0, 1000, 1, 1)
+        address = buffer.address
+        del buffer
+        again = allocator_of(device).allocate(DEVICE_LOCAL, 0, 1000)
+        assert again.address == address
+        device.queue_fill(-1, None, None, again, 0, 1000, 2, 1)
+    assert (device.read_buffer(again) == 2).all()
+
+
+def test_pinned_memory_rests_until_the_device_has_done_with_it(fake: FakeDriver, device: CudaDevice) -> None:
+    with fake.busy():
+        buffer = allocator_of(device).allocate(STAGING, 0, 1000)
+        device.queue_fill(-1, None, None, buffer, 0, 1000, 1, 1)
+        address = buffer.address
+        del buffer
+        assert allocator_of(device).allocate(STAGING, 0, 1000).address != address
+    device.stream.synchronize()
+    reused = {allocator_of(device).allocate(STAGING, 0, 1000).address for _ in range(3)}
+    assert address in reused or len(reused) == 1
+
+
+def test_alignment_on_request(device: CudaDevice) -> None:
+    buffer = allocator_of(device).allocate(DEVICE_LOCAL, 0, 100, alignment=1 << 16)
+    assert buffer.address % (1 << 16) == 0 and buffer.byte_length == 100
+    for size, alignment in ((-1, 64), (8, 48)):
+        with pytest.raises(InvalidArgumentError, match="cannot allocate"):
+            allocator_of(device).allocate(DEVICE_LOCAL, 0, size, alignment=alignment)
+
+
+def test_a_full_device_gives_up_what_it_only_keeps(fake: FakeDriver, device: CudaDevice) -> None:
+    allocator = allocator_of(device)
+    sizes = [fake.memory // 3, fake.memory // 2, fake.memory // 3 * 2]
+    for size in sizes:
+        assert allocator.allocate(DEVICE_LOCAL, 0, size).byte_length == size
+    assert fake.count("cuMemFree") == 2
+
+
+def test_pinned_memory_that_the_system_refuses(fake: FakeDriver, device: CudaDevice) -> None:
+    for _ in range(2):
+        fake.fail_next("cuMemHostAlloc", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(ResourceExhaustedError, match="cuMemHostAlloc"):
+        allocator_of(device).allocate(HOST_LOCAL, 0, 100 << 20)
+
+
+def test_accounting(device: CudaDevice) -> None:
+    allocator = allocator_of(device)
+    held = [allocator.allocate(DEVICE_LOCAL, 0, 1000), allocator.allocate(HOST_LOCAL, 0, 30)]
+    statistics = allocator.statistics
+    assert (statistics.device.live, statistics.host.live) == (1000, 30)
+    held.clear()
+    statistics = allocator.statistics
+    assert (statistics.device.live, statistics.host.live, statistics.device.peak) == (0, 0, 1000)
+
+
+def test_trim(fake: FakeDriver, device: CudaDevice) -> None:
+    allocator = allocator_of(device)
+    allocator.allocate(DEVICE_LOCAL, 0, 1000)
+    allocator.allocate(HOST_LOCAL, 0, 1000)
+    assert allocator.kept_bytes > 0 and fake.live_bytes > 0
+    device.trim()
+    assert allocator.kept_bytes == 0 and fake.live_bytes == 0
+
+
+def test_compatibility(device: CudaDevice) -> None:
+    query = allocator_of(device).query_compatibility
+    assert BufferCompatibility.IMPORTABLE not in query(DEVICE_LOCAL, 0, 0, 1)
+    assert BufferCompatibility.IMPORTABLE in query(HOST_LOCAL, 0, 0, 1)
+
+
+# Imports.
+
+
+def test_host_memory_is_pinned_in_place_and_released(fake: FakeDriver, device: CudaDevice) -> None:
+    memory, released = np.arange(100, dtype=np.uint8), []
+    assert allocator_of(device).import_host(memory.data, DEVICE_LOCAL, 0) is None
+    buffer = allocator_of(device).import_host(memory.data, HOST_LOCAL, 0, lambda: released.append(True))
+    assert buffer is not None and buffer.host_address == memory.ctypes.data
+    done = Fence.create(device)
+    device.queue_fill(-1, None, done, buffer, 0, 4, 9, 1)
+    done.wait()
+    assert memory[:5].tolist() == [9, 9, 9, 9, 4]
+    del buffer
+    gc.collect()
+    assert released == [True] and fake.count("cuMemHostUnregister") == 1
+
+
+def test_host_memory_that_the_driver_does_not_pin(fake: FakeDriver, device: CudaDevice) -> None:
+    fake.fail_next("cuMemHostRegister", CUresult.CUDA_ERROR_NOT_SUPPORTED)
+    assert allocator_of(device).import_host(memoryview(bytearray(64)), HOST_LOCAL, 0) is None
+    buffer = allocator_of(device).import_host(memoryview(bytes(64)), HOST_LOCAL, 0)
+    assert buffer is not None and buffer.allowed_access == MemoryAccess.READ
+
+
+def test_memory_of_somebody_else_is_kept_until_the_device_has_done_with_it(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    owner = allocator_of(device).allocate(DEVICE_LOCAL, 0, 256)
+    released = []
+    buffer = allocator_of(device).import_device(owner.address, 256, owner, lambda: released.append(True))
+    with fake.busy():
+        device.queue_fill(-1, None, None, buffer, 0, 256, 5, 1)
+        del buffer
+        gc.collect()
+        assert not released
+    device.stream.synchronize()
+    assert released == [True]
+    assert (device.read_buffer(owner) == 5).all()
+
+
+def test_memory_of_another_device_is_refused() -> None:
+    fake = FakeDriver(devices=2)
+    with CudaDevice(fake, 0) as first, CudaDevice(fake, 1) as second:
+        buffer = first.device_allocator.allocate(DEVICE_LOCAL, 0, 64)
+        with pytest.raises(InvalidArgumentError, match="memory of cuda://0 cannot be used on cuda://1"):
+            allocator_of(second).import_device(buffer.address, 64, buffer)
+        with pytest.raises(InvalidArgumentError, match="not memory of cuda://1"):
+            allocator_of(second).import_device(0x1234, 64, None)
+
+
+def test_buffers_of_another_gpu_are_reached_and_of_the_host_copied() -> None:
+    fake = FakeDriver(devices=2)
+    with CudaDevice(fake, 0) as first, CudaDevice(fake, 1) as second:
+        source = first.device_allocator.allocate(DEVICE_LOCAL, 0, 64)
+        first.write_buffer(source, np.arange(64, dtype=np.uint8))
+        target, done = second.device_allocator.allocate(DEVICE_LOCAL, 0, 64), Fence.create(second)
+        written = Fence.create(first)
+        first.queue_barrier(-1, None, written)
+        second.queue_copy(-1, written, done, source, 0, target, 0, 64)
+        done.wait()
+        assert fake.count("cuCtxEnablePeerAccess") == 1
+        assert (second.read_buffer(target) == np.arange(64)).all()
+        host = HeapAllocator().allocate(0, 0, 64)
+        host.host_array()[:] = 3
+        back = HeapAllocator().allocate(0, 0, 64)
+        second.queue_copy(-1, None, None, host, 0, target, 0, 64)
+        done = Fence.create(second)
+        second.queue_copy(-1, None, done, target, 0, back, 0, 64)
+        done.wait()
+        assert (back.host_array() == 3).all()
+        with pytest.raises(PermissionDeniedError, match="cuda://1 cannot reach"):
+            second.queue_fill(-1, None, None, host, 0, 4, 0, 1)
