@@ -3,7 +3,7 @@ a whole vector at a time.
 
 Each operation is written with its own rounding (``f32(a * b)``, never fused), each decision is a choice
 between two computed values, and nothing is used but primitives; so plain Python evaluates these functions as
-they stand, and :mod:`jitree.dispatch.vector_math_ir` turns the same code into LLVM IR for any number of lanes.
+they stand, and :mod:`jitree.dispatch.vector_math_ir` turns the same code into LLVM IR for any lane count.
 
 Results are within 1 unit in the last place for exp, log and pow, within 6 for tanh and 7 for erf: one
 rational function each, where the last units are the price of half the time.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.native.nests.forms import Form
-from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.nests.operations import is_pure
+from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.ssa import PHI, Block, Instruction, Loop, Value
 
 if TYPE_CHECKING:

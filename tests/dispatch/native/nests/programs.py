@@ -1,0 +1,138 @@
+"""Writes functions of nested loops, and finds the nest in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native import nests
+from jitree.dispatch.native.build import build
+from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.ssa import Function
+from tests.assembler import Assembler
+
+REFS = 4
+SIZES = 4
+"""i64 arguments: bounds, bases and strides that the program does not know."""
+
+
+@dataclass
+class Text:
+    """Lines of a function; every value has a register of its own."""
+
+    lines: list[str] = field(default_factory=list)
+    next: int = 2 * SIZES
+    labels: int = 0
+
+    def pair(self) -> str:
+        self.next += 2
+        return f"%i{self.next - 2}"
+
+    def op(self, mnemonic: str, *operands: object) -> str:
+        """An instruction with a result; its register."""
+        register = self.pair()
+        self.lines.append(f"{register} = {mnemonic} {', '.join(map(str, operands))}")
+        return register
+
+    def constant(self, number: float, kind: str = "i64") -> str:
+        return self.op(f"const.{kind}", number)
+
+    def load(self, kind: str, buffer: int, index: str) -> str:
+        return self.op(f"buffer.load.{kind}", f"%r{buffer}", index)
+
+    def store(self, kind: str, buffer: int, index: str, value: str) -> None:
+        self.lines.append(f"buffer.store.{kind} %r{buffer}, {index}, {value}")
+
+    def label(self) -> str:
+        self.labels += 1
+        return f"^b{self.labels}"
+
+    def when(self, condition: str, then: Callable[[], str], otherwise: str) -> str:
+        """A value that is computed under a condition, or another one."""
+        true, end, result = self.label(), self.label(), self.pair()
+        self.lines.append(f"cond_br {condition}, {true}, {end} {{{otherwise}->{result}}}")
+        self.lines.append(f"{true}:")
+        value = then()
+        self.lines.append(f"br {end} {{{value}->{result}}}")
+        self.lines.append(f"{end}:")
+        return result
+
+    def enter(self, header: str, start: str, variable: str) -> None:
+        """Branches to a loop's header with the first value of its variable."""
+        source, target = int(start[2:]), int(variable[2:])
+        self.lines.append(f"br {header} {{%i{source}->%i{target}, %i{source + 1}->%i{target + 1}}}")
+
+    def index(self, base: str | int, *terms: tuple[str, str | int]) -> str:
+        """base + the sum of variable * factor."""
+        total = self.constant(base) if isinstance(base, int) else base
+        for variable, factor in terms:
+            multiplier = self.constant(factor) if isinstance(factor, int) else factor
+            total = self.op("fma.i64", variable, multiplier, total)
+        return total
+
+
+@dataclass(frozen=True)
+class Level:
+    """A loop."""
+
+    bound: int | str | tuple[str, str]
+    """A number, a register, or two whose product it is."""
+    start: int = 0
+    step: int = 1
+    compare: str = "cmp.lt.i64.s"
+
+
+def argument(position: int) -> str:
+    """The register of an i64 argument."""
+    return f"%i{2 * position}"
+
+
+def _bound(text: Text, bound: int | str | tuple[str, str]) -> str:
+    if isinstance(bound, int):
+        return text.constant(bound)
+    return bound if isinstance(bound, str) else text.op("mul.i64", *bound)
+
+
+Body = Callable[[Text, Sequence[str]], None]
+
+
+def program(levels: Sequence[Level], body: Body) -> Function:
+    """A function of some buffers and numbers with loops around a body."""
+    text = Text()
+    bounds = [_bound(text, level.bound) for level in levels]
+    starts = [text.constant(level.start) for level in levels]
+    steps = [text.constant(level.step) for level in levels]
+    variables = [text.pair() for _ in levels]
+    exits = [text.label() for _ in levels]
+
+    def write(depth: int) -> None:
+        if depth == len(levels):
+            body(text, variables)
+            return
+        header, inside = text.label(), text.label()
+        text.enter(header, starts[depth], variables[depth])
+        text.lines.append(f"{header}:")
+        condition = text.op(levels[depth].compare, variables[depth], bounds[depth])
+        text.lines.append(f"cond_br {condition}, {inside}, {exits[depth]}")
+        text.lines.append(f"{inside}:")
+        write(depth + 1)
+        text.lines.append(f"{variables[depth]} = add.i64 {variables[depth]}, {steps[depth]}")
+        text.lines.append(f"br {header}")
+        text.lines.append(f"{exits[depth]}:")
+
+    write(0)
+    text.lines.append("return []")
+    module = Assembler("m").function("f", f"0{'r' * REFS}{'I' * SIZES}_v", "\n".join(text.lines)).build()
+    return build(from_program(BytecodeModule.load(module).program), 0)
+
+
+def only_nest(function: Function) -> nests.Nest:
+    """The nest of a function that is taken as a whole."""
+    (found,) = nests.find(function)
+    assert isinstance(found, nests.Nest), found.reason
+    return found
+
+
+def refusals(function: Function) -> list[str]:
+    return [found.reason for found in nests.find(function) if isinstance(found, nests.Refusal)]

@@ -1,0 +1,126 @@
+"""The guard: holds for everything that is in range and apart, and only for that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jitree.dispatch.native.ssa import Function
+from tests.dispatch.native.nests.harness import Bytes, Compiled
+from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
+
+
+def _add(text: Text, at: list[str]) -> None:
+    index = text.op("add.i64", at[0], argument(0))
+    text.store("f32", 0, index, text.op("add.f32", text.load("f32", 1, index), text.load("f32", 2, index)))
+
+
+def _sum_rows(text: Text, at: list[str]) -> None:
+    value = text.load("f32", 1, text.index(0, (at[0], 8), (at[1], 1)))
+    text.store("f32", 0, at[0], text.op("add.f32", value, text.load("f32", 0, at[0])))
+
+
+def _holds(function: Function, buffers: list[Bytes], *sizes: int) -> bool:
+    compiled = Compiled(only_nest(function))
+    before = [buffer.copy() for buffer in buffers]
+    refs = [value for value in function.arguments if value.type == "ref"]
+    others = [value for value in function.arguments if value.type != "ref"]
+    spare = np.zeros(4, np.uint8)
+    values = {
+        **dict(zip(refs, [*buffers, *[spare] * len(refs)], strict=False)),
+        **dict(zip(others, (*sizes, 0, 0, 0, 0), strict=False)),
+    }
+    taken = compiled.run(values) is not None
+    if not taken:
+        for buffer, content in zip(buffers, before, strict=True):
+            assert (buffer == content).all()
+    return taken
+
+
+def _buffers(*lengths: int) -> list[Bytes]:
+    return [np.zeros(length, np.uint8) for length in lengths]
+
+
+@pytest.mark.parametrize("short", [None, 0, 1, 2])
+@pytest.mark.parametrize("by", [1, 4, 60])
+def test_short_buffers(short: int | None, by: int) -> None:
+    lengths = [4 * 45] * 3
+    if short is not None:
+        lengths[short] -= by
+    assert _holds(program([Level(40)], _add), _buffers(*lengths), 5) == (short is None)
+
+
+@pytest.mark.parametrize(
+    "base,holds",
+    [(0, True), (10, True), (-1, False), (11, False), (2**31, False), (2**62, False), (-(2**63), False)],
+)
+def test_base(base: int, holds: bool) -> None:
+    assert _holds(program([Level(40)], _add), _buffers(200, 200, 200), base) == holds
+
+
+@pytest.mark.parametrize("count,holds", [(40, True), (50, True), (51, False), (2**40, False), (-3, True)])
+def test_dynamic_count(count: int, holds: bool) -> None:
+    function = program([Level(argument(1))], _add)
+    assert _holds(function, _buffers(200, 200, 200), 0, count) == holds
+
+
+def test_an_unsigned_bound_with_the_high_bit_set() -> None:
+    function = program([Level(argument(1), compare="cmp.lt.i64.u")], _add)
+    assert not _holds(function, _buffers(200, 200, 200), 0, -3)
+
+
+@pytest.mark.parametrize(
+    "distance,holds",
+    [(160, True), (-160, True), (0, True), (4, False), (-4, False), (156, False), (-156, False), (2, False)],
+)
+def test_overlap(distance: int, holds: bool) -> None:
+    """In place is fine; anything else that overlaps is not. Bytes apart, the whole range of 160."""
+    memory = np.zeros(1000, np.uint8)
+    out, other = memory[400:600], np.zeros(200, np.uint8)
+    assert _holds(program([Level(40)], _add), [out, memory[400 + distance : 600 + distance], other], 0) == holds
+
+
+def test_parts_of_one_allocation() -> None:
+    """Accessed ranges count, not whole buffers."""
+
+    def body(text: Text, at: list[str]) -> None:
+        text.store("f32", 0, at[0], text.load("f32", 1, text.index(40, (at[0], 1))))
+
+    memory = np.zeros(400, np.uint8)
+    assert _holds(program([Level(40)], body), [memory, memory])
+
+
+def test_a_reduction_does_not_run_in_place() -> None:
+    """The sums would be read back while they grow."""
+    memory = np.zeros(400, np.uint8)
+    function = program([Level(10), Level(8)], _sum_rows)
+    assert _holds(function, [memory[320:], memory])
+    assert not _holds(function, [memory[:40], memory])
+
+
+def test_rows_that_run_into_each_other() -> None:
+    """The stride of the stored rows is an argument: less than a row is not parallel."""
+
+    def body(text: Text, at: list[str]) -> None:
+        out = text.index(0, (at[0], argument(0)), (at[1], 1))
+        text.store("f32", 0, out, text.load("f32", 1, text.index(0, (at[0], 16), (at[1], 1))))
+
+    function = program([Level(3), Level(16)], body)
+    assert _holds(function, _buffers(400, 400), 16)
+    assert _holds(function, _buffers(400, 400), 20)
+    assert not _holds(function, _buffers(400, 400), 15)
+    assert not _holds(function, _buffers(400, 400), 0)
+    assert not _holds(function, _buffers(400, 400), -16)
+
+
+def test_large_strides_do_not_overflow() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        value = text.load("f32", 1, text.index(0, (at[0], argument(0)), (at[1], argument(1))))
+        text.store("f32", 0, text.index(0, (at[0], 20), (at[1], 1)), value)
+
+    function = program([Level(argument(2)), Level(20)], body)
+    assert _holds(function, _buffers(1600, 4000), 20, 1, 10)
+    for stride in (2**31 - 1, 2**31, 2**33, -(2**31), 2**63 - 1):
+        assert not _holds(function, _buffers(1600, 4000), stride, 1, 10)
+        assert not _holds(function, _buffers(1600, 4000), 20, stride, 10)
+        assert not _holds(function, _buffers(1600, 4000), 20, 1, stride) or stride < 0

@@ -1,0 +1,57 @@
+"""What is left to the scalar code, and why."""
+
+from __future__ import annotations
+
+from jitree.dispatch.native import nests
+from tests.dispatch.native.nests.programs import Level, Text, program, refusals
+
+
+def test_an_index_from_memory() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        index = text.op("ext.i32.i64.s", text.load("i32", 2, at[0]))
+        text.store("f32", 0, at[0], text.load("f32", 1, index))
+
+    assert refusals(program([Level(8)], body)) == ["an index through 'ext.i32.i64.s'"]
+
+
+def test_a_division_that_may_fail() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        quotient = text.op("div.i32.s", text.load("i32", 1, at[0]), text.load("i32", 2, at[0]))
+        text.store("i32", 0, at[0], quotient)
+
+    assert refusals(program([Level(8)], body)) == ["'div.i32.s' inside the innermost loop"]
+
+
+def test_a_division_by_a_constant_is_taken() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        divisor = text.constant(7, "i32")
+        text.store("i32", 0, at[0], text.op("rem.i32.s", text.load("i32", 1, at[0]), divisor))
+
+    assert refusals(program([Level(8)], body)) == []
+
+
+def test_an_inner_loop_is_taken_where_the_outer_one_is_not() -> None:
+    """A store between the loops."""
+
+    def body(text: Text, at: list[str]) -> None:
+        text.store("f32", 0, text.index(0, (at[0], 8), (at[1], 1)), text.load("f32", 1, at[1]))
+
+    def outer(text: Text, at: list[str]) -> None:
+        text.store("f32", 2, at[0], text.load("f32", 3, at[0]))
+        header, inside, end = text.label(), text.label(), text.label()
+        zero, one, bound, variable = text.constant(0), text.constant(1), text.constant(8), text.pair()
+        text.enter(header, zero, variable)
+        text.lines.append(f"{header}:")
+        condition = text.op("cmp.lt.i64.s", variable, bound)
+        text.lines.append(f"cond_br {condition}, {inside}, {end}")
+        text.lines.append(f"{inside}:")
+        body(text, [at[0], variable])
+        text.lines.append(f"{variable} = add.i64 {variable}, {one}")
+        text.lines.append(f"br {header}")
+        text.lines.append(f"{end}:")
+
+    function = program([Level(8)], outer)
+    found = nests.find(function)
+    assert [type(item) for item in found] == [nests.Refusal, nests.Nest]
+    assert isinstance(found[0], nests.Refusal)
+    assert "between loops" in found[0].reason
