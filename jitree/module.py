@@ -126,6 +126,9 @@ class Function:
             install(self)
         return result
 
+    def forget(self) -> None:
+        """Drops what earlier calls have left for later ones, if that takes memory."""
+
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for."""
         packed = self._pack(arguments, named)

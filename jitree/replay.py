@@ -42,7 +42,8 @@ _MOST_MISSES: Final = 3
 _STATEFUL: Final = ("global.store.", "trace", "print", "break", "cond_break")
 """Instructions outside of the initialiser that make calls differ from what they look like."""
 _STATEFUL_IMPORTS: Final = (
-    "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.ex.", "hal.channel.", "hal.fence.signal",
+    "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.ex.", "hal.channel.", "hal.fence.query",
+    "hal.fence.signal",
     "hal.fence.fail",
 )  # fmt: skip
 _INITIALISER: Final = "__init"
@@ -77,8 +78,9 @@ class ReplayingFunction(Function):
         kind = self._kind(packed)
         if kind is None:
             return self._unpack(self._invoke(packed))
-        if kind.replay is not None:
-            made = self._replay(kind, packed)
+        replay = kind.replay
+        if replay is not None:
+            made = self._replay(kind, replay, packed)
             if made is not None:
                 return self._unpack(*made)
         elif kind.calls == 1:
@@ -107,7 +109,7 @@ class ReplayingFunction(Function):
     def _record(self, kind: _Kind, packed: list[object]) -> list[Any]:
         device = self._gpu
         arguments = _buffers(packed)
-        with self.invoker.lock, recording.recording(device.stream, arguments) as made:
+        with self.invoker.lock, recording.recording(device.stream, arguments, device.recording_limit) as made:
             results = self._invoke(packed)
             lasting = _lasting_memory(self._context)
         if made is None:
@@ -121,14 +123,15 @@ class ReplayingFunction(Function):
             kind.replay, kind.outputs = replay, outputs or ()
         return results
 
-    def _replay(self, kind: _Kind, packed: list[object]) -> tuple[list[Any], Fence] | None:
+    def _replay(
+        self, kind: _Kind, replay: CudaReplay, packed: list[object]
+    ) -> tuple[list[Any], Fence] | None:
         device = self._gpu
         if self.invoker.closed or device.profiler.mode:
             return None
-        assert kind.replay is not None
         arguments = _buffers(packed)
         try:
-            made = kind.replay.run(arguments, device.device_allocator)
+            made = replay.run(arguments, device.device_allocator)
         except StatusError as error:
             self._in_call(error)
             raise

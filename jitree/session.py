@@ -366,6 +366,8 @@ class Session:
         self._context.notify(Signal.LOW_MEMORY)
 
     def _drop_blocks(self) -> None:
+        for function in tuple(self._functions.values()):
+            function.forget()
         with self._context.invoker.lock:
             for blocks in self._argument_blocks.values():
                 blocks.drop()

@@ -104,7 +104,7 @@ class CudaCommandBuffer(CommandBuffer):
         found = recording.current(stream)
         if found is not None:
             persistent: frozenset[int] = frozenset() if self.modes & _ONE_SHOT else frozenset(self._kept)
-            found.events.append(recording.Submission(bound, bound.retained, persistent))
+            found.add_event(recording.Submission(bound, bound.retained, persistent))
 
     @property
     def plan(self) -> Plan:

@@ -47,6 +47,7 @@ _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+_RECORDED_PART: Final = 16
 _UNKNOWN: Final = (False, 0)
 
 
@@ -449,6 +450,11 @@ class CudaDevice(Device):
         with self.stream.lock:
             self.stream.promise(semaphore, 1)
         return Fence(((semaphore, 1),))
+
+    @property
+    def recording_limit(self) -> int:
+        """Bytes that a call may allocate and still be recorded: a recording keeps its transient memory."""
+        return self.context.info.memory // _RECORDED_PART
 
     def make_replay(self, made: recording.Recording, results: Sequence[int]) -> CudaReplay | None:
         """What makes a recorded call again; ``results`` are the numbers of the allocations that its caller

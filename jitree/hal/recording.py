@@ -45,8 +45,10 @@ class Read(NamedTuple):
 class Recording:
     """What one call on one device did, in order."""
 
-    def __init__(self, device: object, arguments: Sequence[Buffer]) -> None:
+    def __init__(self, device: object, arguments: Sequence[Buffer], memory_limit: int) -> None:
+        """``memory_limit``: bytes that the call may allocate, all of which is kept while it is recorded."""
         self.device = device
+        self._memory_left = memory_limit
         self.arguments = tuple(arguments)
         self.requests: list[Request] = []
         self.events: list[Submission | Read] = []
@@ -66,20 +68,43 @@ class Recording:
         """Submissions that have entered the queue."""
         return sum(isinstance(event, Submission) for event in self.events)
 
+    def refuse(self, reason: str) -> None:
+        """Nothing is recorded any more, and nothing is kept."""
+        if self.refusal is None:
+            self.refusal = reason
+            self.requests = []
+            self.events = []
+
+    def add_request(self, request: Request) -> None:
+        self._memory_left -= request.size
+        if self._memory_left < 0:
+            self.refuse("it allocates too much memory")
+        elif self.refusal is None:
+            self.requests.append(request)
+
+    def add_event(self, event: Submission | Read) -> None:
+        if len(self.events) >= _MOST_EVENTS:
+            self.refuse(f"it makes more than {_MOST_EVENTS} submissions and reads")
+        elif self.refusal is None:
+            self.events.append(event)
+
+
+_MOST_EVENTS: Final = 20000
+"""Of one call: more would become graphs that take long to make."""
 
 active: Recording | None = None
 _lock: Final = allocate_lock()
 
 
 @contextmanager
-def recording(device: object, arguments: Sequence[Buffer]) -> Iterator[Recording | None]:
+def recording(device: object, arguments: Sequence[Buffer], memory_limit: int) -> Iterator[Recording | None]:
     """Records what this thread does inside the block; None while another recording is made."""
     global active
     if not _lock.acquire(blocking=False):
         yield None
         return
     try:
-        active = Recording(device, arguments)
+        active = Recording(device, arguments, memory_limit)
         yield active
     finally:
         active = None
@@ -95,15 +120,15 @@ def current(device: object) -> Recording | None:
 def unrepeatable(what: str) -> None:
     """The call does something that must not, or cannot, be repeated from a recording."""
     found = active
-    if found is not None and found.is_here and found.refusal is None:
-        found.refusal = what
+    if found is not None and found.is_here:
+        found.refuse(what)
 
 
 def read(buffer: Buffer, offset: int, contents: bytes) -> None:
     """The program reads bytes of a buffer on the host."""
     found = active
     if found is not None and found.is_here:
-        found.events.append(Read(buffer, offset, contents))
+        found.add_event(Read(buffer, offset, contents))
 
 
 def allocated(request: Request) -> None:
@@ -111,4 +136,4 @@ def allocated(request: Request) -> None:
     submission."""
     found = active
     if found is not None and found.is_here:
-        found.requests.append(request)
+        found.add_request(request)
