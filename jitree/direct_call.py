@@ -9,6 +9,7 @@ declared type. For any other it calls the general way, which converts, or says w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType
@@ -28,6 +29,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.number_packing import F32_MAX, IntegerPacker, narrow_float, number_packer
 from jitree.packing import TensorPacker, number_unpacker, unpack_reference
 from jitree.regs.layout import ENTRY
+from jitree.result_views import LARGE
 from jitree.transfers import WRAP_MINIMUM
 
 if TYPE_CHECKING:
@@ -51,21 +53,25 @@ class Unsuitable(Exception):
     """The function has an argument that only the general way handles."""
 
 
-def install(function: Function) -> None:
-    """Gives a function code of its own, if its arguments are such that this pays."""
-    vm_function = function.vm_function
-    engine = function.invoker.engine
-    if engine.entry is None or not isinstance(vm_function, BytecodeFunction):
-        return
-    if vm_function.convention.has_spans or not function.is_synchronous:
-        return
-    try:
-        scope, source = _Generator(function, vm_function).generate()
-    except Unsuitable:
-        return
+def install(function: Function) -> bool:
+    """Gives a function code of its own, if its arguments are such that this pays. False if that has to be
+    tried another time."""
+    vm_function, invoker = function.vm_function, function.invoker
+    if not isinstance(vm_function, BytecodeFunction) or not function.is_synchronous:
+        return True
+    if vm_function.convention.has_spans:
+        return True
+    with invoker.lock:
+        if invoker.engine.entry is None or not invoker.may_prepare():
+            return False
+        try:
+            scope, source = _Generator(function, vm_function).generate()
+        except Unsuitable:
+            return True
     exec(_compiled(source), scope)
     members = {"__slots__": (), "__call__": scope["call"], "__doc__": type(function).__doc__}
     function.__class__ = type(type(function).__name__, (type(function),), members)
+    return True
 
 
 @lru_cache(maxsize=_CACHED_SOURCES)
@@ -82,9 +88,8 @@ class _Generator:
         self._invoker = function.invoker
         entry = self._invoker.engine.entry
         assert entry is not None
-        with self._invoker.lock:
-            frame = DirectFrame(vm_function, self._invoker, entry)
-            self._invoker.settle()
+        frame = DirectFrame(vm_function, self._invoker, entry)
+        self._invoker.settle()
         table = self._invoker.table
         self._table = table
         views = function.session.result_views
@@ -96,8 +101,8 @@ class _Generator:
             "frame_words": frame.frame_words, "state_words": frame.state_words,
             "place": direct.STATE_ENTRY, "i32": frame.i32, "i64": frame.i64, "f32": frame.f32,
             "f64": frame.f64, "refs": frame.refs, "entries": table.i32, "vm_function": vm_function,
-            "deferred": table.deferred, "views": views,
-            "lingering": () if views is None else views.lingering,
+            "deferred": table.deferred, "views": views, "gone": () if views is None else views.gone,
+            "large_views": None if views is None else views.for_large(),
             "StatusError": StatusError, "take_reference": self._take_reference,
         }  # fmt: skip
 
@@ -150,8 +155,8 @@ class _Generator:
             f"machine.pc = {direct.RUNNING}",
             "if deferred:",
             "    table.drain_deferred()",
-            "if lingering:",
-            "    views.sweep()",
+            "if gone:",
+            f"    views.sweep(state, {len(results) + 3})",
             *(line for argument in arguments for line in argument.stores),
             "if run(address):",
             "    invoker.carry_on(machine, entry)",
@@ -238,7 +243,7 @@ class _Generator:
             f"    {name} = new_array(Array)",
             f"    {name}._fence = {name}._view = {name}._array = {name}._passed_as = {name}._place = None",
             f"    {name}._device = device",
-            f"    {name}._views = views",
+            f"    {name}._views = {'large_' if _may_be_large(parameter) else ''}views",
             f"    {name}._handle = h",
             f"    {name}._table = table",
             "else:",
@@ -258,6 +263,13 @@ class _Generator:
         result = unpack_reference(value, self._function.session.device, None)
         self._table.release(handle)
         return result
+
+
+def _may_be_large(parameter: Parameter) -> bool:
+    tensor = parameter.tensor
+    if tensor is None or tensor.element_type is None or None in tensor.shape:
+        return True
+    return tensor.element_type.byte_length(math.prod(size or 0 for size in tensor.shape)) >= LARGE
 
 
 def _general_if(condition: str) -> list[str]:

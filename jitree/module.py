@@ -122,8 +122,7 @@ class Function:
         if not self._is_direct and self.invoker.engine.entry is not None:
             from jitree.direct_call import install
 
-            self._is_direct = True
-            install(self)
+            self._is_direct = install(self)
         return result
 
     def forget(self) -> None:

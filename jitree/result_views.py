@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.elements import is_packed
-from jitree.regs.layout import ENTRY, EXTENSION_SIZE
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, STATE
 from jitree.types import element_type
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
+_COUNT: Final = ENTRY.word("count")
+_LINK: Final = ENTRY.word("link")
+_RELEASED: Final = STATE.word("released")
 _TYPE: Final = ENTRY["element_type"] // 8
 """Word with element type and encoding."""
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
@@ -38,8 +41,6 @@ _MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
 
 _UNUSED: Final = 3
 """References of the bytes of a place whose array has no views: from the place, that array, whoever counts."""
-_LOOKS: Final = 4
-"""Handles that one call looks at: more than it can add, so that the queue does not grow."""
 _MAXIMUM_PLACES: Final = 4096
 LARGE: Final = 1 << 20
 """Bytes from which memory is given back at once if that is possible, not with the next call."""
@@ -66,13 +67,14 @@ class Place:
         self.elements = self._bytes.view(dtype).reshape(shape)
 
     def is_unused(self) -> bool:
+        """Whether there is no view of the array."""
         return getrefcount(self._bytes) == _UNUSED
 
 
 class ResultViews:
     """The places of one session's results."""
 
-    __slots__ = ("_allocator", "_extension", "_invoker", "_places", "_table", "lingering")
+    __slots__ = ("_allocator", "_extension", "_i32", "_invoker", "_places", "_table", "gone")
 
     def __init__(self, allocator: HeapAllocator, invoker: Invoker) -> None:
         """``allocator``: whose pooled blocks machine code uses."""
@@ -80,8 +82,9 @@ class ResultViews:
         self._invoker = invoker
         self._table = invoker.table
         self._extension = invoker.table.extension >> 3
+        self._i32 = invoker.table.i32
         self._places: dict[tuple[int, ...], Place] = {}
-        self.lingering: deque[tuple[int, Place]] = deque()
+        self.gone: deque[tuple[int, Place | None]] = deque()
         """Handles of arrays that are gone, and the places whose views may still be there."""
 
     def find(self, handle: int) -> Place | None:
@@ -130,15 +133,27 @@ class ResultViews:
         self._places[key] = place
         return place
 
-    def sweep(self, looks: int = _LOOKS) -> None:
-        """Gives back the handles among the next few that nobody uses; the context's lock must be held."""
-        lingering, release = self.lingering, self._table.release
-        for _ in range(min(looks, len(lingering))):
-            item = lingering.popleft()
-            if item[1].is_unused():
-                release(item[0])
-            else:
-                lingering.append(item)
+    def drop(self, handle: int, place: Place | None) -> None:
+        """Takes back the handle of an array that is gone; ``place`` if its elements were looked at."""
+        self.gone.append((handle, place))
+
+    def sweep(self, state: memoryview, looks: int) -> None:
+        """Gives back the handles that nobody uses among the next few: more than a call can add, so that there
+        are not ever more. Machine code frees what they stood for when it is next done with ``state``. For
+        direct calls, with the lock held."""
+        gone, i32, base = self.gone, self._i32, self._table.base
+        for _ in range(min(looks, len(gone))):
+            item = gone.popleft()
+            handle, place = item
+            if place is not None and not place.is_unused():
+                gone.append(item)
+                continue
+            word = handle - base >> 2
+            count = i32[word + _COUNT] - 1
+            i32[word + _COUNT] = count
+            if count == 0:
+                self._table.i64[(word >> 1) + _LINK] = state[_RELEASED]
+                state[_RELEASED] = handle
 
     def collect(self) -> None:
         """Gives back all that is not used any more, if nothing of the context runs right now."""
@@ -148,21 +163,37 @@ class ResultViews:
         try:
             if invoker.ready is not None:
                 self._table.drain_deferred()
-                self.sweep(len(self.lingering))
+                self._release_all()
         finally:
             invoker.lock.release()
 
-    def drop(self, handle: int, place: Place | None) -> None:
-        """Takes back the handle of an array that is gone; ``place`` if its elements were looked at."""
-        table = self._table
-        large = table.i64[((handle - table.base) >> 3) + _LENGTH] >= LARGE
-        if place is None:
-            table.deferred.append((handle,))
-        else:
-            self.lingering.append((handle, place))
-        if large:
-            self.collect()
+    def _release_all(self) -> None:
+        for _ in range(len(self.gone)):
+            item = self.gone.popleft()
+            if item[1] is None or item[1].is_unused():
+                self._table.release(item[0])
+            else:
+                self.gone.append(item)
+
+    def for_large(self) -> ResultViews:
+        """The same for arrays that may be large: memory that is not used any more is given back at once if
+        that is possible, and not by the next call."""
+        other = LargeResultViews(self._allocator, self._invoker)
+        other._places, other.gone = self._places, self.gone
+        return other
 
     def forget(self) -> None:
         """Lets go of the memory of all places, which callers' views keep."""
         self._places.clear()
+
+
+class LargeResultViews(ResultViews):
+    """See :meth:`ResultViews.for_large`."""
+
+    __slots__ = ()
+
+    def drop(self, handle: int, place: Place | None) -> None:
+        self.gone.append((handle, place))
+        table = self._table
+        if table.i64[((handle - table.base) >> 3) + _LENGTH] >= LARGE:
+            self.collect()

@@ -86,6 +86,10 @@ class Invoker:
             self._direct = machine
         return self._direct
 
+    def may_prepare(self) -> bool:
+        """Whether the machine of direct calls may be touched; the lock must be held."""
+        return not self.closed and (self._direct is None or self.ready is not None)
+
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
