@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -60,15 +60,12 @@ class Borrower(Protocol):
     """Who borrows blocks and hands them out itself."""
 
     @property
-    def counts(self) -> Counts:
-        """What it has handed out of this allocator's memory."""
+    def counts(self) -> Sequence[int]:
+        """What it has handed out of this allocator's memory: bytes handed out and taken back so far and the
+        most that were out, of the device's memory, then of the host's."""
 
     def stop(self) -> None:
         """The allocator is no longer its device's."""
-
-
-Counts = tuple[int, int, int]
-"""Bytes handed out and taken back so far, and the most that were out."""
 
 
 class HeapAllocator(Allocator):
@@ -82,7 +79,7 @@ class HeapAllocator(Allocator):
         self._returned: deque[tuple[Block, int, int]] = deque()
         self._accounting = Accounting()
         self._limit = limit
-        self._settled = (0, 0, 0)
+        self._settled: Sequence[int] = (0,) * 6
         self.borrowers: WeakSet[Borrower] = WeakSet()
         self.small_blocks: dict[int, np.ndarray[Any, Any]] = {}
         """Lent blocks by address: the arrays that own them."""
@@ -168,7 +165,7 @@ class HeapAllocator(Allocator):
             self.small_blocks.pop(block[0], None)
             self._put(block)
 
-    def forget(self, blocks: Iterable[Block], counts: Counts) -> None:
+    def forget(self, blocks: Iterable[Block], counts: Sequence[int]) -> None:
         """A borrower ends; its blocks live as long as somebody uses them."""
         for block in blocks:
             self.small_blocks.pop(block[0], None)
@@ -180,10 +177,11 @@ class HeapAllocator(Allocator):
         with self._lock:
             self._collect()
             result = self._accounting.snapshot()
-        for allocated, freed, peak in (self._settled, *(one.counts for one in self.borrowers)):
-            result.device.allocated += allocated
-            result.device.freed += freed
-            result.device.peak += peak
+        for counts in (self._settled, *(borrower.counts for borrower in self.borrowers)):
+            for heap, first in ((result.device, 0), (result.host, 3)):
+                heap.allocated += counts[first]
+                heap.freed += counts[first + 1]
+                heap.peak += counts[first + 2]
         return result
 
     @property

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from jitree.errors import InternalError, ResourceExhaustedError
-from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, OWNER_PYTHON, STATE
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, LINK_POOLED, OWNER_PYTHON, STATE
 from jitree.regs.memory import Block
 from jitree.regs.ref_types import RefTypes
 
@@ -76,6 +76,9 @@ class NativeObjects(Protocol):
 
     def free(self, address: int) -> None:
         """The last reference is gone."""
+
+    def drop(self, address: int) -> None:
+        """The last reference of one with LINK_POOLED is gone; it may be freed later."""
 
 
 class HandleTable:
@@ -229,6 +232,10 @@ class HandleTable:
             count = self.i32[word] - 1
             self.i32[word] = count
             if count <= 0:
+                if self.i64[((address - self.base) >> 3) + _LINK] == LINK_POOLED:
+                    assert self.natives is not None
+                    self.natives.drop(address)
+                    return
                 self._free_entry(address)
                 if self.deferred:
                     self.drain_deferred()

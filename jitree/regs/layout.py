@@ -170,7 +170,7 @@ ENTRY: Final = Record(
     i32 rank              # of a view; capacity of a vm.list
     i32 owner             # OWNER_*
     i64 parent            # handle that an object of OWNER_CODE keeps alive
-    i64 link              # next in the free or the released list
+    i64 link              # next in the free or the released list; LINK_POOLED
     """,
 )
 """A handle entry, 64 bytes. A ref register holds its address."""
@@ -182,6 +182,9 @@ OWNER_PYTHON: Final = 0
 """There is a Python object."""
 OWNER_CODE: Final = 1
 """Machine code made the object; there is none in Python until somebody looks at it."""
+
+LINK_POOLED: Final = 1
+"""In an entry of OWNER_CODE that has references: what it keeps alive is memory of a pool and nothing else."""
 
 assert ENTRY.size == 64 and FRAME.size == 64
 

@@ -38,11 +38,8 @@ class LocalCommandBuffer(CommandBuffer):
         table.set_extent(address, self._published.buffer_info()[0], 0)
 
     def finalize(self) -> None:
-        """See :meth:`CommandBuffer.finalize`. Machine code may execute the list from then on, unless copies
-        between slots have to be looked at."""
+        """See :meth:`CommandBuffer.finalize`. Machine code may execute the list from then on."""
         super().finalize()
-        if self._copies:
-            return
         count = max(self._slots, default=-1) + 1
         self._slot_rows = array("i", bytes(count * SLOT.size))
         for slot, (usage, access) in self._slots.items():
@@ -50,6 +47,7 @@ class LocalCommandBuffer(CommandBuffer):
             self._slot_rows[first : first + 3] = array("i", (1, usage, access))
         record = self._published
         record[COMMANDS.word("modes")] = self.modes
+        record[COMMANDS.word("copies")] = int(bool(self._copies))
         record[COMMANDS.word("list")] = self.commands.address()
         record[COMMANDS.word("slot_count")] = count
         record[COMMANDS.word("slots")] = self._slot_rows.buffer_info()[0]

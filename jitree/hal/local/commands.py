@@ -112,6 +112,7 @@ COMMANDS: Final = Record(
     i64 next              # in a list of idle ones
     i64 ready             # 1 = recording has ended and machine code may execute it
     i64 modes             # of the command buffer
+    i64 copies            # 1 = ranges of copies have to be compared when slots are known
     i64 list              # address of the LIST record
     i64 slot_count
     i64 slots             # address of SLOT rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry, retain, sweep
 from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal
-from jitree.modules.hal.native.layout import LARGEST_POOLED, STORAGE_POOLS
+from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, LARGEST_POOLED, STORAGE_POOLS
 from jitree.modules.hal.native.primitives import bit_length, load, load8, load64, store, store8, store64
 from jitree.modules.hal.native.registers import (
     REFUSED,
@@ -18,7 +18,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
+from jitree.regs.layout import KIND_BUFFER, LINK_POOLED, OWNER_CODE
 
 _OPTIMAL = int(MemoryType.OPTIMAL)
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
@@ -56,8 +56,9 @@ def class_of(size: int) -> int:
     return 17 + (bits - 11) * 4 + (((size - 1) >> (bits - 3)) + 1) - 5
 
 
-def take_storage(state: int, natives: int, size: int) -> int:
-    """Storage with one reference, 0 when there is no idle one of that size."""
+def take_storage(state: int, natives: int, size: int, account: int) -> int:
+    """Storage with one reference, 0 when there is no idle one of that size. ``account`` is 0 for the device's
+    memory, 1 for the host's."""
     index = class_of(size)
     pool = natives + STORAGE_POOLS + 8 * index
     storage = load64(pool)
@@ -69,10 +70,13 @@ def take_storage(state: int, natives: int, size: int) -> int:
     store64(pool, load(storage, Entry.link))
     store(storage, Entry.count, 1)
     store(storage, Entry.length, size)
-    allocated = load(natives, Natives.allocated) + size
-    store(natives, Natives.allocated, allocated)
-    if allocated - load(natives, Natives.freed) > load(natives, Natives.peak):
-        store(natives, Natives.peak, allocated - load(natives, Natives.freed))
+    store(storage, Entry.usage, account)
+    store(storage, Entry.link, LINK_POOLED)
+    counts = natives + ACCOUNTS + account * ACCOUNT_SIZE
+    store64(counts, load64(counts) + size)
+    live = load64(counts) - load64(counts + 8)
+    if live > load64(counts + 16):
+        store64(counts + 16, live)
     return storage
 
 
@@ -91,9 +95,9 @@ def queue_alloca(state: int, values: int, refs: int, words: int) -> int:
         memory_type = (memory_type & ~_OPTIMAL) | _DEVICE_LOCAL
     memory_type |= _HOST_VISIBLE
     size = number(values, words, 7)
-    if memory_type & _HOST_LOCAL == _HOST_LOCAL or not 0 <= size <= LARGEST_POOLED:
+    if not 0 <= size <= LARGEST_POOLED:
         return REFUSED
-    storage = take_storage(state, natives, size)
+    storage = take_storage(state, natives, size, 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0)
     if storage == 0:
         return REFUSED
     buffer = new_entry(state, natives, load(natives, Natives.buffer))
@@ -107,13 +111,15 @@ def queue_alloca(state: int, values: int, refs: int, words: int) -> int:
     store(buffer, Entry.usage, (usage if usage != 0 else _DEFAULT_USAGE) | _HOST_USAGE)
     store(buffer, Entry.encoding, _ALL)
     store(buffer, Entry.parent, storage)
+    store(buffer, Entry.link, LINK_POOLED)
     signal(fence)
     return give(state, refs, words, buffer)
 
 
 def give_back(natives: int, storage: int) -> None:
     """As if it had not been taken."""
-    store(natives, Natives.allocated, load(natives, Natives.allocated) - load(storage, Entry.length))
+    allocated = natives + ACCOUNTS + load(storage, Entry.usage) * ACCOUNT_SIZE
+    store64(allocated, load64(allocated) - load(storage, Entry.length))
     store(storage, Entry.count, 0)
     pool = natives + STORAGE_POOLS + 8 * load(storage, Entry.access)
     store(storage, Entry.link, load64(pool))
@@ -158,6 +164,8 @@ def range_of(state: int, natives: int, buffer: int, offset: int, length: int) ->
         store(part, Entry.usage, load(buffer, Entry.usage))
         store(part, Entry.encoding, load(buffer, Entry.encoding))
         store(part, Entry.parent, retain(keeper(buffer)))
+        if load(buffer, Entry.owner) == OWNER_CODE:
+            store(part, Entry.link, load(buffer, Entry.link))
     return part
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.modules.hal.native.layout import NATIVES, STORAGE_POOLS
+from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, NATIVES, STORAGE_POOLS
 from jitree.modules.hal.native.primitives import Fields, load, load64, store, store64
 from jitree.modules.hal.native.recording import release_recording
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
@@ -56,7 +56,8 @@ def free(natives: int, entry: int, released: int) -> None:
     """Gives an object of OWNER_CODE without references back to its pool, and what it kept alive with it."""
     kind = load(entry, Entry.kind)
     if kind == KIND_STORAGE:
-        store(natives, Natives.freed, load(natives, Natives.freed) + load(entry, Entry.length))
+        freed = natives + ACCOUNTS + load(entry, Entry.usage) * ACCOUNT_SIZE + 8
+        store64(freed, load64(freed) + load(entry, Entry.length))
         pool = natives + STORAGE_POOLS + 8 * load(entry, Entry.access)
         store(entry, Entry.link, load64(pool))
         store64(pool, entry)
@@ -73,8 +74,10 @@ def free(natives: int, entry: int, released: int) -> None:
 
 
 def sweep(state: int) -> None:
-    """Frees what machine code made of the state's released entries; Python's stay in the list."""
+    """Frees what machine code made of the state's released entries and of what Python dropped; Python's own
+    stay in the list."""
     natives = load(state, State.natives)
+    bury(natives, state + STATE_RELEASED)
     entry = load(state, State.released)
     store(state, State.released, 0)
     while entry != 0:
@@ -87,6 +90,19 @@ def sweep(state: int) -> None:
         entry = following
 
 
+def bury(natives: int, released: int) -> None:
+    """Frees the entries that Python dropped."""
+    entry = load(natives, Natives.dead)
+    store(natives, Natives.dead, 0)
+    while entry != 0:
+        following = load(entry, Entry.link)
+        free(natives, entry, released)
+        entry = following
+
+
 def free_entry(natives: int, entry: int) -> None:
-    """For Python: as :func:`free`; entries of Python's that go with it are in the record's list then."""
-    free(natives, entry, natives + NATIVES_RELEASED)
+    """For Python: as :func:`free`, also what it dropped before; entries of Python's that go with them are in
+    the record's list then. ``entry`` may be 0."""
+    bury(natives, natives + NATIVES_RELEASED)
+    if entry != 0:
+        free(natives, entry, natives + NATIVES_RELEASED)

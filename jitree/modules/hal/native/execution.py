@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from jitree.hal.enums import CommandBufferMode
-from jitree.hal.local.commands import PATCH, SLOT
+from jitree.hal.local.commands import KIND_COPY, PATCH, SLOT
 from jitree.hal.local.queue_record import QUEUE
 from jitree.hal.local.walk_layout import JOB, SHARE, TEAM_FIELDS
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length
 from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
 from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
-from jitree.modules.hal.native.recording import List, Patch, Recording, Slot
+from jitree.modules.hal.native.recording import COMMAND_SIZE, Command, List, Patch, Recording, Slot
 from jitree.modules.hal.native.registers import (
     DONE,
     REFUSED,
@@ -145,6 +145,23 @@ def bind(table: int, addresses: int, lengths: int, values: int, refs: int, words
     return DONE
 
 
+def valid_copies(table: int, addresses: int, lengths: int) -> bool:
+    """Whether both ranges of every copy have one length and do not overlap."""
+    row = load(table, List.rows)
+    for _ in range(load(table, List.row_count)):
+        if load(row, Command.kind) == KIND_COPY:
+            operand = 8 * load(row, Command.operand)
+            length = load64(lengths + operand)
+            source = load64(addresses + operand)
+            target = load64(addresses + operand + 8)
+            if length != load64(lengths + operand + 8):
+                return False
+            if source < target + length and target < source + length:
+                return False
+        row += COMMAND_SIZE
+    return True
+
+
 # -- the work ------------------------------------------------------------------------------------------
 
 
@@ -165,6 +182,8 @@ def run(
         addresses = stack(16 * operands)
         lengths = addresses + 8 * operands
         if bind(table, addresses, lengths, values, refs, words, table_at) != DONE:
+            return REFUSED
+        if load(recording, Recording.copies) and not valid_copies(table, addresses, lengths):
             return REFUSED
         store(job, Job.addresses, addresses)
         store(job, Job.lengths, lengths)

@@ -29,6 +29,7 @@ NATIVES: Final = Record(
     i64 extension         # bytes from an entry to its extension
     i64 live              # objects of OWNER_CODE
     i64 released          # entries of OWNER_PYTHON whose last reference an object of OWNER_CODE held
+    i64 dead              # entries of OWNER_CODE that Python has dropped, by `link`
     i64 device            # type numbers of references
     i64 allocator
     i64 buffer
@@ -50,13 +51,21 @@ NATIVES: Final = Record(
     i64 failed_y
     i64 failed_z
     i64 arenas            # list of memory for command buffers, by their first word
-    i64 allocated         # bytes of buffers that answers allocated so far
-    i64 freed
-    i64 peak              # the most that was allocated and not freed
+    i64 device_allocated  # bytes of buffers that answers allocated so far
+    i64 device_freed
+    i64 device_peak       # the most that was allocated and not freed
+    i64 host_allocated    # of memory that is the host's before it is the device's
+    i64 host_freed
+    i64 host_peak
     """
     + "".join(f"i64 pool_{index}\n" for index in range(POOL_COUNT)),
 )
 """What a handle table gives to answers: pools, and what they must know of the context. STATE.natives."""
+
+ACCOUNTS: Final = NATIVES["device_allocated"]
+ACCOUNT_SIZE: Final = 24
+"""Offset of the first account, bytes from it to the second; an account is a number of bytes allocated, one of
+bytes freed, and the peak."""
 
 STORAGE_POOLS: Final = NATIVES["pool_0"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""

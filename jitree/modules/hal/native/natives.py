@@ -43,8 +43,8 @@ _COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OW
     for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank",
                   "owner", "parent", "link")
 )  # fmt: skip
-_BLANK, _LIVE, _RELEASED, _EXECUTE = (
-    NATIVES.word(field) for field in ("blank", "live", "released", "execute")
+_BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
+    NATIVES.word(field) for field in ("blank", "dead", "live", "released", "execute")
 )
 _FAILURE: Final = NATIVES.word("failure")
 _DIMENSION_0: Final = RESULT.word("dimension_0")
@@ -103,6 +103,7 @@ class Natives:
     @property
     def live_count(self) -> int:
         """As :attr:`NativeObjects.live_count`."""
+        self.settle()
         return self._words[_LIVE]
 
     # -- what pools need -------------------------------------------------------------------------------
@@ -144,11 +145,13 @@ class Natives:
 
     def trim(self) -> None:
         """Gives idle memory back to its allocator."""
+        self.settle()
         if self._storage is not None:
             self._storage.trim()
 
     def close(self) -> None:
         """The context is closed: answers allocate no more. What Python still holds stays."""
+        self.settle()
         if self._storage is not None:
             self._storage.close()
 
@@ -165,6 +168,16 @@ class Natives:
         self._free(self.record, address)
         if self._words[_RELEASED]:
             self._free_released()
+
+    def drop(self, address: int) -> None:
+        """See :meth:`NativeObjects.drop`. Machine code frees it when a pool is empty."""
+        self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
+        self._words[_DEAD] = address
+
+    def settle(self) -> None:
+        """Frees what was dropped."""
+        if self._words[_DEAD]:
+            self.free(0)
 
     def _free_released(self) -> None:
         """Frees Python's entries that machine code dropped outside of a call."""

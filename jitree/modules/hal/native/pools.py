@@ -9,11 +9,21 @@ import numpy as np
 
 from jitree.hal.heap import HeapAllocator, size_class
 from jitree.hal.local.commands import LIST
-from jitree.modules.hal.native.layout import NATIVES, RECORDING, SECTIONS, STORAGE_POOLS, class_index
+from jitree.modules.hal.native.layout import (
+    ACCOUNT_SIZE,
+    ACCOUNTS,
+    NATIVES,
+    RECORDING,
+    SECTIONS,
+    STORAGE_POOLS,
+    class_index,
+)
 from jitree.regs.layout import ENTRY, KIND_STORAGE, OWNER_CODE
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.hal.heap import Block
     from jitree.hal.local.device import LocalDevice
     from jitree.regs.handles import HandleTable
@@ -29,7 +39,9 @@ _ARENAS: Final = 4
 _KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK = (
     ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link")
 )
-_ALLOCATED, _FREED, _PEAK = (NATIVES.word(field) for field in ("allocated", "freed", "peak"))
+_FIRST_ACCOUNT: Final = ACCOUNTS // 8
+_ACCOUNTS: Final = 2
+_ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
 
 
@@ -55,10 +67,9 @@ class StoragePool:
         return cls(allocator, table, words, device.queue_record())
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Bytes that were allocated and freed so far, and the most that were live."""
-        words = self._words
-        return words[_ALLOCATED], words[_FREED], words[_PEAK]
+    def counts(self) -> Sequence[int]:
+        """See :class:`~jitree.hal.heap.Borrower`."""
+        return self._words[_FIRST_ACCOUNT : _FIRST_ACCOUNT + _ACCOUNTS * _ACCOUNT_WORDS]
 
     def stop(self) -> None:
         """Answers allocate no more: the device has another allocator now."""
@@ -108,7 +119,9 @@ class StoragePool:
         """Gives idle blocks back and lends no more. What is still in use counts as freed."""
         self.stop()
         self.trim()
-        self._words[_FREED] = self._words[_ALLOCATED]
+        for account in range(_ACCOUNTS):
+            first = _FIRST_ACCOUNT + account * _ACCOUNT_WORDS
+            self._words[first + 1] = self._words[first]
 
     def __del__(self) -> None:
         self._allocator.forget(self._blocks.values(), self.counts)

@@ -30,6 +30,7 @@ def take_recording(state: int, natives: int) -> int:
             return 0
     store(natives, entries.Natives.arenas, load(recording, Recording.next))
     store(recording, Recording.ready, 0)
+    store(recording, Recording.copies, 0)
     store(recording, Recording.slot_count, 0)
     store(recording, Recording.submitted, 0)
     store(recording, Recording.constant_count, 0)

@@ -69,6 +69,8 @@ def view_create(state: int, values: int, refs: int, words: int) -> int:
     store(view, Entry.element_type, number(values, words, 3))
     store(view, Entry.encoding, number(values, words, 4))
     store(view, Entry.rank, rank)
+    if load(buffer, Entry.owner) == OWNER_CODE:
+        store(view, Entry.link, load(buffer, Entry.link))
     place = dimensions(natives, view)
     for index in range(rank):
         store64(place + 8 * index, number(values, words, 5 + index))
