@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_pieces_never_overlap_and_lie_in_regions(data: st.DataObject) -> None:
         if data.draw(st.integers(0, 9)) == 0:
             pieces.trim()
         spans = sorted((piece.address, piece.capacity, size) for piece, size in live)
-        for (address, capacity, size), (following, _, _) in zip(spans, spans[1:], strict=False):
+        for (address, capacity, size), (following, _, _) in itertools.pairwise(spans):
             assert address + capacity <= following
             assert size <= capacity and address % ALIGNMENT == 0
         for address, capacity, _ in spans:

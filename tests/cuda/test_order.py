@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from typing import Any
@@ -65,7 +66,7 @@ def test_a_chain_on_one_device_needs_no_event_no_thread_and_one_synchronisation(
     fake.calls.clear()
     with Threads() as threads:
         fill(device, buffer, None, fences[0])
-        for wait, signal in zip(fences, fences[1:], strict=False):
+        for wait, signal in itertools.pairwise(fences):
             fill(device, buffer, wait, signal)
         assert fences[-1].wait() == StatusCode.OK
     assert threads.started == 0
@@ -127,7 +128,7 @@ def test_deferred_work_is_submitted_by_the_worker(fake: FakeDriver, device: Cuda
 
 
 def test_a_promise_is_enough_for_what_was_deferred(fake: FakeDriver, device: CudaDevice) -> None:
-    """The second operation waits for the first, which waits for the host: it enters the stream right behind."""
+    """The second operation waits for the first, which waits for the host: it enters the stream behind it."""
     buffer = allocate(device)
     fill(device, buffer, None, None)
     device.stream.synchronize()
