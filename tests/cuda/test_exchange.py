@@ -83,7 +83,7 @@ def test_file_that_ends_early(device: CudaDevice, tmp_path: Path) -> None:
     device.queue_read(-1, wait, done, file, 0, device.device_allocator.allocate(0x30, 0, 100), 0, 100)
     path.write_bytes(bytes(10))
     wait.signal()
-    with pytest.raises(OutOfRangeError, match="ended|outside"):
+    with pytest.raises(OutOfRangeError, match=r"ended|outside"):
         done.wait(20)
 
 
