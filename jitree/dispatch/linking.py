@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jitree.regs.records import SiteCall
 
 Target = FunctionRecord | NativeTarget
-_TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
+TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
 """Tiers that call machine code of native functions."""
 
 
@@ -100,7 +100,7 @@ class BytecodeInstance:
         if item.cconv is None and not _is_nullary(target.export.cconv):
             return _unusable(item, target.export.cconv)
         program_sites, bound = self.module.program.sites, self.record.sites
-        compiled = target.export.compiled if tier in _TIERS_THAT_CALL_CODE else None
+        compiled = target.export.compiled if tier in TIERS_THAT_CALL_CODE else None
 
         def make(index: int) -> SiteCall:
             def first_call(machine: Machine) -> bool:

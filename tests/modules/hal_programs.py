@@ -42,8 +42,9 @@ def executable() -> TabledExecutable:
     entries = []
     for ordinal, name in enumerate(native_kernels.NAMES):
         code, environment = struct.unpack_from("<2q", kernels._entries.tobytes(), ordinal * ENTRY_POINT.size)
-        counts = {"multiply": (0, 3), "fail": (2, 1)}.get(name, (None, None))
-        entries.append(EntryPoint(name, code, environment, kernels.local_memory(ordinal), *counts, 0))
+        constants, bindings = {"multiply": (0, 3), "fail": (2, 1)}.get(name, (None, None))
+        local_memory = kernels.local_memory(ordinal)
+        entries.append(EntryPoint(name, code, environment, local_memory, constants, bindings, 0))
     executable = TabledExecutable("kernels", entries)
     executable.kept = kernels  # type: ignore[attr-defined]
     return executable
@@ -149,10 +150,10 @@ class _Drawing:
     def odd(self, usual: Any, *odd: Any) -> Any:
         return self.one(*odd) if self.careless and self.one(*range(12)) == 11 else usual
 
-    def known(self, registers: list[str], least: int = 0) -> str | None:
+    def known(self, registers: list[str], least: int = 0) -> Any:
         """A register that holds something (of that many bytes at least), None if there is none."""
         usual = [r for r in registers if r in self.program.set and self.sizes.get(r, least) >= least]
-        return self.odd(self.one(*usual) if usual else None, NULL, *registers)  # type: ignore[no-any-return]
+        return self.odd(self.one(*usual) if usual else None, NULL, *registers)
 
     def fence(self) -> str:
         return self.one(NULL, NULL, *(fence for fence in FENCES if fence in self.program.set))  # type: ignore[no-any-return]

@@ -150,7 +150,7 @@ def whole_call(rows: dict[str, str]) -> Program:
     program.call("device.queue.alloca", DEVICE, -1, NULL, ready, 0, DEVICE_LOCAL, USAGE, 128, 0, to=allocated)
     program.call("command_buffer.create", DEVICE, 1, 3, -1, 3, to=commands)
     program.call("executable.lookup.function", EXECUTABLE, NAME)
-    bindings = [[0, 0, NULL, 0, -1], [0, 0, other, 0, 64], [0, 0, allocated, 64, 64]]
+    bindings: list[list[int | str]] = [[0, 0, NULL, 0, -1], [0, 0, other, 0, 64], [0, 0, allocated, 64, 64]]
     program.call("command_buffer.dispatch", commands, EXECUTABLE, 2, 16, 1, 1, 0, [], bindings)
     program.call("command_buffer.execution_barrier", commands, 4, 8, 0)
     program.call("command_buffer.copy_buffer", commands, 0, 0, allocated, 64, allocated, 0, 32, 0)

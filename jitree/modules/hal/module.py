@@ -7,11 +7,12 @@ from functools import cache
 from typing import Any, Final
 
 from jitree.dispatch.context import Context
+from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
 from jitree.hal.device import Device
 from jitree.modules.hal import abi_0_2, abi_0_4, abi_0_5, abi_0_6, table
 from jitree.modules.hal.native.image import address
-from jitree.modules.hal.native.supply import Supplier, supplied
+from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
 from jitree.modules.hal.references import Row, checked, register_hal_types
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
@@ -51,7 +52,7 @@ class HalModule(NativeModule):
         register_hal_types(ref_types)
 
     def create_state(self, context: Context) -> HalState:
-        supplier = Supplier(context.table, self.devices)
+        supplier = Supplier(context.table, self.devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
         return HalState(self.devices, self.trace_sink, self.placement, supplier)
 
     def free_state(self, state: object) -> None:

@@ -25,10 +25,13 @@ _SIZE: Final = 7
 class Supplier:
     """The pools of one context, made when the answers are there and first needed."""
 
-    def __init__(self, table: HandleTable, devices: Sequence[Device]) -> None:
+    def __init__(self, table: HandleTable | None, devices: Sequence[Device]) -> None:
+        """Without a table there will never be answers."""
         self._table = table
         self._devices = devices
         self._natives: Natives | None = None
+        self._own: Natives | None = None
+        """The same if this context made them; one that shares its table did else."""
 
     def refill(self) -> Natives | None:
         """Refills pools of entries and command buffers. None as long as there are no answers."""
@@ -38,19 +41,25 @@ class Supplier:
         return natives
 
     def _connect(self) -> Natives | None:
-        code = image.get(RECIPE)
-        if code is None or self._table.natives is not None:
+        table = self._table
+        code = None if table is None else image.get(RECIPE)
+        if table is None or code is None:
             return None
         from jitree.modules.hal.native.natives import Natives
 
-        local = (device for device in self._devices if isinstance(device, LocalDevice))
-        self._natives = Natives(self._table, next(local, None), code)
-        self._table.connect(self._natives)
+        if table.natives is None:
+            local = (device for device in self._devices if isinstance(device, LocalDevice))
+            self._own = Natives(table, next(local, None), code)
+            table.connect(self._own)
+        assert isinstance(table.natives, Natives)
+        self._natives = table.natives
         return self._natives
 
     def publish(self, arguments: Iterable[object]) -> None:
         """Tells answers of fences that are reached by now: without that, every operation behind this one
         would be Python's too."""
+        if self._table is None:
+            return
         for argument in arguments:
             if type(argument) is Fence:
                 argument.publish(self._table)
@@ -58,12 +67,18 @@ class Supplier:
                 self.publish(argument)
 
     def trim(self) -> None:
+        """Memory that is idle goes back."""
         if self._natives is not None:
             self._natives.trim()
 
     def close(self) -> None:
-        if self._natives is not None:
-            self._natives.close()
+        """The context is closed."""
+        if self._own is not None:
+            self._own.close()
+
+
+IDLE: Final = Supplier(None, ())
+"""For tiers that call no machine code."""
 
 
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
