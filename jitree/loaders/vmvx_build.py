@@ -8,6 +8,7 @@ from typing import Final
 
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.prelude import NEVER_ASK
 from jitree.dispatch.native.source import decode
 from jitree.loaders.vmvx_layout import span_symbol
 from jitree.loaders.vmvx_text import Kernel, list_changes, span_text
@@ -21,7 +22,7 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
     :func:`jitree.dispatch.native.source.encode` writes it, ``ordinals`` (i32) are the kernels in it.
     The notes say why others were not."""
     source = decode(data)
-    lowered = lower(source, ())
+    lowered = lower(source, (), NEVER_ASK)
     refusals = dict(lowered.refusals)
     chosen = [ordinal for ordinal in array("i", ordinals) if ordinal in lowered.needs]
     changes = sorted(set(list_changes(source.words, source.instruction_words)))

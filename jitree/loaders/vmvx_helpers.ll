@@ -2,6 +2,107 @@
 
 declare ptr @llvm.frameaddress.p0(i32)
 
+; Runs the workgroups of a span on a lane, and what they leave to Python.
+define internal i32 @run_span(ptr %environment, ptr %dispatch, ptr %group, ptr %workgroups) nounwind noinline {
+start:
+  %first.at = getelementptr i8, ptr %group, i64 $SPAN_FIRST
+  %span.first = load i64, ptr %first.at
+  %last.at = getelementptr i8, ptr %group, i64 $SPAN_LAST
+  %last = load i64, ptr %last.at
+  %some = icmp slt i64 %span.first, %last
+  br i1 %some, label %take, label %nothing
+nothing:
+  ret i32 0
+take:
+  %lane = call ptr @take_lane(ptr %environment, ptr %dispatch, ptr %group)
+  %none = icmp eq ptr %lane, null
+  br i1 %none, label %crowded, label %prepare
+crowded:
+  %crowd.at = getelementptr i8, ptr %environment, i64 $environment.crowd
+  %crowd = load ptr, ptr %crowd.at
+  %crowd.result = call i32 %crowd(ptr %environment, ptr %dispatch, ptr %group)
+  ret i32 %crowd.result
+prepare:
+  %state.at = getelementptr i8, ptr %lane, i64 $lane.state
+  %state = load ptr, ptr %state.at
+  %here = call ptr @llvm.frameaddress.p0(i32 0)
+  %stack.end = getelementptr i8, ptr %here, i64 -$STACK_SIZE
+  %stack.at = getelementptr i8, ptr %state, i64 $state.stack_limit
+  store ptr %stack.end, ptr %stack.at
+  br label %go
+go:
+  %first = phi i64 [ %span.first, %prepare ], [ %stopped, %swept ], [ %behind, %went.well ]
+  %finished = phi i32 [ 0, %prepare ], [ %finished, %swept ], [ %finished.more, %went.well ]
+  %outcome = call { i64, i32 } %workgroups(ptr %dispatch, ptr %lane, i64 %first, i64 %last)
+  %stopped = extractvalue { i64, i32 } %outcome, 0
+  %why = extractvalue { i64, i32 } %outcome, 1
+  switch i32 %why, label %rest [
+    i32 $WORKGROUP_DONE, label %complete
+    i32 $WORKGROUP_LITTERED, label %sweep
+    i32 $WORKGROUP_LEFT, label %finish
+  ]
+sweep:
+  call void @recycle(ptr %lane, ptr %state)
+  %swept.more = icmp slt i64 %stopped, %last
+  br i1 %swept.more, label %swept, label %complete
+swept:
+  br label %go
+finish:
+  call void @store_id(ptr %dispatch, ptr %group, i64 %stopped)
+  %finish.at = getelementptr i8, ptr %environment, i64 $environment.finish
+  %function = load ptr, ptr %finish.at
+  %result = call i32 %function(ptr %environment, ptr %dispatch, ptr %group, ptr %lane)
+  %bad = icmp ne i32 %result, 0
+  br i1 %bad, label %failed, label %finished.one
+failed:
+  store atomic i64 0, ptr %lane release, align 8
+  ret i32 %result
+finished.one:
+  %behind = add i64 %stopped, 1
+  %finished.more = add i32 %finished, 1
+  %behind.more = icmp slt i64 %behind, %last
+  br i1 %behind.more, label %consider, label %complete
+consider:
+  %often = icmp uge i32 %finished.more, $MOST_FINISHED
+  br i1 %often, label %rest, label %went.well
+went.well:
+  br label %go
+rest:
+  %rest.first = phi i64 [ %stopped, %go ], [ %behind, %consider ]
+  store atomic i64 0, ptr %lane release, align 8
+  store i64 %rest.first, ptr %first.at
+  %vm.at = getelementptr i8, ptr %environment, i64 $environment.run
+  %vm = load ptr, ptr %vm.at
+  %vm.result = call i32 %vm(ptr %environment, ptr %dispatch, ptr %group)
+  ret i32 %vm.result
+complete:
+  store atomic i64 0, ptr %lane release, align 8
+  ret i32 0
+}
+
+; The id of a workgroup by its number, into the workgroup state.
+define internal void @store_id(ptr %dispatch, ptr %group, i64 %number) nounwind {
+  %count_x.at = getelementptr i8, ptr %dispatch, i64 $dispatch.count_x
+  %count_x = load i32, ptr %count_x.at
+  %count_y.at = getelementptr i8, ptr %dispatch, i64 $dispatch.count_y
+  %count_y = load i32, ptr %count_y.at
+  %nx = zext i32 %count_x to i64
+  %ny = zext i32 %count_y to i64
+  %line = udiv i64 %number, %nx
+  %x64 = urem i64 %number, %nx
+  %z64 = udiv i64 %line, %ny
+  %y64 = urem i64 %line, %ny
+  %x = trunc i64 %x64 to i32
+  %y = trunc i64 %y64 to i32
+  %z = trunc i64 %z64 to i16
+  store i32 %x, ptr %group
+  %y.at = getelementptr i8, ptr %group, i64 $group.y
+  store i32 %y, ptr %y.at
+  %z.at = getelementptr i8, ptr %group, i64 $group.z
+  store i16 %z, ptr %z.at
+  ret void
+}
+
 ; A lane that nobody else has, aimed at the memory of a span; null if there is none.
 define internal ptr @take_lane(ptr %environment, ptr %dispatch, ptr %group) nounwind noinline {
 start:
@@ -105,20 +206,6 @@ define internal void @aim(ptr %entry, ptr %address, i64 %length) alwaysinline no
   %length.at = getelementptr i8, ptr %entry, i64 $entry.length
   store i64 %length, ptr %length.at
   ret void
-}
-
-; Lets Python run the rest of a workgroup that has left machine code.
-define internal i32 @finish_workgroup(ptr %environment, ptr %dispatch, ptr %group, ptr %lane, i32 %x, i32 %y, i32 %z) nounwind noinline cold {
-  store i32 %x, ptr %group
-  %y.at = getelementptr i8, ptr %group, i64 $group.y
-  store i32 %y, ptr %y.at
-  %z.at = getelementptr i8, ptr %group, i64 $group.z
-  %z16 = trunc i32 %z to i16
-  store i16 %z16, ptr %z.at
-  %finish.at = getelementptr i8, ptr %environment, i64 $environment.finish
-  %finish = load ptr, ptr %finish.at
-  %result = call i32 %finish(ptr %environment, ptr %dispatch, ptr %group, ptr %lane)
-  ret i32 %result
 }
 
 ; Takes back the scratch buffers in the list of released entries; others stay in it for Python.

@@ -16,7 +16,7 @@ from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
 from jitree.loaders.vmvx_layout import LANE, MAXIMUM_BINDINGS, SCRATCH_MARK
 from jitree.loaders.vmvx_worker import Span, Worker
-from jitree.regs.layout import ACCESS_READ, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
+from jitree.regs.layout import ACCESS_READ, COUNT_UNLIMITED, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import Block
 from jitree.regs.objects import VmBuffer, VmList
@@ -26,6 +26,10 @@ SCRATCH_SIZE: Final = 16 << 20
 _SCRATCH_BUFFERS: Final = 16
 """That one workgroup may use at once; the VM makes more."""
 _NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
+_UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
+"""References to the lane's handles: far from the limit whatever one workgroup on the VM retains and drops."""
+_OWN_HANDLES: Final = 3
+"""Local memory, constants and the list; those of its elements follow."""
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
 
@@ -50,8 +54,10 @@ class Lane:
         self._scratch = array("q", bytes(SCRATCH.size))
         self._pool: list[tuple[int, VmBuffer]] = []
         self._record = array("q", (
-            0, *self._places(), *self._handles[:3], self._memory.address, *self._handles[3:]
+            0, *self._places(), *self._handles[:_OWN_HANDLES], self._memory.address,
+            *self._handles[_OWN_HANDLES:],
         ))  # fmt: skip
+        self._reset()
         self._refill()
 
     @property
@@ -63,6 +69,8 @@ class Lane:
         """Closes the worker's context too; no thread may be on the lane."""
         self._machine.release_frames()
         self._drop_pool()
+        for number, handle in enumerate(self._handles):
+            self._table.set_word(handle, "count", 1 if number < _OWN_HANDLES else 2)  # the list's, too
         self._table.release_all(self._handles)
         self._worker.close()
 
@@ -77,11 +85,13 @@ class Lane:
             self._refill()
 
     def _reset(self) -> None:
-        """What an engine has put into the state and compiled kernels must not use: Python's objects are out
-        of date while these run."""
+        """Makes state and handles what compiled kernels want after an engine has used them. Kernels must not
+        ask Python, since its objects are out of date."""
         self._machine.refuel()
         self._machine.state[STATE.word("slow")] = 0
         self._machine.state[STATE.word("resume")] = 0
+        for handle in self._handles:
+            self._table.set_word(handle, "count", _UNCOUNTED)
 
     def _places(self) -> tuple[int, int, int, int]:
         """The state, and where the frame of a kernel is: behind the host's, one like another."""

@@ -52,6 +52,9 @@ for each span."""
 SCRATCH_MARK: Final = 0x53435254
 """In ENTRY.encoding of the handles that a lane keeps for scratch buffers."""
 
+WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED = range(4)
+"""Why a run of workgroups has stopped: it is complete, one has left machine code, one has released handles,
+the machine has no room."""
 MOST_FINISHED: Final = 4
 """Workgroups of a span that may leave machine code before the rest is left to the VM."""
 

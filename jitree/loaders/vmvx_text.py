@@ -73,7 +73,7 @@ def _call(kernel: str) -> str:
     arguments = [f"ptr %{name}" for name in ("state", "frame", "values", "refs")]
     arguments += ["i64 %fuel", "ptr %local", "ptr %constants", "ptr %bindings"]
     arguments += [f"i32 %{name}" for name in _IDS]
-    return f"call fastcc {{ i64 }} @{kernel}({', '.join(arguments)})"
+    return f"call fastcc {{ i64 }} @{kernel}({', '.join(arguments)}) alwaysinline"
 
 
 def _template_names() -> dict[str, int | str]:
@@ -84,6 +84,10 @@ def _template_names() -> dict[str, int | str]:
         "SCRATCH_MARK": vmvx_layout.SCRATCH_MARK,
         "MAXIMUM_BINDINGS": vmvx_layout.MAXIMUM_BINDINGS,
         "MOST_FINISHED": vmvx_layout.MOST_FINISHED,
+        "WORKGROUP_DONE": vmvx_layout.WORKGROUP_DONE,
+        "WORKGROUP_LEFT": vmvx_layout.WORKGROUP_LEFT,
+        "WORKGROUP_LITTERED": vmvx_layout.WORKGROUP_LITTERED,
+        "WORKGROUP_REFUSED": vmvx_layout.WORKGROUP_REFUSED,
     }
     for prefix, offsets in (
         ("environment", vmvx_layout.ENVIRONMENT.offsets), ("lanes", vmvx_layout.LANES.offsets),

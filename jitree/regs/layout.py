@@ -178,6 +178,9 @@ ENTRY: Final = Record(
 EXTENSION_SIZE: Final = 64
 """Bytes that belong to every entry, as far behind it as the table is long: the i64 dimensions of a view."""
 
+COUNT_UNLIMITED: Final = 1 << 30
+"""Compiled functions do not count references to entries whose count is at least this."""
+
 OWNER_PYTHON: Final = 0
 """There is a Python object."""
 OWNER_CODE: Final = 1

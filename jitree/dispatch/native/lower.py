@@ -12,7 +12,7 @@ from jitree.dispatch.native.lower_function import check_supported, lower_functio
 from jitree.dispatch.native.module_text import ModuleText
 from jitree.dispatch.native.nest_context import leaves_nothing_else
 from jitree.dispatch.native.nests import Nest, find
-from jitree.dispatch.native.prelude import prelude
+from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
 from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import Function
@@ -34,7 +34,7 @@ class Lowered(NamedTuple):
     """What became of each loop that was looked at: that it is a nest, or why not."""
 
 
-def lower(source: Source, resumable: Container[int]) -> Lowered:
+def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> Lowered:
     """Lowers all functions; those whose ordinals are ``resumable`` can also be entered at loop headers and
     where a call goes on that has waited."""
     functions: dict[int, Function] = {}
@@ -66,7 +66,7 @@ def lower(source: Source, resumable: Container[int]) -> Lowered:
             texts.append(resume_text(row))
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
-    text = "\n".join([prelude(), module.text(), *texts])
+    text = "\n".join([prelude(slow), module.text(), *texts])
     return Lowered(text, tuple(entries), callees.needs, refusals, places, loops)
 
 

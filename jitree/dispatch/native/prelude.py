@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.regs.layout import ENTRY, FRAME, FUNCTION, MODULE, SCRATCH, SCRATCH_ALIGNMENT, STATE
+from jitree.regs.layout import (
+    COUNT_UNLIMITED,
+    ENTRY,
+    FRAME,
+    FUNCTION,
+    MODULE,
+    SCRATCH,
+    SCRATCH_ALIGNMENT,
+    STATE,
+)
 
 CONTEXT: Final = "ptr %state, ptr %frame, ptr %values, ptr %refs"
 """Of a function: the state block; where its frame record and registers are, should it leave."""
@@ -32,6 +41,7 @@ attributes #4 = { nounwind willreturn memory(none) }
 !14 = !{!"frame", !9, i64 0}
 !15 = !{!"state", !9, i64 0}
 !16 = !{!"list slot", !9, i64 0}
+!17 = !{!"link", !9, i64 0}
 !20 = !{!10, !10, i64 0}
 !21 = !{!11, !11, i64 0}
 !22 = !{!12, !12, i64 0}
@@ -39,6 +49,7 @@ attributes #4 = { nounwind willreturn memory(none) }
 !24 = !{!14, !14, i64 0}
 !25 = !{!15, !15, i64 0}
 !26 = !{!16, !16, i64 0}
+!27 = !{!17, !17, i64 0}
 """
 BYTES: Final = ", !tbaa !20"
 """Of accesses to the contents of buffers, which never overlap anything else that native code touches."""
@@ -61,6 +72,9 @@ define internal void @retain(ptr %entry) #2 {{
 add:
   %count.at = getelementptr i8, ptr %entry, i64 {count}
   %count = load i32, ptr %count.at, align 4, !tbaa !23
+  %counted = icmp slt i32 %count, {unlimited}
+  br i1 %counted, label %store, label %done
+store:
   %more = add i32 %count, 1
   store i32 %more, ptr %count.at, align 4, !tbaa !23
   br label %done
@@ -75,6 +89,9 @@ define internal void @drop(ptr %entry, ptr %state) #2 {{
 less:
   %count.at = getelementptr i8, ptr %entry, i64 {count}
   %count = load i32, ptr %count.at, align 4, !tbaa !23
+  %counted = icmp slt i32 %count, {unlimited}
+  br i1 %counted, label %store, label %done
+store:
   %fewer = sub i32 %count, 1
   store i32 %fewer, ptr %count.at, align 4, !tbaa !23
   %last = icmp eq i32 %fewer, 0
@@ -83,7 +100,7 @@ free:
   %head.at = getelementptr i8, ptr %state, i64 {released}
   %head = load ptr, ptr %head.at, align 8, !tbaa !25
   %link.at = getelementptr i8, ptr %entry, i64 {link}
-  store ptr %head, ptr %link.at, align 8, !tbaa !22
+  store ptr %head, ptr %link.at, align 8, !tbaa !27
   store ptr %entry, ptr %head.at, align 8, !tbaa !25
   br label %done
 done:
@@ -151,24 +168,6 @@ define internal fastcc void @suspend({context}, i64 %ordinal, i64 %pc, i64 %resu
   ret void
 }}
 
-; Has the instruction at word %pc executed by its plain handler, on the registers in memory. 0: done; 1: the
-; machine has to stop, it failed or waits; 2: nothing has happened.
-define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc) #1 {{
-  %slow.at = getelementptr i8, ptr %state, i64 {state_slow}
-  %slow = load ptr, ptr %slow.at, align 8
-  %able = icmp ne ptr %slow, null
-  br i1 %able, label %ask, label %refused
-ask:
-  call fastcc void @leave({arguments}, i64 %ordinal, i64 %pc, i64 1)
-  %answer.at = getelementptr i8, ptr %state, i64 {state_answer}
-  store i64 1, ptr %answer.at, align 8
-  call void %slow(ptr %state)
-  %answer = load i64, ptr %answer.at, align 8
-  ret i64 %answer
-refused:
-  ret i64 2
-}}
-
 ; The call of the host or of the interpreter is done: its frame is current again, behind the call.
 define internal fastcc void @pop(ptr %state, ptr %frame) #3 {{
   %caller = getelementptr i8, ptr %frame, i64 -{frame_size}
@@ -222,6 +221,34 @@ define internal i1 @deep.enough(ptr %state) #2 {{
 declare ptr @llvm.stacksave.p0()
 """
 
+ASK_PYTHON: Final = """\
+; Has the instruction at word %pc executed by its plain handler, on the registers in memory. 0: done; 1: the
+; machine has to stop, it failed or waits; 2: nothing has happened.
+define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc) #1 {{
+  %slow.at = getelementptr i8, ptr %state, i64 {state_slow}
+  %slow = load ptr, ptr %slow.at, align 8
+  %able = icmp ne ptr %slow, null
+  br i1 %able, label %ask, label %refused
+ask:
+  call fastcc void @leave({arguments}, i64 %ordinal, i64 %pc, i64 1)
+  %answer.at = getelementptr i8, ptr %state, i64 {state_answer}
+  store i64 1, ptr %answer.at, align 8
+  call void %slow(ptr %state)
+  %answer = load i64, ptr %answer.at, align 8
+  ret i64 %answer
+refused:
+  ret i64 2
+}}
+"""
+"""How an instruction is executed that compiled code does not know."""
+NEVER_ASK: Final = """\
+; Nothing is executed elsewhere: the function leaves.
+define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc) #2 {{
+  ret i64 2
+}}
+"""
+"""For functions that must not call Python."""
+
 _SCRATCH: Final = """\
 ; A zeroed buffer from the memory for buffers that die with their function; null if there is none.
 define internal fastcc ptr @allocate(ptr %state, i64 %length) #3 {{
@@ -246,9 +273,9 @@ look:
   br i1 %able, label %take, label %refused
 take:
   %link.at = getelementptr i8, ptr %entry, i64 {link}
-  %following = load ptr, ptr %link.at, align 8
+  %following = load ptr, ptr %link.at, align 8, !tbaa !27
   store ptr %following, ptr %free.at, align 8
-  store ptr null, ptr %link.at, align 8
+  store ptr null, ptr %link.at, align 8, !tbaa !27
   %address.at = getelementptr i8, ptr %entry, i64 {address}
   store ptr %next, ptr %address.at, align 8
   %length.at = getelementptr i8, ptr %entry, i64 {length}
@@ -272,10 +299,10 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
 
-def prelude() -> str:
-    """The text."""
+def prelude(slow: str = ASK_PYTHON) -> str:
+    """The text; ``slow`` is ASK_PYTHON or NEVER_ASK."""
     arguments = CONTEXT
-    leaving = _LEAVING.format(
+    leaving = (_LEAVING + slow).format(
         context=CONTEXT,
         arguments=arguments,
         frame_size=FRAME.size,
@@ -298,5 +325,7 @@ def prelude() -> str:
         alignment_mask=-SCRATCH_ALIGNMENT,
         **{name: SCRATCH[name] for name in ("free", "next", "limit", "taken")},
     )
-    counts = _COUNTS.format(count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"])
+    counts = _COUNTS.format(
+        count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"], unlimited=COUNT_UNLIMITED
+    )
     return "\n".join([METADATA, counts, leaving, scratch])
