@@ -13,15 +13,17 @@ import pytest
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnimplementedError
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
+from jitree.hal.fence import Fence
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
-from jitree.hal.local.task import TaskDevice
+from jitree.hal.local.task import INLINE_BYTES, TaskDevice
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.walk import require_native_walker
 from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import ProfilingMode
-from tests.hal.helpers import TIMEOUT, Meeting, wait_until
+from tests.hal.helpers import TIMEOUT, Meeting, allocate, direct, finish, wait_until
+from tests.hal.kernels import Call, Kernel, PythonExecutable
 from tests.hal.native_kernels import BUSY, aligned, dispatch
 
 
@@ -158,3 +160,27 @@ def thread_count(name: str) -> int:
 
 def wait_for_threads(name: str, most: int) -> None:
     wait_until(lambda: thread_count(name) <= most)
+
+
+# What runs at once.
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(1024, True), (INLINE_BYTES + 64, False)])
+def test_small_work_runs_at_once_though_it_has_never_run(
+    registry: DriverRegistry, size: int, at_once: bool
+) -> None:
+    require_native_walker()
+    threads: list[str] = []
+
+    def kernel(call: Call) -> int:
+        threads.append(threading.current_thread().name)
+        return 0
+
+    with registry.create_device("local-task://?threads=2") as device:
+        done, buffer = Fence.create(device), allocate(device, size)
+        executable = PythonExecutable([Kernel("kernel", kernel, binding_count=1)])
+        device.queue_dispatch(-1, None, done, executable, 0, (1, 1, 1), [], [direct(buffer)])
+        assert done.is_reached() or not at_once
+        finish(done)
+    (thread,) = threads
+    assert thread == threading.current_thread().name if at_once else thread.startswith("jitree-queue")
