@@ -1,4 +1,4 @@
-"""Branches. Every branch that may go back counts fuel."""
+"""Branches."""
 
 from __future__ import annotations
 
@@ -12,57 +12,24 @@ from jitree.dispatch.native.ssa import RESUME, Block, Instruction
 from jitree.regs.layout import STATE
 
 
-def _goes_back(block: Block, target: Block) -> bool:
-    return target.order <= block.order
-
-
 def _emit_br(emitter: Emitter, block: Block, instruction: Instruction) -> None:
     target = block.successors[0]
-    if _goes_back(block, target):
-        emitter.spend(instruction)
     retain_all(emitter, instruction.retained)
     drop_all(emitter, instruction.dropped)
     emitter.do(f"br label %{emitter.edge(block, target)}")
 
 
-def _multiway(
-    emitter: Emitter, block: Block, instruction: Instruction, branch: Callable[[list[str]], str]
-) -> None:
-    """``branch(labels)`` makes the instruction that branches to the labels of all successors."""
-    source = emitter.current_label
-    labels, back = [], []
-    for target in block.successors:
-        if _goes_back(block, target):
-            label = emitter.fresh("back")
-            back.append((label, target))
-            labels.append(label)
-        else:
-            labels.append(emitter.edge_from(block, target, source))
-    emitter.do(branch(labels))
-    for label, target in back:
-        emitter.label(label)
-        emitter.spend(instruction)
-        emitter.do(f"br label %{emitter.edge(block, target)}")
-
-
 def _emit_conditional(emitter: Emitter, block: Block, instruction: Instruction) -> None:
     condition = emitter.truth(instruction.operands[0])
-    _multiway(
-        emitter,
-        block,
-        instruction,
-        lambda labels: f"br i1 {condition}, label %{labels[0]}, label %{labels[1]}",
-    )
+    if_true, if_false = (emitter.edge(block, target) for target in block.successors)
+    emitter.branch(condition, if_true, if_false)
 
 
 def _emit_table(emitter: Emitter, block: Block, instruction: Instruction) -> None:
-    index = operand(instruction.operands[0])
-
-    def branch(labels: list[str]) -> str:
-        cases = " ".join(f"i32 {number}, label %{label}" for number, label in enumerate(labels[1:]))
-        return f"switch i32 {index}, label %{labels[0]} [ {cases} ]"
-
-    _multiway(emitter, block, instruction, branch)
+    """index; default, cases"""
+    default, *labels = [emitter.edge(block, target) for target in block.successors]
+    cases = " ".join(f"i32 {number}, label %{label}" for number, label in enumerate(labels))
+    emitter.do(f"switch i32 {operand(instruction.operands[0])}, label %{default} [ {cases} ]")
 
 
 def _emit_fail(emitter: Emitter, block: Block, instruction: Instruction) -> None:

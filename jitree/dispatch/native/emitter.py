@@ -285,8 +285,8 @@ class Emitter:
         return self.let("load i64, ptr %fuel.at, align 8")
 
     def spend(self, instruction: Instruction) -> None:
-        """Counts a branch back or a call. When the fuel is used up the function leaves in front of the
-        instruction, which the interpreter then finds without fuel."""
+        """Counts a turn of a loop or a call. When the fuel is used up the function leaves in front of the
+        instruction; the interpreter then has none left for its next branch or call."""
         left = self.let(f"sub i64 {self.fuel_left()}, 1")
         self.do(f"store i64 {left}, ptr %fuel.at, align 8")
         empty, going_on = self.fresh("tired"), self.fresh("go")

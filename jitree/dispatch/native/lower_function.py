@@ -71,6 +71,8 @@ def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
     emitter.begin_block(block)
     if block.pc == ENTRY_PC:
         _lower_entry(emitter, block)
+    elif any(source.order >= block.order for source in block.predecessors):
+        emitter.spend(block.instructions[0])  # nothing runs for ever that does not come back here
     emitter.anchor(block.instructions[0])
     for number, instruction in enumerate(block.instructions):
         if instruction is block.terminator and instruction.mnemonic in control.EMITTERS:
