@@ -28,6 +28,8 @@ LIGHT_BODY: Final = 12
 HEAVY_BODY: Final = 40
 """Instructions of a body without reductions: up to the first it is written for four vectors, from the second on
 for one."""
+LARGEST_TILE: Final = 700
+"""Instructions of a tile with reductions; compile time grows faster than it."""
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
@@ -99,7 +101,8 @@ class _Planner:
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
         tiled = along if along in self._parallel else self._tiled(vector)
         vectors = 1 if transposed or vector is None else self._vectors(vector, lanes)
-        copies = self._copies(tiled, vectors)
+        steps = lanes if along in self._reductions else 1
+        copies = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
             copies = lanes
         rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
@@ -111,7 +114,7 @@ class _Planner:
             lanes=lanes,
             vectors=vectors,
             copies=copies,
-            steps=lanes if along in self._reductions else 1,
+            steps=steps,
             accumulators=accumulators,
             transposed=transposed,
             in_order=False,
@@ -216,16 +219,18 @@ class _Planner:
 
     def _vectors(self, vector: Level, lanes: int) -> int:
         if self._reductions:
-            most = max(ACCUMULATORS // len(self._structure.stores) // 2, 1)
+            registers = ACCUMULATORS // len(self._structure.stores) // 2
+            most = min(registers, LARGEST_TILE // self._dependence.weight)
         else:
             weight = self._dependence.weight
             most = 4 if weight <= LIGHT_BODY else 2 if weight <= HEAVY_BODY else 1
         return max(1, min(most, MAXIMUM_VECTORS, _count(vector) // lanes))
 
-    def _copies(self, tiled: Level | None, vectors: int) -> int:
+    def _copies(self, tiled: Level | None, vectors: int, steps: int) -> int:
         if tiled is None:
             return 1
-        most = ACCUMULATORS // len(self._structure.stores) // vectors
+        registers = ACCUMULATORS // len(self._structure.stores) // vectors
+        most = min(registers, LARGEST_TILE // (self._dependence.weight * steps * vectors))
         return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, _count(tiled)))
 
 
