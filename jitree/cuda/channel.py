@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jitree.cuda import nccl
-from jitree.cuda.rendezvous import EnvironmentProvider
+from jitree.cuda.rendezvous import environment_provider
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal import checks
 from jitree.hal.objects import Channel, ChannelProvider
@@ -81,7 +81,7 @@ def create_channel(
     library = nccl.library()
     release_channels()
     if rank == _UNSTATED or count == _UNSTATED or identifier is None:
-        provider = provider or EnvironmentProvider()
+        provider = provider or environment_provider()
     if provider is not None and (rank == _UNSTATED or count == _UNSTATED):
         default_rank, default_count = provider.query_default_rank_and_count()
         rank = default_rank if rank == _UNSTATED else rank

@@ -48,6 +48,8 @@ def _signature(parameters: bytes) -> Signature | None:
         if array or kind not in (b"u", b"b", b"s", b"f"):
             return None
         widths.append(int(bits))
+    if len(widths) != parameters.count(b".param"):
+        return None
     pointers = sum(width == _POINTER_BITS for width in widths)
     words = len(widths) - pointers
     if widths != [_POINTER_BITS] * pointers + [_WORD_BITS] * words:

@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
@@ -52,6 +53,7 @@ class EnvironmentProvider(ChannelProvider):
         """``timeout``: seconds that the others may take to come."""
         self._environment = os.environ if environment is None else environment
         self._timeout = timeout
+        self._exchanges = 0
 
     def query_default_rank_and_count(self) -> tuple[int, int]:
         """FAILED_PRECONDITION when no launcher's variables are there, INVALID_ARGUMENT for ones that lie."""
@@ -69,7 +71,9 @@ class EnvironmentProvider(ChannelProvider):
         """Rank 0 gives its id to all others. Call it in the same order everywhere. DEADLINE_EXCEEDED when
         not all come in time."""
         rank, count = self.query_default_rank_and_count()
-        return exchange(self._address(), rank, count, identifier, self._timeout)
+        address = self._address()
+        self._exchanges += 1
+        return exchange(address, self._exchanges, rank, count, identifier, self._timeout)
 
     def _address(self) -> tuple[str, int]:
         environment = self._environment
@@ -85,6 +89,12 @@ class EnvironmentProvider(ChannelProvider):
             return host, int(master) + _PORT_DISTANCE
         job = "/".join(environment[name] for name in _JOBS if name in environment)
         return host, _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS
+
+
+@cache
+def environment_provider() -> EnvironmentProvider:
+    """The one for this process's environment: it counts the exchanges, which must be the same everywhere."""
+    return EnvironmentProvider()
 
 
 class FixedProvider(ChannelProvider):
@@ -123,14 +133,14 @@ def _numbers(environment: Mapping[str, str], rank: str, count: str) -> tuple[int
     return int(texts[0]), int(texts[1])
 
 
-_exchanges: Final[dict[tuple[str, int], int]] = {}
-"""Exchanges so far by address: members that are ahead must not be mistaken for late ones."""
-
-
-def exchange(address: tuple[str, int], rank: int, count: int, identifier: bytes, timeout: float) -> bytes:
+def exchange(
+    address: tuple[str, int], number: int, rank: int, count: int, identifier: bytes, timeout: float
+) -> bytes:
     """Rank 0's ``identifier`` at every rank. DEADLINE_EXCEEDED when the others do not come within ``timeout``
-    seconds."""
-    number = _exchanges[address] = _exchanges.get(address, 0) + 1
+    seconds.
+
+    ``number`` counts the exchanges at an address: members that are ahead are not mistaken for late ones.
+    """
     deadline = time.monotonic() + timeout
     if rank == 0:
         _serve(address, number, count, identifier, deadline)

@@ -193,6 +193,11 @@ class FakeGraphs:
         self.enqueue(stream, work)
         return (_OK,)
 
+    @driver_call
+    def cuEventElapsedTime(self, start: int, end: int) -> Any:
+        """Milliseconds."""
+        return _OK, 0.25
+
     def _add(self, graph: int, dependencies: list[int], count: int, launch: Any) -> Any:
         nodes = self.graphs[int(graph)].nodes
         assert len(dependencies) == count and all(int(node) in nodes for node in dependencies)

@@ -1,0 +1,41 @@
+"""The programs of ``tests/data/cuda``: their kernels in numpy, for the fake driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.cuda.fake import FakeDriver, FakeKernel
+
+DATA = Path(__file__).parent.parent / "data" / "cuda"
+STATELESS = DATA / "stateless.vmfb"
+STATEFUL = DATA / "stateful.vmfb"
+
+Shape = tuple[int, int, int]
+
+
+def _elementwise(operation: Callable[..., npt.ArrayLike], dtypes: tuple[str, ...], count: int) -> FakeKernel:
+    """``operation`` on the inputs; the last binding is the result."""
+
+    def run(driver: FakeDriver, words: list[int], grid: Shape, block: Shape) -> None:
+        *inputs, output = (
+            driver.bytes_at(word, count * np.dtype(dtype).itemsize).view(dtype)
+            for word, dtype in zip(words, dtypes, strict=True)
+        )
+        output[:] = operation(*inputs)
+
+    return FakeKernel(len(dtypes), run)
+
+
+PROGRAM_KERNELS = {
+    "scale_dispatch_0_elementwise_8_f32": _elementwise(lambda x: x + x, ("f4", "f4"), 8),
+    "scale_dispatch_1_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
+    "repeat_dispatch_0_elementwise": _elementwise(lambda steps: steps > 0, ("i4", "u1"), 1),
+    "repeat_dispatch_1_elementwise": _elementwise(lambda i: i + 1, ("i4", "i4"), 1),
+    "repeat_dispatch_2_elementwise_8_f32": _elementwise(lambda x: x * np.float32(0.5), ("f4", "f4"), 8),
+    "repeat_dispatch_3_elementwise": _elementwise(np.less, ("i4", "i4", "u1"), 1),
+    "accumulate_dispatch_0_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
+}

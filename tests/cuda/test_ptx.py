@@ -1,0 +1,54 @@
+"""What is read from PTX texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from jitree.cuda import ptx
+from jitree.cuda.ptx import Signature
+from tests.cuda.programs import DATA
+
+HEADER = b".version 7.6\n.target sm_80\n.extern .shared .align 16 .b8 memory[];\n"
+A = b".visible .entry a(\n\t.param .u64 .ptr .global .align 16 a_0, // a pointer .param .f64\n\t.param .u32
+a_1\n)\n{ ret; }\n" B = b".visible .entry b\n{ .param .b32 local; ret; }\n" C = b".entry c(.param .b64 c_0,
+.param .align 8 .b8 c_1[16]) { ret; }\n"
+
+
+def test_signatures() -> None:
+    assert ptx.signatures(HEADER + A + B + C) == {"a": Signature(1, 1), "b": Signature(0, 0), "c": None}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("", Signature(0, 0)),
+        (".param .u64 p0, .param .u64 p1", Signature(2, 0)),
+        (".param .u32 p0, .param .f32 p1", Signature(0, 2)),
+        (".param .u64 p0, .param .u16 p1", None),
+        (".param .u32 p0, .param .u64 p1", None),
+        (".param .u64 p0, .param .pred p1", None),
+    ],
+)
+def test_parameters(parameters: str, expected: Signature | None) -> None:
+    assert ptx.signatures(f".visible .entry k({parameters}) {{ ret; }}".encode()) == {"k": expected}
+
+
+def test_parts_have_the_header_and_one_kernel() -> None:
+    parts = ptx.split(HEADER + A + B + C)
+    assert parts == [HEADER + A, HEADER + B, HEADER + C]
+    assert ptx.split(HEADER + A) == [HEADER + A]
+
+
+def test_shared_functions_keep_a_text_whole() -> None:
+    text = HEADER + A + b".func helper() { ret; }\n" + B
+    assert ptx.split(text) == [text]
+    in_front = HEADER + b".func helper() { ret; }\n"
+    assert ptx.split(in_front + A + B) == [in_front + A, in_front + B]
+
+
+def test_no_kernel() -> None:
+    assert ptx.split(HEADER) == [HEADER] and ptx.signatures(HEADER) == {}
+
+
+def test_machine_code() -> None:
+    assert ptx.is_cubin(b"\x7fELF...") and not ptx.is_cubin((DATA / "mul-3.13.0.fb").read_bytes())

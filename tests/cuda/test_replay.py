@@ -1,0 +1,212 @@
+"""Calls made again from recordings: the same results, errors and state as running the program."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from jitree import Session
+from jitree.cuda.device import CudaDevice
+from jitree.errors import InvalidArgumentError, StatusError
+from jitree.hal.profiling import ProfilingMode
+from jitree.replay import ReplayingFunction
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_results import CUresult
+from tests.cuda.programs import PROGRAM_KERNELS, STATEFUL, STATELESS
+
+Vector = npt.NDArray[np.float32]
+
+
+@pytest.fixture(params=["fake", "gpu"])
+def any_device(request: pytest.FixtureRequest) -> CudaDevice:
+    if request.param == "fake":
+        cast(FakeDriver, request.getfixturevalue("fake")).kernels.update(PROGRAM_KERNELS)
+        return cast(CudaDevice, request.getfixturevalue("device"))
+    return cast(CudaDevice, request.getfixturevalue("gpu"))
+
+
+@pytest.fixture
+def session(any_device: CudaDevice) -> Iterator[Session]:
+    with Session(device=any_device) as session:
+        yield session
+
+
+@pytest.fixture
+def fake_session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
+    fake.kernels.update(PROGRAM_KERNELS)
+    with Session(device=device) as session:
+        yield session
+
+
+def vector(seed: int) -> Vector:
+    return np.random.default_rng(seed).standard_normal(8).astype(np.float32)
+
+
+def recordings(function: object) -> int:
+    assert isinstance(function, ReplayingFunction)
+    return sum(kind.replay is not None for kind in function._kinds.values())
+
+
+def test_results_of_every_call(session: Session) -> None:
+    scale = session.load(STATELESS).scale
+    kept = []
+    for call in range(8):
+        x, y = vector(call), vector(call + 100)
+        doubled, total = scale(x, y)
+        kept.append((doubled, total, 2 * x, 2 * x + y))
+    assert recordings(scale) == 1
+    for doubled, total, expected_doubled, expected_total in kept:  # nobody's memory was used again
+        assert np.array_equal(np.asarray(doubled), expected_doubled)
+        assert np.array_equal(np.asarray(total), expected_total)
+
+
+def test_results_are_arguments_of_further_calls(session: Session) -> None:
+    scale = session.load(STATELESS).scale
+    x, zeros = session.to_device(np.ones(8, np.float32)), session.to_device(np.zeros(8, np.float32))
+    for _ in range(10):
+        x, _ = scale(x, zeros)
+    assert np.array_equal(np.asarray(x), np.full(8, 2.0**10, np.float32))
+
+
+def test_one_array_twice_is_not_repeated(session: Session) -> None:
+    scale = session.load(STATELESS).scale
+    x = session.to_device(np.arange(8, dtype=np.float32))
+    for _ in range(4):
+        assert np.array_equal(np.asarray(scale(x, x)[1]), 3 * np.arange(8))
+    assert recordings(scale) == 0
+
+
+def test_host_reads_are_compared(session: Session) -> None:
+    repeat = session.load(STATELESS).repeat
+    x = vector(1)
+    for steps in (3, 3, 3, 3, 0, 3, 5, 3, 5, 5, 3, 1):
+        result = np.asarray(repeat(x, np.array(steps, np.int32)))
+        assert np.array_equal(result, x * np.float32(0.5) ** steps)
+
+
+def test_calls_that_keep_changing_their_way_are_left_to_the_program(session: Session) -> None:
+    repeat = session.load(STATELESS).repeat
+    x = np.ones(8, np.float32)
+    for steps in (1, 2, 3, 4, 5, 6):
+        assert np.asarray(repeat(x, np.array(steps, np.int32)))[0] == 0.5**steps
+    assert recordings(repeat) == 0
+
+
+def test_state_is_kept(session: Session) -> None:
+    accumulate = session.load(STATEFUL).accumulate
+    total = np.zeros(8, np.float32)
+    for call in range(6):
+        total = total + vector(call)
+        assert np.array_equal(np.asarray(accumulate(vector(call))), total)
+    assert recordings(accumulate) == 0
+
+
+def test_wrong_arguments_are_refused_as_before(session: Session) -> None:
+    scale = session.load(STATELESS).scale
+    for _ in range(4):
+        scale(vector(0), vector(1))
+    with pytest.raises(InvalidArgumentError, match="shape dimension 0 mismatch"):
+        scale(np.zeros(7, np.float32), vector(1))
+    with pytest.raises(InvalidArgumentError, match="element type mismatch"):
+        scale(np.zeros(8, np.int32), vector(1))
+    assert np.array_equal(np.asarray(scale(vector(2), vector(3))[0]), 2 * vector(2))
+
+
+def test_threads(session: Session) -> None:
+    module = session.load(STATELESS)
+    failures = []
+
+    def work(seed: int) -> None:
+        for call in range(30):
+            x = vector(1000 * seed + call)
+            if not np.array_equal(np.asarray(module.scale(x, vector(seed))[1]), 2 * x + vector(seed)):
+                failures.append((seed, call))
+            steps = call % 3
+            if not np.array_equal(np.asarray(module.repeat(x, np.array(2, np.int32))), x / 4):
+                failures.append((seed, call, steps))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_repeated_calls_make_one_launch(fake: FakeDriver, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    x, y = fake_session.to_device(vector(0)), fake_session.to_device(vector(1))
+    for _ in range(6):
+        results = scale(x, y)
+    del results
+    fake.calls.clear()
+    results = scale(x, y)
+    assert [name for name in fake.names() if name != "cuCtxSetCurrent"] == ["cuGraphLaunch"]
+    assert np.array_equal(np.asarray(results[1]), 2 * vector(0) + vector(1))
+
+
+def test_other_addresses_change_the_nodes_that_use_them(fake: FakeDriver, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    x = fake_session.to_device(vector(0))
+    kept = []
+    for call in range(12):
+        y = fake_session.to_device(vector(call))
+        fake.calls.clear()
+        kept.append((y, scale(x, y)))
+    assert fake.count("cuGraphLaunch") == 1 and not fake.count("cuGraphInstantiate")
+    for call, (_, results) in enumerate(kept):
+        assert np.array_equal(np.asarray(results[1]), 2 * vector(0) + vector(call))
+
+
+def test_profiles_see_every_dispatch(session: Session) -> None:
+    scale = session.load(STATELESS).scale
+    for _ in range(4):
+        scale(vector(0), vector(1))
+    device = cast(CudaDevice, session.device)
+    device.profiling_begin(ProfilingMode.DISPATCH_COUNTERS)
+    assert np.array_equal(np.asarray(scale(vector(2), vector(3))[0]), 2 * vector(2))
+    device.profiling_end()
+    names = [measurement.name for measurement in device.profiler.measurements]
+    assert sum("scale_dispatch" in name for name in names) == 2
+
+
+def test_a_lost_device_says_so(fake: FakeDriver, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    for _ in range(4):
+        scale(vector(0), vector(1))
+    fake.fail_next("cuGraphLaunch", CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+    with pytest.raises(StatusError, match="lost"):
+        scale(vector(0), vector(1))
+    with pytest.raises(StatusError, match="lost"):
+        scale(vector(0), vector(1))
+
+
+def test_trim_drops_recordings(fake: FakeDriver, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    for _ in range(4):
+        scale(vector(0), vector(1))
+    assert recordings(scale) == 1 and fake.executables
+    fake_session.trim()
+    gc.collect()
+    assert recordings(scale) == 0
+    assert np.array_equal(np.asarray(scale(vector(0), vector(1))[0]), 2 * vector(0))
+
+
+def test_no_growth(fake: FakeDriver, fake_session: Session) -> None:
+    module = fake_session.load(STATELESS)
+    steps = np.array(2, np.int32)
+
+    def run(count: int) -> tuple[int, int, int]:
+        for call in range(count):
+            np.asarray(module.scale(vector(call), vector(1))[0])
+            np.asarray(module.repeat(vector(call), steps))
+        return fake.live_bytes, len(fake.graphs), len(fake.executables)
+
+    before = run(20)
+    assert run(60) == before
