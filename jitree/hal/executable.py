@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jitree.errors import NotFoundError, StatusCode, StatusError
 from jitree.hal.enums import CachingMode
@@ -30,8 +30,7 @@ class PipelineLayout:
     """(set, binding) in the order in which the function gets them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutableParameters:
+class ExecutableParameters(NamedTuple):
     format: str
     data: memoryview
     """Kept by the executable when ``caching_mode`` says it stays as it is, else copied as needed."""

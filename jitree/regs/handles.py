@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from jitree.errors import InternalError, ResourceExhaustedError
@@ -42,8 +41,7 @@ _POISON: Final = bytes(ENTRY.size)
 assert KIND_FREE == 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Traits:
+class _Traits(NamedTuple):
     """What the table needs to know of a class."""
 
     kind: int

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAGIC: Final = b"jitree\x00\x02"
 KEY_SIZE: Final = 32
@@ -18,8 +17,7 @@ _SIZES: Final = struct.Struct("<IIIII")
 _ENTRY: Final = struct.Struct("<IH")
 
 
-@dataclass(frozen=True, slots=True)
-class FlatImage:
+class FlatImage(NamedTuple):
     code: bytes
     """Instructions and constants; to be placed at any multiple of the page size."""
     rebase: bytes

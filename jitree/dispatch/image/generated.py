@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 
@@ -21,8 +20,7 @@ PLAIN: Final = Pipeline(2, loop_vectorization=False, slp_vectorization=False, lo
 """For code without loops that gain from more, such as the loop of the fast tier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Texts that become one object. The others are linked into the first one, so that they can be inlined."""
 
     texts: Sequence[str]
@@ -31,8 +29,7 @@ class Unit:
     pipeline: Pipeline = PLAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(NamedTuple):
     """Everything an image is made of, from a generator that decides it from data."""
 
     units: Sequence[Unit]

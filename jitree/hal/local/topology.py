@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,8 +16,7 @@ _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _CGROUP_MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(NamedTuple):
     """The workers of one queue."""
 
     processors: tuple[int | None, ...]
@@ -38,8 +36,7 @@ class Topology:
         return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskParameters:
+class TaskParameters(NamedTuple):
     """What a local-task device is created with."""
 
     topologies: tuple[Topology, ...]
