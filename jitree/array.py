@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jitree.errors import StatusCode
+from jitree.errors import FailedPreconditionError, StatusCode
 from jitree.hal.buffer import BufferView
+from jitree.hal.exchange import HostTransfers
 from jitree.transfers import to_numpy
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
@@ -127,7 +128,7 @@ class Array(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> npt.NDArray[Any]:
-        return self.to_host().T
+        return self._implicitly().T
 
     def matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
         """Whether this is a dense array of an element type and a shape, None being any size. False also where
@@ -186,8 +187,18 @@ class Array(NDArrayOperatorsMixin):
             self._array = array
         return self._array
 
+    def _implicitly(self) -> npt.NDArray[Any]:
+        """As :meth:`to_host`, where nobody has said so. FAILED_PRECONDITION if that has to be said."""
+        exchange = self._device.array_exchange
+        if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
+            raise FailedPreconditionError(
+                f"the elements of an array on {self._device.uri} are needed on the host, and its device was "
+                "created with host_transfers=explicit; call to_host()"
+            )
+        return self.to_host()
+
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self.to_host()
+        host = self._implicitly()
         if dtype is not None and np.dtype(dtype) != host.dtype:
             if copy is False:
                 raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
@@ -202,7 +213,7 @@ class Array(NDArrayOperatorsMixin):
     def __buffer__(self, flags: int) -> memoryview:
         """``memoryview(array)``, from Python 3.12 on. BufferError for types that it does not know."""
         try:
-            return self.to_host().data
+            return self._implicitly().data
         except ValueError as error:
             raise BufferError(f"memoryviews cannot hold {self.dtype} elements") from error
 
@@ -247,16 +258,16 @@ class Array(NDArrayOperatorsMixin):
 
     def item(self, *index: int) -> Any:
         """One element as a Python number."""
-        return self.to_host().item(*index)
+        return self._implicitly().item(*index)
 
     def tolist(self) -> Any:
-        return self.to_host().tolist()
+        return self._implicitly().tolist()
 
     def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return self.to_host().astype(dtype)
+        return self._implicitly().astype(dtype)
 
     def reshape(self, *shape: Any) -> npt.NDArray[Any]:
-        return self.to_host().reshape(*shape)
+        return self._implicitly().reshape(*shape)
 
     def __len__(self) -> int:
         shape = self.shape
@@ -265,32 +276,32 @@ class Array(NDArrayOperatorsMixin):
         return shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        return self.to_host()[index]
+        return self._implicitly()[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.to_host())
+        return iter(self._implicitly())
 
     def __contains__(self, value: object) -> bool:
-        return value in self.to_host()
+        return value in self._implicitly()
 
     def __float__(self) -> float:
-        return float(self.to_host())
+        return float(self._implicitly())
 
     def __int__(self) -> int:
-        return int(self.to_host())
+        return int(self._implicitly())
 
     def __complex__(self) -> complex:
-        return complex(self.to_host())
+        return complex(self._implicitly())
 
     def __index__(self) -> int:
-        return self.to_host().__index__()
+        return self._implicitly().__index__()
 
     def __bool__(self) -> bool:
-        return bool(self.to_host())
+        return bool(self._implicitly())
 
     def __reduce__(self) -> Any:
         """Pickles and deep copies are numpy arrays on the host."""
-        return np.array, (self.to_host().copy(),)
+        return np.array, (self._implicitly().copy(),)
 
     def __repr__(self) -> str:
         head = f"jitree.Array({'x'.join(map(str, self.shape)) or 'rank 0'} {self.dtype} on {self._device.id}"
@@ -303,4 +314,4 @@ class Array(NDArrayOperatorsMixin):
 
 
 def _as_operand(value: Any) -> Any:
-    return value.to_host() if isinstance(value, Array) else value
+    return value._implicitly() if isinstance(value, Array) else value

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from jitree.array import Array
 from jitree.declaration import Parameter, Signature, TensorType
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
+from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
 from jitree.modules.hal.references import type_name
@@ -52,6 +53,21 @@ class ArrayTransfer(NamedTuple):
     view_of: ViewOf
     """The view of a device array; waits for its elements unless the call itself waits for their fence."""
     import_array: ImportArray
+
+    @property
+    def implicit(self) -> ImportArray:
+        """``import_array`` for arguments of calls, which refuses them if the device wants to be told."""
+        exchange = self.device.array_exchange
+        if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
+            return _refuse_host_array
+        return self.import_array
+
+
+def _refuse_host_array(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    raise FailedPreconditionError(
+        f"a host array was passed to a call on {device.uri}, which was created with host_transfers=explicit; "
+        "pass what session.to_device(array) gives"
+    )
 
 
 def ready_view(array: Array) -> BufferView:
@@ -96,7 +112,9 @@ class TensorPacker:
     Python numbers are converted when they keep their value.
     """
 
-    __slots__ = ("_code", "_dtype", "_name", "_row", "_shape", "_tensor", "_transfer", "_view_of")
+    __slots__ = (
+        "_code", "_dtype", "_import_array", "_name", "_row", "_shape", "_tensor", "_transfer", "_view_of",
+    )  # fmt: skip
 
     def __init__(self, name: str, tensor: TensorType, transfer: ArrayTransfer) -> None:
         self._name = name
@@ -106,6 +124,7 @@ class TensorPacker:
         self._dtype = None if self._row is None else self._row.dtype
         self._shape = tensor.shape
         self._transfer = transfer
+        self._import_array = transfer.implicit
         self._view_of = transfer.view_of
 
     def pack(self, value: Any) -> object:
@@ -118,7 +137,7 @@ class TensorPacker:
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
             if value.shape != self._shape:
                 check_shape(value.shape, self._name, self._shape)
-            return self._transfer.import_array(value, row, self._transfer.device)
+            return self._import_array(value, row, self._transfer.device)
         return self._pack_other(value)
 
     def _pack_other(self, value: Any) -> object:
@@ -155,7 +174,7 @@ class TensorPacker:
                 f"{type_text(row.code)}"
             )
         check_shape(array.shape, self._name, self._shape)
-        return self._transfer.import_array(array, row, self._transfer.device)
+        return self._import_array(array, row, self._transfer.device)
 
     def check(self, view: BufferView) -> None:
         """INVALID_ARGUMENT unless a view can be passed."""
@@ -285,7 +304,7 @@ class ReferencePacker:
         row = native_row(array.dtype)
         if row is None:
             raise refused(self._name, self._type, value)
-        return self._transfer.import_array(array, row, self._transfer.device)
+        return self._transfer.implicit(array, row, self._transfer.device)
 
     def _registered(self, value: object) -> object:
         """An object of a type that some module has registered."""

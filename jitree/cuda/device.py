@@ -36,6 +36,7 @@ from jitree.hal.enums import (
     MemoryAccess,
     SemaphoreCompatibility,
 )
+from jitree.hal.exchange import HostTransfers
 from jitree.hal.executable import Executable, ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
@@ -57,7 +58,9 @@ class CudaDevice(Device):
     Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.
     """
 
-    def __init__(self, driver: Any, ordinal: int) -> None:
+    def __init__(
+        self, driver: Any, ordinal: int, host_transfers: HostTransfers = HostTransfers.IMPLICIT
+    ) -> None:
         """``driver``: the bindings' module; ``ordinal``: of the GPU in this process."""
         self.context = Context(driver, ordinal)
         self.profiler = Profiler()
@@ -68,7 +71,7 @@ class CudaDevice(Device):
         self._own_allocator = CudaAllocator(self.stream)
         self._device_allocator: Allocator = self._own_allocator
         self.stream.allocator = self._own_allocator
-        self._exchange = CudaExchange(self.stream, self._own_allocator)
+        self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
         self._host_allocator = HeapAllocator()
         self._queue = Queue(self.stream, self._uri)
         self._loader = CudaExecutableLoader(self.context)

@@ -10,6 +10,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
+from jitree.hal.exchange import HostTransfers
 
 
 class CudaDriver(Driver):
@@ -37,12 +38,17 @@ class CudaDriver(Driver):
         return self._descriptions[self._ordinal(device_id)].format()
 
     def create_device_by_id(self, device_id: int, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
-        """The default device is the first. INVALID_ARGUMENT for parameters."""
-        if options.parameters:
-            raise InvalidArgumentError(
-                f"cuda has no parameters, but {', '.join(options.parameters)} was given"
-            )
-        return CudaDevice(self._bindings, self._ordinal(device_id))
+        """The default device is the first. INVALID_ARGUMENT for parameters other than
+        ``host_transfers=implicit|explicit``."""
+        transfers = HostTransfers.IMPLICIT
+        for name, value in options.parameters.items():
+            if name != "host_transfers":
+                raise InvalidArgumentError(f"cuda has no parameter '{name}'; it has host_transfers")
+            try:
+                transfers = HostTransfers(value)
+            except ValueError:
+                raise InvalidArgumentError(f"host_transfers={value}: expected implicit or explicit") from None
+        return CudaDevice(self._bindings, self._ordinal(device_id), transfers)
 
     def create_device_by_path(self, path: str, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
         for ordinal, description in enumerate(self._descriptions):

@@ -17,6 +17,7 @@ from jitree.cuda.queue import is_scheduled
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.enums import MemoryAccess
+from jitree.hal.exchange import HostTransfers
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ _READ: Final = int(MemoryAccess.READ)
 class CudaExchange:
     """Implements :class:`~jitree.hal.exchange.ArrayExchange` for one device."""
 
-    def __init__(self, stream: Stream, allocator: CudaAllocator) -> None:
+    def __init__(self, stream: Stream, allocator: CudaAllocator, host_transfers: HostTransfers) -> None:
         self._stream = stream
         self._allocator = allocator
+        self.host_transfers = host_transfers
         self._shared: weakref.WeakSet[BufferView] = weakref.WeakSet()
         self.dlpack_device = (_CUDA, stream.context.ordinal)
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import BufferView
     from jitree.hal.fence import Fence
+
+
+class HostTransfers(enum.Enum):
+    """Whether arrays move between host and device without being told to."""
+
+    IMPLICIT = "implicit"
+    """Where numpy asks for the elements, and where a call is given host arrays."""
+    EXPLICIT = "explicit"
+    """Only by ``Session.to_device`` and ``Array.to_host``; anything else fails."""
 
 
 class ArrayExchange(Protocol):
@@ -15,6 +25,9 @@ class ArrayExchange(Protocol):
     @property
     def dlpack_device(self) -> tuple[int, int]:
         """(kind, number), as ``__dlpack_device__`` answers."""
+
+    @property
+    def host_transfers(self) -> HostTransfers: ...
 
     def is_importable(self, value: object) -> bool:
         """Whether a value is an array in memory of devices of this kind."""

@@ -67,8 +67,12 @@ def test_dump() -> None:
 
 
 def test_parameters_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="threads"):
-        CudaDriver(FakeDriver()).create_device_by_id(0, DeviceOptions({"threads": "3"}))
+    for parameters, text in (
+        ({"threads": "3"}, "threads"),
+        ({"host_transfers": "never"}, "implicit or explicit"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=text):
+            CudaDriver(FakeDriver()).create_device_by_id(0, DeviceOptions(parameters))
 
 
 def test_queries(device: CudaDevice) -> None:

@@ -15,11 +15,13 @@ import pytest
 from jitree import Array, Session
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
-from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.enums import MemoryAccess
+from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from tests.cuda.fake import FakeDriver
 
+STATELESS = Path(__file__).parents[1] / "data" / "cuda" / "stateless.vmfb"
 READ, WRITE = int(MemoryAccess.READ), int(MemoryAccess.WRITE)
 SIZES = [0, 1, 3, 16, 1000, 128 << 10, (128 << 10) + 1, 1 << 20, (1 << 20) + 1, (8 << 20) + 5]
 
@@ -102,6 +104,26 @@ def test_arrays_live_on_the_device(session: Session) -> None:
     for dtype in (ml_dtypes.bfloat16, ml_dtypes.int4, np.bool_, np.complex64):
         small = np.array([1, 0, 1], dtype)
         assert np.array_equal(np.asarray(session.to_device(small)), small)
+
+
+def test_explicit_transfers(fake: FakeDriver) -> None:
+    with CudaDevice(fake, 0, HostTransfers.EXPLICIT) as device, Session(device=device) as session:
+        program = session.load(STATELESS)
+        values = np.ones(8, np.float32)
+        array = session.to_device(values)
+        assert np.array_equal(array.to_host(), values)
+        for use in (
+            lambda: np.asarray(array),
+            lambda: array + 1,
+            lambda: array[0],
+            lambda: array.item(0),
+            lambda: list(array),
+            lambda: float(array),
+        ):
+            with pytest.raises(FailedPreconditionError, match="to_host"):
+                use()
+        with pytest.raises(FailedPreconditionError, match="to_device"):
+            program.scale(values, array)
 
 
 def test_array_interface(session: Session) -> None:
@@ -245,7 +267,9 @@ def test_strides_without_gaps_are_fine(session: Session) -> None:
 def test_arrays_of_another_device() -> None:
     fake = FakeDriver(devices=2)
     with (
-        CudaDevice(fake, 0) as first, CudaDevice(fake, 1) as second, Session(device=first) as one,
+        CudaDevice(fake, 0) as first,
+        CudaDevice(fake, 1) as second,
+        Session(device=first) as one,
         Session(device=second) as other,
         Session(device="local-sync") as local,
     ):
