@@ -44,6 +44,10 @@ class Profiler:
             self._path = path
             self._measurements = []
 
+    def after_fork(self) -> None:
+        """In a forked child nobody holds the lock, whatever it says."""
+        self._lock = allocate_lock()
+
     def add(self, name: str, start: int, end: int) -> None:
         with self._lock:
             self._measurements.append(Measurement(name, start, end - start))

@@ -221,6 +221,45 @@ def test_interpreter_exit_with_an_open_device_and_queued_work() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
 
 
+def test_forks_while_other_threads_hold_the_locks() -> None:
+    """A child does not wait for threads that it does not have."""
+    result = run_python(
+        START
+        + """
+    import threading
+    stop = threading.Event()
+    def submit():
+        while not stop.is_set():
+            semaphore = device.create_semaphore()
+            device.queue_barrier(-1, Fence([(semaphore, 1)]), None)
+            device.profiling_begin(1)
+            device.profiling_end()
+            semaphore.signal(1)
+            fill(3).wait()
+    thread = threading.Thread(target=submit)
+    thread.start()
+    children = []
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            wait, done = Fence.create(device), Fence.create(device)
+            device.queue_barrier(-1, wait, done)
+            wait.signal()
+            own = device.device_allocator.allocate(0x30, 0xC03, 8_000_000)
+            filled = Fence.create(device)
+            device.queue_fill(-1, done, filled, own, 0, 8_000_000, 5, 1)
+            os._exit(int(filled.wait(20) != StatusCode.OK or own.host_view()[-1] != 5))
+        children.append(child)
+    stop.set()
+    thread.join()
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 20
+    device.close()
+    print("end")
+    """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
 def test_forked_child_gets_workers_of_its_own() -> None:
     result = run_python(
         START

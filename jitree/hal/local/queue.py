@@ -8,9 +8,11 @@ the :class:`Executor`.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
+import weakref
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -208,6 +210,7 @@ class Queue:
         self._lock = allocate_lock()
         self._waiting: dict[Operation, None] = {}
         self._closed = False
+        _queues.add(self)
 
     def submit(
         self,
@@ -273,6 +276,21 @@ class Queue:
                 return False
             del self._waiting[operation]
             return True
+
+
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child nobody holds a lock, whatever it says. Operations that wait go on waiting there."""
+    for queue in list(_queues):
+        queue._lock = allocate_lock()
+        queue.record.after_fork()
+        queue.profiler.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _ThisThread(threading.local):

@@ -63,6 +63,10 @@ class QueueRecord:
             self._reasons.discard(reason)
             self._words[_OPEN] = int(not self._reasons)
 
+    def after_fork(self) -> None:
+        """In a forked child nobody holds the lock, whatever it says."""
+        self._lock = allocate_lock()
+
     def limit_local_memory(self, size: int) -> None:
         self._words[_LOCAL_MEMORY] = size
 

@@ -231,6 +231,7 @@ class Team:
         self._lock = threading.Lock()
         self._helpers = None
         self._all = {}
+        self._record.after_fork()
         self._record.hold(NO_TEAM)
 
 
