@@ -5,13 +5,20 @@ Computing a key imports neither numba nor llvmlite: their versions are read from
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+try:
+    from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
+except ImportError:
+    from hashlib import blake2b
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
 
 FORMAT: Final = 3
 """Raised when the builder, linker or file form changes so that old files must not be used."""
@@ -40,7 +47,7 @@ class Recipe:
 
 def key_of(recipe: Recipe) -> bytes:
     """32 bytes that change with anything that could change the image's machine code."""
-    digest = hashlib.sha256(_environment())
+    digest = blake2b(_environment(), digest_size=32)
     digest.update(repr((FORMAT, recipe.name, recipe.generator, recipe.entries, len(recipe.data))).encode())
     for source in recipe.sources:
         _add(digest, source.read_bytes())
@@ -49,7 +56,7 @@ def key_of(recipe: Recipe) -> bytes:
     return digest.digest()
 
 
-def _add(digest: hashlib._Hash, data: bytes) -> None:
+def _add(digest: blake2b, data: bytes) -> None:
     digest.update(len(data).to_bytes(8, "little"))
     digest.update(data)
 

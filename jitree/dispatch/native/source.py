@@ -5,7 +5,6 @@ It can be written to bytes, which go to the builder process and decide the key o
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -95,6 +94,8 @@ def _types(characters: Iterable[str]) -> tuple[str, ...]:
 
 def encode(source: Source) -> bytes:
     """The source as bytes: a line of JSON, then both arrays."""
+    import json
+
     tables = json.dumps([len(source.words), source.functions, source.sites])
     return tables.encode() + b"\n" + source.words.tobytes() + source.instruction_words.tobytes()
 
@@ -102,6 +103,8 @@ def encode(source: Source) -> bytes:
 def decode(data: bytes) -> Source:
     """What :func:`encode` has written."""
     tables, _, rest = data.partition(b"\n")
+    import json
+
     count, functions, sites = json.loads(tables)
     words = array("i", rest[: 4 * count])
     return Source(

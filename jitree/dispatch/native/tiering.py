@@ -5,7 +5,6 @@ It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.dispat
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -73,6 +72,8 @@ class NativeModule:
         if ready is None:
             return {}
         if self._notes is None:
+            import json  # 1 ms: only programs that run long pay for it
+
             self._notes = json.loads(ready.notes)
         return self._notes[name]
 
