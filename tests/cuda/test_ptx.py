@@ -9,9 +9,12 @@ from jitree.cuda.ptx import Signature
 from tests.cuda.programs import DATA
 
 HEADER = b".version 7.6\n.target sm_80\n.extern .shared .align 16 .b8 memory[];\n"
-A = b".visible .entry a(\n\t.param .u64 .ptr .global .align 16 a_0, // a pointer .param .f64\n\t.param .u32
-a_1\n)\n{ ret; }\n" B = b".visible .entry b\n{ .param .b32 local; ret; }\n" C = b".entry c(.param .b64 c_0,
-.param .align 8 .b8 c_1[16]) { ret; }\n"
+A = (
+    b".visible .entry a(\n\t.param .u64 .ptr .global .align 16 a_0, // a pointer .param .f64\n"
+    b"\t.param .u32 a_1\n)\n{ ret; }\n"
+)
+B = b".visible .entry b\n{ .param .b32 local; ret; }\n"
+C = b".entry c(.param .b64 c_0, .param .align 8 .b8 c_1[16]) { ret; }\n"
 
 
 def test_signatures() -> None:

@@ -72,7 +72,7 @@ def test_members_that_do_not_come() -> None:
     address = ("127.0.0.1", free_port())
     with pytest.raises(DeadlineExceededError, match=r"members \[1, 2\] of 3 have not come"):
         exchange(address, 1, 0, 3, b"id", 0.2)
-    with pytest.raises(DeadlineExceededError, match="member 0 does not answer at 127.0.0.1"):
+    with pytest.raises(DeadlineExceededError, match="member 0 does not answer at 127"):
         exchange(("127.0.0.1", free_port()), 1, 1, 3, b"", 0.2)
 
 
