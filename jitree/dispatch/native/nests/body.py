@@ -6,58 +6,17 @@ A value that is the same for all lanes is computed as a scalar.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.memory import Memory, Offsets, Operand, Region
 from jitree.dispatch.native.nests.operations import EMITTERS, condition, uses_library
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import FormReader, Level
+from jitree.dispatch.native.nests.reading import FormReader
 from jitree.dispatch.native.nests.recognise import Access, Predicate, Structure
-from jitree.dispatch.native.nests.transpose import transpose
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.vector_math_ir import llvm_type
-
-ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
-
-Offsets = dict[Level, int]
-"""How far the copy of the body that is being written is from the counters of its block; absent is 0."""
-
-
-class Operand(NamedTuple):
-    """A computed value: a scalar for all lanes, or a vector."""
-
-    text: str
-    lanes: int
-
-
-@dataclass(slots=True)
-class Places:
-    """What the emitted loops use: names and constants."""
-
-    extents: dict[Level, str] = field(default_factory=dict)
-    coefficients: dict[tuple[Access, Level], str] = field(default_factory=dict)
-    """Factors of counters in indices, in elements."""
-    pointers: dict[Access, str] = field(default_factory=dict)
-    """The element that an access touches when all counters are 0."""
-
-
-@dataclass(slots=True)
-class Region:
-    """A block that is being written: what the counters are in it, and what has been computed in it."""
-
-    counters: dict[Level, str]
-    mask: str | None
-    """Lanes that exist, as a vector of i1; None: all."""
-    squares: bool
-    """Whole squares can be loaded and transposed."""
-    accumulators: dict[tuple[object, ...], Operand] = field(default_factory=dict)
-    """By store and copy."""
-    known: dict[tuple[object, ...], Operand] = field(default_factory=dict)
-    rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
-    pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
 
 
 class Body:
@@ -72,7 +31,8 @@ class Body:
         self._plan = plan
         self._dependence = dependence
         self._invariants: dict[Value, str] = {}
-        self.places = Places()
+        self._memory = Memory(writer, structure, plan)
+        self.places = self._memory.places
         self._levels = {level.counter: level for level in structure.levels}
 
     def invariant(self, value: Value) -> str:
@@ -123,13 +83,9 @@ class Body:
 
     def kept(self, load: Value, operand: Operand) -> Operand:
         """What the next iteration would load if this were stored."""
-        access, lanes = self._structure.loads[load], self._plan.lanes
+        lanes = self._plan.lanes
         text = self.widened(operand, load.type, lanes)
-        if access.element in ("i8", "i16"):
-            narrow = access.element if lanes == 1 else f"<{lanes} x {access.element}>"
-            stored = self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {narrow}")
-            text = self._extended(access, stored, lanes)
-        return Operand(text, lanes)
+        return Operand(self._memory.stored_and_loaded(self._structure.loads[load], text), lanes)
 
     def _ordered(self, value: Value) -> list[Value]:
         of = self._dependence.of(value)
@@ -201,131 +157,21 @@ class Body:
         """The operand in this many lanes."""
         return operand.text if operand.lanes == lanes else self._writer.splat(kind, operand.text, lanes)
 
-    # Memory.
-
-    def pointer(self, region: Region, access: Access, offsets: Offsets) -> str:
-        """Of the element of the first lane."""
-        writer = self._writer
-        moving = [level for level in self._structure.levels if (access, level) in self.places.coefficients]
-        fixed = 0
-        key: list[object] = [access]
-        for level in moving:
-            coefficient, offset = self.places.coefficients[access, level], offsets.get(level, 0)
-            if coefficient.startswith("%"):
-                key.append(offset)
-            else:
-                fixed += int(coefficient) * offset
-        base = region.pointers.get(tuple(key))
-        kind = ELEMENT_LLVM[access.element]
-        if base is None:
-            base = self.places.pointers[access]
-            for level in moving:
-                coefficient, counter = self.places.coefficients[access, level], region.counters[level]
-                if coefficient.startswith("%") and offsets.get(level, 0):
-                    counter = writer.let(f"add i64 {counter}, {offsets[level]}")
-                if counter == "0":
-                    continue
-                distance = counter if coefficient == "1" else writer.let(f"mul i64 {counter}, {coefficient}")
-                base = writer.let(f"getelementptr {kind}, ptr {base}, i64 {distance}")
-            region.pointers[tuple(key)] = base
-        return writer.let(f"getelementptr {kind}, ptr {base}, i64 {fixed}") if fixed else base
-
     def _load(self, region: Region, access: Access, value: Value, offsets: Offsets) -> Operand:
-        vector = self._plan.vector
-        lanes = self._plan.lanes
-        if vector is None or (access, vector) not in self.places.coefficients:
-            text, lanes = self._load_scalar(region, access, offsets)
-        elif value in self._plan.transposed and region.squares and region.mask is None:
-            text = self._load_transposed(region, access, self._plan.transposed[value], offsets)
-        else:
-            mask = self.mask(region, access.predicate, offsets)
-            if self.places.coefficients[access, vector] == "1":
-                text = self._load_row(region, access, offsets, mask)
-            else:
-                text = self._gather(region, access, offsets, mask)
-        return Operand(self._extended(access, text, lanes), lanes)
+        memory, predicate = self._memory, access.predicate
+        if memory.is_uniform(access):
+            bit = self._any(self._predicate(region, predicate, offsets)) if predicate else None
+            return memory.load_element(region, access, offsets, bit)
+        if value in self._plan.transposed and region.squares and region.mask is None:
+            return memory.load_column(region, access, self._plan.transposed[value], offsets)
+        return memory.load_lanes(region, access, offsets, self._mask(region, predicate, offsets))
 
-    def _load_scalar(self, region: Region, access: Access, offsets: Offsets) -> tuple[str, int]:
-        """One element; if its predicate depends on the lane, in each of them."""
-        writer, kind = self._writer, access.element
-        pointer = self.pointer(region, access, offsets)
-        if not access.predicate:
-            return writer.let(f"load {ELEMENT_LLVM[kind]}, ptr {pointer}, align 1{writer.context.access}"), 1
-        bit = self.predicate(region, access.predicate, offsets)
-        one = bit.text
-        if bit.lanes > 1:
-            one = writer.let(f"call i1 @llvm.vector.reduce.or.v{bit.lanes}i1(<{bit.lanes} x i1> {bit.text})")
-            writer.context.declare(f"declare i1 @llvm.vector.reduce.or.v{bit.lanes}i1(<{bit.lanes} x i1>)")
-        mask = writer.let(f"insertelement <1 x i1> poison, i1 {one}, i64 0")
-        loaded = self._masked_load(pointer, access, mask, 1)
-        return writer.let(f"extractelement <1 x {ELEMENT_LLVM[kind]}> {loaded}, i64 0"), 1
+    def store(self, region: Region, access: Access, value: Operand, offsets: Offsets) -> None:
+        text = self.widened(value, access.stored.type, self._plan.lanes)
+        mask = self._mask(region, access.predicate, offsets)
+        self._memory.store(region, access, text, offsets, mask)
 
-    def _load_row(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> str:
-        writer, lanes = self._writer, self._plan.lanes
-        pointer = self.pointer(region, access, offsets)
-        if mask is not None:
-            return self._masked_load(pointer, access, mask, lanes)
-        vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
-        return writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}")
-
-    def _masked_load(self, pointer: str, access: Access, mask: str, lanes: int) -> str:
-        writer, element = self._writer, access.element
-        vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
-        name = f"@llvm.masked.load.v{lanes}{element}.p0"
-        writer.context.declare(f"declare {vector} {name}(ptr, i32, <{lanes} x i1>, {vector})")
-        return writer.let(
-            f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
-        )
-
-    def _places_of_lanes(self, region: Region, access: Access, offsets: Offsets) -> str:
-        writer, lanes = self._writer, self._plan.lanes
-        assert self._plan.vector is not None
-        pointer = self.pointer(region, access, offsets)
-        coefficient = self.places.coefficients[access, self._plan.vector]
-        numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
-        factor = writer.splat("i64", coefficient, lanes)
-        distances = writer.let(f"mul <{lanes} x i64> {factor}, {numbers}")
-        kind = ELEMENT_LLVM[access.element]
-        return writer.let(f"getelementptr {kind}, ptr {pointer}, <{lanes} x i64> {distances}")
-
-    def _gather(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> str:
-        writer, lanes, element = self._writer, self._plan.lanes, access.element
-        places = self._places_of_lanes(region, access, offsets)
-        vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
-        name = f"@llvm.masked.gather.v{lanes}{element}.v{lanes}p0"
-        writer.context.declare(f"declare {vector} {name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {vector})")
-        mask = mask or "splat (i1 true)"
-        return writer.let(
-            f"call {vector} {name}(<{lanes} x ptr> {places}, i32 1, <{lanes} x i1> {mask}, "
-            f"{vector} zeroinitializer)"
-        )
-
-    def _load_transposed(self, region: Region, access: Access, along: Level, offsets: Offsets) -> str:
-        """A column of a square of rows: its rows lie along the other loop, one for each lane."""
-        writer, lanes = self._writer, self._plan.lanes
-        assert self._plan.vector is not None
-        at = {**offsets, along: 0}
-        key = (access, *(at.get(level, 0) for level in self._structure.levels))
-        columns = region.rows.get(key)
-        if columns is None:
-            vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
-            first = at.get(self._plan.vector, 0)
-            rows = []
-            for lane in range(lanes):
-                pointer = self.pointer(region, access, {**at, self._plan.vector: first + lane})
-                rows.append(writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}"))
-            columns = region.rows[key] = transpose(writer, vector, rows)
-        return columns[offsets.get(along, 0)]
-
-    def _extended(self, access: Access, text: str, lanes: int) -> str:
-        """Narrow integers as the i32 that the load gives."""
-        if access.element not in ("i8", "i16"):
-            return text
-        signed = "sext" if access.instruction.mnemonic.endswith(".s") else "zext"
-        narrow = access.element if lanes == 1 else f"<{lanes} x {access.element}>"
-        return self._writer.let(f"{signed} {narrow} {text} to {llvm_type('i32', lanes)}")
-
-    def predicate(self, region: Region, predicate: Predicate, offsets: Offsets) -> Operand:
+    def _predicate(self, region: Region, predicate: Predicate, offsets: Offsets) -> Operand:
         """All of its conditions as i1."""
         writer = self._writer
         bits: list[Operand] = []
@@ -338,55 +184,28 @@ class Body:
             bits.append(Operand(bit, operand.lanes))
         lanes = max(bit.lanes for bit in bits)
         result = self.widened(bits[0], "i1", lanes)
-        for bit in bits[1:]:
-            result = writer.let(f"and {llvm_type('i1', lanes)} {result}, {self.widened(bit, 'i1', lanes)}")
+        for other in bits[1:]:
+            result = writer.let(f"and {llvm_type('i1', lanes)} {result}, {self.widened(other, 'i1', lanes)}")
         return Operand(result, lanes)
 
-    def mask(self, region: Region, predicate: Predicate, offsets: Offsets) -> str | None:
-        """The lanes in which an access happens; None: all."""
+    def _any(self, bits: Operand) -> str:
+        """Whether a bit is set in any lane."""
+        if bits.lanes == 1:
+            return bits.text
+        vector, name = f"<{bits.lanes} x i1>", f"@llvm.vector.reduce.or.v{bits.lanes}i1"
+        self._writer.context.declare(f"declare i1 {name}({vector})")
+        return self._writer.let(f"call i1 {name}({vector} {bits.text})")
+
+    def _mask(self, region: Region, predicate: Predicate, offsets: Offsets) -> str | None:
+        """The lanes in which an access happens, as a vector; None: all."""
         if not predicate:
             return region.mask
-        lanes = self._plan.lanes
-        bits = self.widened(self.predicate(region, predicate, offsets), "i1", lanes)
-        if region.mask is None:
-            return bits
-        return self._writer.let(f"and <{lanes} x i1> {bits}, {region.mask}")
-
-    def store(self, region: Region, access: Access, value: Operand, offsets: Offsets) -> None:
-        writer, lanes, element = self._writer, self._plan.lanes, access.element
-        text = self.widened(value, access.stored.type, lanes)
-        kind = ELEMENT_LLVM[element] if lanes == 1 else f"<{lanes} x {ELEMENT_LLVM[element]}>"
-        if element in ("i8", "i16"):
-            text = writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {kind}")
-        vector = self._plan.vector
-        if vector is None and access.predicate:
-            bit = self.predicate(region, access.predicate, offsets).text
-            mask = writer.let(f"insertelement <1 x i1> poison, i1 {bit}, i64 0")
-            one = f"<1 x {kind}>"
-            text = writer.let(f"insertelement {one} poison, {kind} {text}, i64 0")
-            self._masked_store(self.pointer(region, access, offsets), access, text, mask, 1)
-            return
-        mask = self.mask(region, access.predicate, offsets) if vector is not None else None
-        if vector is not None and self.places.coefficients[access, vector] != "1":
-            name = f"@llvm.masked.scatter.v{lanes}{element}.v{lanes}p0"
-            writer.context.declare(f"declare void {name}({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
-            places = self._places_of_lanes(region, access, offsets)
-            writer.line(
-                f"call void {name}({kind} {text}, <{lanes} x ptr> {places}, i32 1, "
-                f"<{lanes} x i1> {mask or 'splat (i1 true)'})"
-            )
-        elif mask is not None:
-            self._masked_store(self.pointer(region, access, offsets), access, text, mask, lanes)
-        else:
-            pointer = self.pointer(region, access, offsets)
-            writer.line(f"store {kind} {text}, ptr {pointer}, align 1{writer.context.access}")
-
-    def _masked_store(self, pointer: str, access: Access, text: str, mask: str, lanes: int) -> None:
-        writer, element = self._writer, access.element
-        vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
-        name = f"@llvm.masked.store.v{lanes}{element}.p0"
-        writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
-        writer.line(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
+        writer, lanes = self._writer, self._plan.lanes
+        bits = self._predicate(region, predicate, offsets)
+        if lanes == 1:
+            return writer.let(f"insertelement <1 x i1> poison, i1 {bits.text}, i64 0")
+        mask = self.widened(bits, "i1", lanes)
+        return mask if region.mask is None else writer.let(f"and <{lanes} x i1> {mask}, {region.mask}")
 
 
 def float_literal(bits: int) -> str:

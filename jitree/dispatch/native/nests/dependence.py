@@ -25,7 +25,7 @@ class Dependence:
         self._reader = reader
         self._counters: dict[Value, frozenset[Value]] = {}
         self.invariants: dict[Value, None] = {}
-        """Values from outside and the largest expressions over them, in the order in which they are needed."""
+        """Values from outside and the largest expressions over them, in the order of need."""
         self.weight = 0
         for store in structure.stores:
             self.of(store.stored)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from jitree.dispatch.native.nests.body import Body, Offsets, Operand, Region
+from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
+from jitree.dispatch.native.nests.memory import Offsets, Operand, Region
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader, Level
 from jitree.dispatch.native.nests.recognise import Access, Structure
@@ -144,9 +145,9 @@ class _Loops:
             return
         left, right = (start, end) if start.startswith("%") else (end, start)
         relation = "slt" if left is start else "sgt"
-        with writer.maybe(writer.let(f"icmp {relation} i64 {left}, {right}"), []):
-            with writer.loop(start, end, step, []) as turns:
-                write(turns.counter)
+        more = writer.let(f"icmp {relation} i64 {left}, {right}")
+        with writer.maybe(more, []), writer.loop(start, end, step, []) as turns:
+            write(turns.counter)
 
     def _tile(self, counters: Counters, tile: _Tile) -> None:
         region = Region(counters, tile.mask, squares=tile.copies == self._plan.lanes)

@@ -1,7 +1,7 @@
 """Polynomials over loop counters and values from outside a nest: what indices and bounds are read as.
 
-The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients; a guard makes sure
-that the numbers it stands for do not.
+The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients; a guard makes
+sure that the numbers it stands for do not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Form:
         })  # fmt: skip
 
     def divided(self, divisor: Form) -> tuple[Form, Form]:
-        """(quotient, rest) by a positive constant or by a single value, term by term; (0, itself) otherwise."""
+        """(quotient, rest) by a positive constant or a single value, term by term; else (0, itself)."""
         number = divisor.number
         if number is not None and number > 0:
             return (

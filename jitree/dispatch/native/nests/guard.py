@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from jitree.dispatch.native.nests.body import ELEMENT_LLVM, Body
+from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
@@ -223,7 +224,7 @@ class Guard:
         return writer.let(f"add i64 {start}, {extra}") if extra else start
 
     def _require_apart(self, ranges: dict[Access, _Range]) -> None:
-        """Of every store and every other access: they share no byte, or are the same element in each iteration."""
+        """A store and another access share no byte, or are the same element in each iteration."""
         stores = self._structure.stores
         for number, store in enumerate(stores):
             for access in (*self._structure.loads.values(), *stores[number + 1 :]):

@@ -1,7 +1,7 @@
 """Indices of loads that run only under a condition, such as the elements inside a padded edge.
 
-Where a predicate says ``0 <= f < n`` and the index holds a multiple of the form ``f``, that part of the index is
-known to lie between 0 and the multiple of ``n - 1``, however far the counters go.
+Where a predicate says ``0 <= f < n`` and the index holds a multiple of the form ``f``, that part of the index
+is known to lie between 0 and the multiple of ``n - 1``, however far the counters go.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _never_negative(form: Form, structure: Structure) -> bool:
 
 
 def _factor(index: Form, form: Form, counters: tuple[Value, ...]) -> Form | None:
-    """The positive number that the form's counters are multiplied by in the index, if it is the same for all."""
+    """The positive number that the index multiplies the form's counters by, if it is the same for all."""
     found: set[int] = set()
     for counter in counters:
         part, whole = form.coefficient(counter).number, index.coefficient(counter).number

@@ -1,7 +1,7 @@
-"""Arithmetic instructions as LLVM IR over scalars or vectors: the rows of the instruction table that nests hold.
+"""Arithmetic instructions as LLVM IR over scalars or vectors: the rows of the instruction table in nests.
 
-What each means is stated in :mod:`jitree.dispatch.semantics`; a test compares. Operations that can fail are in
-only with divisors that cannot make them fail.
+What each means is stated in :mod:`jitree.dispatch.semantics`; a test compares. Operations that can fail are
+in only with divisors that cannot make them fail.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Decides how a nest runs: which loops are parallel, which one becomes the lanes of vectors, what is kept in
 registers.
 
-A loop is *parallel* if the stored element depends on its counter, a *reduction* if not. When the stored index is
-injective over the parallel loops and nothing else touches what is stored, any order of iterations is legal that
-leaves the reductions in theirs: each element sees its operations in the original order, so results are the
-same bit for bit. Other nests run as they stand, one element at a time.
+A loop is *parallel* if the stored element depends on its counter, a *reduction* if not. When the stored index
+is injective over the parallel loops and nothing else touches what is stored, any order of iterations is legal
+that leaves the reductions in theirs: each element sees its operations in the original order, so results are
+the same bit for bit. Other nests run as they stand, one element at a time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAXIMUM_COPIES: Final = 8
 """Iterations of the tiled loop in one tile."""
 LIGHT_BODY: Final = 12
 HEAVY_BODY: Final = 40
-"""Instructions of a body without reductions: up to the first it is written for four vectors, from the second on
-for one."""
+"""Instructions of a body without reductions: up to the first it is written for four vectors, from the second
+on for one."""
 LARGEST_TILE: Final = 700
 """Instructions of a tile with reductions; compile time grows faster than it."""
 NARROW: Final = 2
@@ -52,14 +52,14 @@ class Plan:
     steps: int
     """Iterations of the last reduction that are written out."""
     accumulators: dict[Value, Access]
-    """Loads that find what the iteration before has stored, and the stores they belong to: kept in registers."""
+    """Loads that find what the iteration before has stored, and its store: kept in registers."""
     transposed: dict[Value, Level]
     """Loads of rows along this loop that become columns in registers."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
     injective: dict[Access, tuple[Level, ...]] = field(default_factory=dict)
-    """Stores for which a guard has to check that each coefficient exceeds what the smaller ones reach, and the
-    parallel loops by coefficient, smallest first."""
+    """Stores for which a guard has to check that each coefficient exceeds what the smaller ones reach, and
+    the parallel loops by coefficient, smallest first."""
 
     @property
     def forwards(self) -> bool:
@@ -122,19 +122,18 @@ class _Planner:
         )
 
     def _injective(self, store: Access) -> tuple[Level, ...] | None:
-        """The order of the loops that a guard has to check, empty if the numbers show it, None if it is not so."""
+        """The order that a guard has to check; empty: the numbers show it, None: it is not so."""
         coefficients = {level: store.index.coefficient(level.counter) for level in self._parallel}
         numbers = {level: form.number for level, form in coefficients.items()}
         inner_first = list(reversed(self._parallel))
-        order = sorted(
-            (level for level in inner_first if numbers[level] is not None), key=lambda l: abs(numbers[l] or 0)
-        )
+        constant = [level for level in inner_first if numbers[level] is not None]
+        order = sorted(constant, key=lambda level: abs(numbers[level] or 0))
         order += [level for level in inner_first if numbers[level] is None]
         reach: int | None = 0
         for level in order:
             number, count = numbers[level], level.extent
             if number is None or reach is None:
-                return tuple(order) if all((numbers[l] or 1) > 0 for l in order) else None
+                return tuple(order) if all((numbers[one] or 1) > 0 for one in order) else None
             if abs(number) <= reach:
                 return None
             reach = None if count is None else reach + abs(number) * (count - 1)
@@ -190,7 +189,7 @@ class _Planner:
 
     def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
         """The loads that lie along one other loop, and that loop: the last reduction, or a parallel one."""
-        candidates = self._reductions[-1:] or [l for l in self._parallel if l is not vector]
+        candidates = self._reductions[-1:] or [level for level in self._parallel if level is not vector]
         best: tuple[dict[Value, Level], Level | None] = ({}, None)
         for level in reversed(candidates):
             found = {

@@ -67,7 +67,7 @@ class Context:
         return Buffer(f"%buffer{slot}.0", f"%buffer{slot}.1", f"%buffer{slot}.1")
 
     def math(self, mnemonic: str) -> str:
-        function = ctypes.CDLL(None)[SEMANTICS[mnemonic].math_function]
+        function = getattr(ctypes.CDLL(None), str(SEMANTICS[mnemonic].math_function))
         address = ctypes.cast(function, ctypes.c_void_p).value
         return f"inttoptr (i64 {address} to ptr)"
 
@@ -202,8 +202,8 @@ def _compute(value: Value, operands: list[Any]) -> Any:
             struct.unpack(_WORD[kind], data)[0]
             for kind, data in zip(semantic.argument_types, raw, strict=True)
         ]
-        result = struct.pack(_WORD[semantic.result_type], semantic.function(*bits))
-        return struct.unpack(_WORD[value.type], result)[0]
+        word = struct.pack(_WORD[semantic.result_type], semantic.function(*bits))
+        return struct.unpack(_WORD[value.type], word)[0]
     return result
 
 
@@ -218,11 +218,8 @@ def _place(mnemonic: str, buffer: Bytes, index: int) -> tuple[str, int]:
 
 
 def _load(mnemonic: str, buffer: Bytes, index: int) -> Any:
-    return struct.unpack_from(*_reversed(_place(mnemonic, buffer, index), buffer))[0]
-
-
-def _reversed(place: tuple[str, int], buffer: Bytes) -> tuple[str, Bytes, int]:
-    return f"={place[0]}", buffer, place[1]
+    code, at = _place(mnemonic, buffer, index)
+    return struct.unpack_from(f"={code}", buffer.data, at)[0]
 
 
 def _store(mnemonic: str, buffer: Bytes, index: int, value: Any) -> None:
@@ -230,4 +227,4 @@ def _store(mnemonic: str, buffer: Bytes, index: int, value: Any) -> None:
     if code in "bh":
         value = int(value) & (0xFF if code == "b" else 0xFFFF)
         code = code.upper()
-    struct.pack_into(f"={code}", buffer, at, value)
+    struct.pack_into(f"={code}", buffer.data, at, value)

@@ -94,7 +94,7 @@ def _bound(text: Text, bound: int | str | tuple[str, str]) -> str:
     return bound if isinstance(bound, str) else text.op("mul.i64", *bound)
 
 
-Body = Callable[[Text, Sequence[str]], None]
+Body = Callable[[Text, list[str]], None]
 
 
 def program(levels: Sequence[Level], body: Body) -> Function:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitree.dispatch.native.ssa import Function
+from jitree.dispatch.native.ssa import Function, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
 
@@ -26,7 +26,7 @@ def _holds(function: Function, buffers: list[Bytes], *sizes: int) -> bool:
     refs = [value for value in function.arguments if value.type == "ref"]
     others = [value for value in function.arguments if value.type != "ref"]
     spare = np.zeros(4, np.uint8)
-    values = {
+    values: dict[Value, float | Bytes] = {
         **dict(zip(refs, [*buffers, *[spare] * len(refs)], strict=False)),
         **dict(zip(others, (*sizes, 0, 0, 0, 0), strict=False)),
     }
@@ -77,7 +77,9 @@ def test_overlap(distance: int, holds: bool) -> None:
     """In place is fine; anything else that overlaps is not. Bytes apart, the whole range of 160."""
     memory = np.zeros(1000, np.uint8)
     out, other = memory[400:600], np.zeros(200, np.uint8)
-    assert _holds(program([Level(40)], _add), [out, memory[400 + distance : 600 + distance], other], 0) == holds
+    assert (
+        _holds(program([Level(40)], _add), [out, memory[400 + distance : 600 + distance], other], 0) == holds
+    )
 
 
 def test_parts_of_one_allocation() -> None:

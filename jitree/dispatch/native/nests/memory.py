@@ -1,0 +1,224 @@
+"""Loads and stores of a nest: rows, single elements, elements apart, squares transposed in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.recognise import Access, Structure
+from jitree.dispatch.native.nests.transpose import transpose
+from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.vector_math_ir import llvm_type
+
+ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
+
+Offsets = dict[Level, int]
+"""How far the copy of the body that is being written is from the counters of its block; absent is 0."""
+
+
+class Operand(NamedTuple):
+    """A computed value: a scalar for all lanes, or a vector."""
+
+    text: str
+    lanes: int
+
+
+@dataclass(slots=True)
+class Places:
+    """What the emitted loops use: names and constants."""
+
+    extents: dict[Level, str] = field(default_factory=dict)
+    coefficients: dict[tuple[Access, Level], str] = field(default_factory=dict)
+    """Factors of counters in indices, in elements."""
+    pointers: dict[Access, str] = field(default_factory=dict)
+    """The element that an access touches when all counters are 0."""
+
+
+@dataclass(slots=True)
+class Region:
+    """A block that is being written: what the counters are in it, and what has been computed in it."""
+
+    counters: dict[Level, str]
+    mask: str | None
+    """Lanes that exist, as a vector of i1; None: all."""
+    squares: bool
+    """Whole squares can be loaded and transposed."""
+    accumulators: dict[tuple[object, ...], Operand] = field(default_factory=dict)
+    """By store and copy."""
+    known: dict[tuple[object, ...], Operand] = field(default_factory=dict)
+    rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
+    pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+
+class Memory:
+    """Writes the accesses of one nest. Masks are vectors of i1 over the plan's lanes; None: all lanes."""
+
+    def __init__(self, writer: Writer, structure: Structure, plan: Plan) -> None:
+        self._writer = writer
+        self._structure = structure
+        self._plan = plan
+        self.places = Places()
+
+    def is_uniform(self, access: Access) -> bool:
+        """All lanes touch one element."""
+        vector = self._plan.vector
+        return vector is None or (access, vector) not in self.places.coefficients
+
+    def _is_row(self, access: Access) -> bool:
+        vector = self._plan.vector
+        return vector is not None and self.places.coefficients[access, vector] == "1"
+
+    def _vector(self, access: Access, lanes: int) -> str:
+        kind = ELEMENT_LLVM[access.element]
+        return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+    def pointer(self, region: Region, access: Access, offsets: Offsets) -> str:
+        """Of the element of the first lane."""
+        writer, coefficients = self._writer, self.places.coefficients
+        moving = [level for level in self._structure.levels if (access, level) in coefficients]
+        numbers = {level: coefficients[access, level] for level in moving}
+        # Multiples of constants go into the last addition, so that copies of a tile share the rest.
+        dynamic = {level: offsets.get(level, 0) for level in moving if numbers[level].startswith("%")}
+        fixed = sum(int(numbers[level]) * offsets.get(level, 0) for level in moving if level not in dynamic)
+        key = (access, *dynamic.values())
+        kind = ELEMENT_LLVM[access.element]
+        base = region.pointers.get(key)
+        if base is None:
+            base = self.places.pointers[access]
+            for level in moving:
+                counter = region.counters[level]
+                if dynamic.get(level):
+                    counter = writer.let(f"add i64 {counter}, {dynamic[level]}")
+                if counter != "0":
+                    product = (
+                        counter
+                        if numbers[level] == "1"
+                        else writer.let(f"mul i64 {counter}, {numbers[level]}")
+                    )
+                    base = writer.let(f"getelementptr {kind}, ptr {base}, i64 {product}")
+            region.pointers[key] = base
+        return writer.let(f"getelementptr {kind}, ptr {base}, i64 {fixed}") if fixed else base
+
+    def load_element(self, region: Region, access: Access, offsets: Offsets, bit: str | None) -> Operand:
+        """One element for all lanes, only if the bit is set."""
+        writer = self._writer
+        pointer = self.pointer(region, access, offsets)
+        if bit is None:
+            kind = ELEMENT_LLVM[access.element]
+            text = writer.let(f"load {kind}, ptr {pointer}, align 1{writer.context.access}")
+        else:
+            mask = writer.let(f"insertelement <1 x i1> poison, i1 {bit}, i64 0")
+            one = self._masked_load(pointer, access, mask, 1)
+            text = writer.let(f"extractelement <1 x {ELEMENT_LLVM[access.element]}> {one}, i64 0")
+        return Operand(self.extended(access, text, 1), 1)
+
+    def load_lanes(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> Operand:
+        """An element for each lane."""
+        lanes, writer = self._plan.lanes, self._writer
+        if not self._is_row(access):
+            text = self._gather(region, access, offsets, mask)
+        elif mask is None:
+            vector = self._vector(access, lanes)
+            pointer = self.pointer(region, access, offsets)
+            text = writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}")
+        else:
+            text = self._masked_load(self.pointer(region, access, offsets), access, mask, lanes)
+        return Operand(self.extended(access, text, lanes), lanes)
+
+    def load_column(self, region: Region, access: Access, along: Level, offsets: Offsets) -> Operand:
+        """A column of a square of rows: its rows lie along the other loop, one for each lane."""
+        writer, lanes = self._writer, self._plan.lanes
+        assert self._plan.vector is not None
+        at = {**offsets, along: 0}
+        key = (access, *(at.get(level, 0) for level in self._structure.levels))
+        columns = region.rows.get(key)
+        if columns is None:
+            vector = self._vector(access, lanes)
+            first = at.get(self._plan.vector, 0)
+            rows = []
+            for lane in range(lanes):
+                pointer = self.pointer(region, access, {**at, self._plan.vector: first + lane})
+                rows.append(writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}"))
+            columns = region.rows[key] = transpose(writer, vector, rows)
+        return Operand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
+
+    def store(self, region: Region, access: Access, text: str, offsets: Offsets, mask: str | None) -> None:
+        """Stores a value of the plan's lanes; of one lane, the mask is a vector of one bit."""
+        writer, lanes = self._writer, self._plan.lanes
+        vector = self._vector(access, lanes)
+        text = self._narrowed(access, text, lanes)
+        if lanes > 1 and not self._is_row(access):
+            self._scatter(region, access, text, offsets, mask)
+            return
+        pointer = self.pointer(region, access, offsets)
+        if mask is None:
+            writer.line(f"store {vector} {text}, ptr {pointer}, align 1{writer.context.access}")
+            return
+        if lanes == 1:
+            text = writer.let(f"insertelement <1 x {vector}> poison, {vector} {text}, i64 0")
+        vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
+        name = f"@llvm.masked.store.v{lanes}{access.element}.p0"
+        writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
+        writer.line(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
+
+    def stored_and_loaded(self, access: Access, text: str) -> str:
+        """What a load would find if this were stored."""
+        return self.extended(access, self._narrowed(access, text, self._plan.lanes), self._plan.lanes)
+
+    def extended(self, access: Access, text: str, lanes: int) -> str:
+        """Narrow integers as the i32 that the load gives."""
+        if access.element not in ("i8", "i16"):
+            return text
+        operation = "sext" if access.instruction.mnemonic.endswith(".s") else "zext"
+        return self._writer.let(
+            f"{operation} {self._vector(access, lanes)} {text} to {llvm_type('i32', lanes)}"
+        )
+
+    def _narrowed(self, access: Access, text: str, lanes: int) -> str:
+        if access.element not in ("i8", "i16"):
+            return text
+        return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
+
+    def _masked_load(self, pointer: str, access: Access, mask: str, lanes: int) -> str:
+        writer, element = self._writer, access.element
+        vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
+        name = f"@llvm.masked.load.v{lanes}{element}.p0"
+        writer.context.declare(f"declare {vector} {name}(ptr, i32, <{lanes} x i1>, {vector})")
+        return writer.let(
+            f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
+        )
+
+    def _pointers(self, region: Region, access: Access, offsets: Offsets) -> str:
+        """Of each lane's element."""
+        writer, lanes = self._writer, self._plan.lanes
+        assert self._plan.vector is not None
+        pointer = self.pointer(region, access, offsets)
+        numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+        factor = writer.splat("i64", self.places.coefficients[access, self._plan.vector], lanes)
+        distances = writer.let(f"mul <{lanes} x i64> {factor}, {numbers}")
+        kind = ELEMENT_LLVM[access.element]
+        return writer.let(f"getelementptr {kind}, ptr {pointer}, <{lanes} x i64> {distances}")
+
+    def _gather(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> str:
+        writer, lanes, element = self._writer, self._plan.lanes, access.element
+        places = self._pointers(region, access, offsets)
+        vector = self._vector(access, lanes)
+        name = f"@llvm.masked.gather.v{lanes}{element}.v{lanes}p0"
+        writer.context.declare(f"declare {vector} {name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {vector})")
+        return writer.let(
+            f"call {vector} {name}(<{lanes} x ptr> {places}, i32 1, "
+            f"<{lanes} x i1> {mask or 'splat (i1 true)'}, {vector} zeroinitializer)"
+        )
+
+    def _scatter(self, region: Region, access: Access, text: str, offsets: Offsets, mask: str | None) -> None:
+        writer, lanes, element = self._writer, self._plan.lanes, access.element
+        places = self._pointers(region, access, offsets)
+        vector = self._vector(access, lanes)
+        name = f"@llvm.masked.scatter.v{lanes}{element}.v{lanes}p0"
+        writer.context.declare(f"declare void {name}({vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
+        writer.line(
+            f"call void {name}({vector} {text}, <{lanes} x ptr> {places}, i32 1, "
+            f"<{lanes} x i1> {mask or 'splat (i1 true)'})"
+        )
