@@ -22,6 +22,8 @@ from tests.cuda.fake_graphs import FakeGraphs, FakeModules
 from tests.cuda.fake_results import CUdevice_attribute, CUjit_option, CUpointer_attribute, CUresult
 
 Work = Callable[[], None]
+_POISONED = 1 << 20
+"""Bytes of an allocation that hold something recognisable at first."""
 _OK = CUresult.CUDA_SUCCESS
 
 
@@ -75,7 +77,7 @@ class FakeDriver(FakeModules, FakeGraphs):
     CUpointer_attribute = CUpointer_attribute
     CUjit_option = CUjit_option
 
-    def __init__(self, devices: int = 1, memory: int = 1 << 34, version: int = 12990) -> None:
+    def __init__(self, devices: int = 1, memory: int = 1 << 28, version: int = 12990) -> None:
         """``memory``: bytes of each device; ``version``: of CUDA, one that no driver has, so that nothing
         compiled here is taken for the real thing."""
         super().__init__()
@@ -207,7 +209,8 @@ class FakeDriver(FakeModules, FakeGraphs):
             event.reached.set()
 
     def _allocate(self, size: int, ordinal: int | None) -> Memory:
-        array = np.full(size + 256, 0xEE, np.uint8)
+        array = np.empty(size + 256, np.uint8)
+        array[:_POISONED] = 0xEE
         start = -array.ctypes.data % 256
         memory = Memory(array[start : start + size], array.ctypes.data + start, size, ordinal)
         with self._lock:

@@ -153,22 +153,22 @@ def test_a_lost_device_names_the_first_failure_from_then_on(fake: FakeDriver, de
         lambda: device.queue_barrier(-1, None, None),
         lambda: device.write_buffer(buffer, np.zeros(4, np.uint8)),
         lambda: device.read_buffer(buffer),
-        lambda: device.device_allocator.allocate(0x30, 0, 1 << 33),
+        lambda: device.device_allocator.allocate(0x30, 0, 100 << 20),
     ]
     for call in calls:
         with pytest.raises(StatusError, match=r"cuda://0 is lost.*cuStream.*CUDA_ERROR_ILLEGAL_ADDRESS"):
             call()
 
 
-def test_out_of_memory_says_what_is_in_use(device: CudaDevice) -> None:
-    held = device.device_allocator.allocate(0x30, 0, 1 << 33)
-    with pytest.raises(
-        ResourceExhaustedError, match=f"cannot allocate {3 << 33} .*{held.byte_length} bytes are"
-    ):
-        device.device_allocator.allocate(0x30, 0, 3 << 33)
+def test_out_of_memory_says_what_is_in_use(fake: FakeDriver, device: CudaDevice) -> None:
+    allocate = device.device_allocator.allocate
+    half, most = fake.memory // 2, fake.memory // 4 * 3
+    held = allocate(0x30, 0, half)
+    with pytest.raises(ResourceExhaustedError, match=f"cannot allocate {most} .*{half} bytes are in use"):
+        allocate(0x30, 0, most)
     assert device.context.api.lost is None
     del held
-    assert device.device_allocator.allocate(0x30, 0, (3 << 32) + 5).byte_length == (3 << 32) + 5
+    assert allocate(0x30, 0, most).byte_length == most
 
 
 # Lifetime.
