@@ -192,19 +192,20 @@ def interpret(loop: Loop, values: Mapping[Value, Any], limit: int = 1 << 62) -> 
 
 
 def _compute(value: Value, operands: list[Any]) -> Any:
+    """Some functions work on bits: their types are integers where those of the registers are not."""
     semantic = SEMANTICS[value.operation]
-    if semantic.argument_types == tuple(operand.type for operand in value.operands):
-        result = semantic.function(*operands)
-    else:  # one that works on bits
-        kinds = [operand.type for operand in value.operands]
-        raw = [struct.pack(_WORD[kind], operand) for kind, operand in zip(kinds, operands, strict=True)]
-        bits = [
-            struct.unpack(_WORD[kind], data)[0]
-            for kind, data in zip(semantic.argument_types, raw, strict=True)
-        ]
-        word = struct.pack(_WORD[semantic.result_type], semantic.function(*bits))
-        return struct.unpack(_WORD[value.type], word)[0]
-    return result
+    kinds = [operand.type for operand in value.operands]
+    arguments = [
+        _reinterpreted(operand, kind, wanted)
+        for operand, kind, wanted in zip(operands, kinds, semantic.argument_types, strict=True)
+    ]
+    return _reinterpreted(semantic.function(*arguments), semantic.result_type, value.type)
+
+
+def _reinterpreted(number: Any, kind: str, wanted: str) -> Any:
+    if kind == wanted:
+        return number
+    return struct.unpack(_WORD[wanted], struct.pack(_WORD[kind], number))[0]
 
 
 def _place(mnemonic: str, buffer: Bytes, index: int) -> tuple[str, int]:
