@@ -12,6 +12,7 @@ from jitree.dispatch.primitives import (
     divide,
     f32,
     i32,
+    i64,
     integer,
     round_down,
     round_half_away,
@@ -62,6 +63,31 @@ def div_f64(lhs: float, rhs: float) -> float:
 
 def fma_f64(a: float, b: float, c: float) -> float:
     return a * b + c
+
+
+def fpowi_f32(base: float, exponent: int) -> float:
+    """By repeated squaring. Only the low 32 bits of the exponent count (seen in iree.runtime 3.13)."""
+    steps = abs(i64(i32(exponent)))
+    power = f32(1.0)
+    while steps != 0:
+        if steps & 1 == 1:
+            power = f32(power * base)
+        steps = steps >> 1
+        if steps != 0:
+            base = f32(base * base)
+    return f32(divide(f32(1.0), power)) if i32(exponent) < 0 else power
+
+
+def fpowi_f64(base: float, exponent: int) -> float:
+    steps = abs(i64(i32(exponent)))
+    power = 1.0
+    while steps != 0:
+        if steps & 1 == 1:
+            power = power * base
+        steps = steps >> 1
+        if steps != 0:
+            base = base * base
+    return divide(1.0, power) if i32(exponent) < 0 else power
 
 
 def abs_f32(x: int) -> int:

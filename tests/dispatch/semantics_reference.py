@@ -96,6 +96,16 @@ def _round_even(x: Array) -> Array:
     return np.where(x == -0.5, x.dtype.type(0), np.rint(x))
 
 
+def _power(base: Array, exponent: Array) -> Array:
+    """Of integer exponents in 32 bits; each product is rounded."""
+    signed = exponent.astype(np.int32).astype(np.int64)
+    steps, power = np.abs(signed), np.ones_like(base)
+    for _ in range(32):
+        power = np.where(steps & 1 == 1, power * base, power)
+        steps, base = steps >> 1, base * base
+    return np.where(signed < 0, base.dtype.type(1) / power, power)
+
+
 def _boolean(function: Callable[..., Any]) -> Callable[..., Array]:
     return lambda *arrays: np.asarray(function(*arrays)).astype(np.int32)
 
@@ -145,6 +155,7 @@ def _float(width: str) -> dict[str, Callable[..., Array]]:
         f"div.{width}": np.divide,
         f"rem.{width}": _each(_remainder, width),
         f"fma.{width}": lambda a, b, c: a * b + c,
+        f"fpowi.{width}": _power,
         f"abs.{width}": lambda a: np.abs(_f(a)).view(a.dtype),
         f"neg.{width}": lambda a: np.negative(_f(a)).view(a.dtype),
         f"ceil.{width}": np.ceil,

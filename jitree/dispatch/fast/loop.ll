@@ -3,8 +3,11 @@
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
 define i64 @run(ptr %state) #0 {
   %here = call ptr @llvm.frameaddress.p0(i32 0)
-  %limit = getelementptr i8, ptr %here, i64 -131072
-  %limit.at = getelementptr i8, ptr %state, i64 152
+  %stack.at = getelementptr i8, ptr %state, i64 152
+  %stack = load i64, ptr %stack.at, align 8
+  %room = sub i64 0, %stack
+  %limit = getelementptr i8, ptr %here, i64 %room
+  %limit.at = getelementptr i8, ptr %state, i64 160
   store ptr %limit, ptr %limit.at, align 8
   %fuel.at = getelementptr i8, ptr %state, i64 88
   %fuel = load i64, ptr %fuel.at, align 8
@@ -286,6 +289,7 @@ declare i64 @"semantics.cast.f32.si64"(float)
 declare i64 @"semantics.cast.f32.ui64"(float)
 declare float @"semantics.cast.si64.f32"(i64)
 declare float @"semantics.cast.ui64.f32"(i64)
+declare float @"semantics.fpowi.f32"(float, i64)
 declare i64 @"semantics.select.f64"(i32, i64, i64)
 declare double @"semantics.add.f64"(double, double)
 declare double @"semantics.sub.f64"(double, double)
@@ -323,6 +327,7 @@ declare double @"semantics.round.f64"(double)
 declare double @"semantics.min.f64"(double, double)
 declare double @"semantics.max.f64"(double, double)
 declare double @"semantics.round.f64.even"(double)
+declare double @"semantics.fpowi.f64"(double, i64)
 
 define internal tailcc i64 @"op.global.load.i32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
@@ -6366,6 +6371,30 @@ entry:
   ret i64 %t14
 }
 
+define internal tailcc i64 @"op.fpowi.f32"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i32, ptr %pc, i64 3
+  %t5 = load i64, ptr %t4, align 4, !invariant.load !0
+  %t6 = and i64 %t5, 4294967295
+  %t7 = lshr i64 %t5, 32
+  %t8 = getelementptr i32, ptr %values, i64 %t2
+  %t9 = load float, ptr %t8, align 4
+  %t10 = getelementptr i32, ptr %values, i64 %t3
+  %t11 = load i64, ptr %t10, align 8
+  %t12 = call float @"semantics.fpowi.f32"(float %t9, i64 %t11)
+  %t13 = getelementptr i32, ptr %values, i64 %t6
+  store float %t12, ptr %t13, align 4
+  %t14 = getelementptr i32, ptr %pc, i64 4
+  %t15 = getelementptr ptr, ptr %table, i64 %t7
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t17
+}
+
 define internal tailcc i64 @"op.global.load.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
 entry:
   %t0 = getelementptr i32, ptr %pc, i64 1
@@ -8066,6 +8095,30 @@ entry:
   %t13 = load ptr, ptr %t12, align 8, !invariant.load !0
   %t14 = musttail call tailcc i64 %t13(ptr %t11, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %t14
+}
+
+define internal tailcc i64 @"op.fpowi.f64"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {
+entry:
+  %t0 = getelementptr i32, ptr %pc, i64 1
+  %t1 = load i64, ptr %t0, align 4, !invariant.load !0
+  %t2 = and i64 %t1, 4294967295
+  %t3 = lshr i64 %t1, 32
+  %t4 = getelementptr i32, ptr %pc, i64 3
+  %t5 = load i64, ptr %t4, align 4, !invariant.load !0
+  %t6 = and i64 %t5, 4294967295
+  %t7 = lshr i64 %t5, 32
+  %t8 = getelementptr i32, ptr %values, i64 %t2
+  %t9 = load double, ptr %t8, align 8
+  %t10 = getelementptr i32, ptr %values, i64 %t3
+  %t11 = load i64, ptr %t10, align 8
+  %t12 = call double @"semantics.fpowi.f64"(double %t9, i64 %t11)
+  %t13 = getelementptr i32, ptr %values, i64 %t6
+  store double %t12, ptr %t13, align 8
+  %t14 = getelementptr i32, ptr %pc, i64 4
+  %t15 = getelementptr ptr, ptr %table, i64 %t7
+  %t16 = load ptr, ptr %t15, align 8, !invariant.load !0
+  %t17 = musttail call tailcc i64 %t16(ptr %t14, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  ret i64 %t17
 }
 
 define internal tailcc i64 @"op.call.internal"(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel) #0 {

@@ -91,6 +91,17 @@ def f32_f32_f32_to_f32(function: Function) -> Handler:
     return handler
 
 
+def f32_i64_to_f32(function: Function) -> Handler:
+    def handler(machine: Machine, pc: int) -> int:
+        code = machine.code
+        f32 = machine.f32
+        i64 = machine.i64
+        f32[code[pc + 3]] = function(f32[code[pc + 1]], i64[code[pc + 2] >> 1])
+        return pc + 4
+
+    return handler
+
+
 def f64_to_f32(function: Function) -> Handler:
     def handler(machine: Machine, pc: int) -> int:
         code = machine.code
@@ -161,6 +172,17 @@ def f64_f64_f64_to_f64(function: Function) -> Handler:
         f64 = machine.f64
         f64[code[pc + 4] >> 1] = function(f64[code[pc + 1] >> 1], f64[code[pc + 2] >> 1], f64[code[pc + 3] >> 1])
         return pc + 5
+
+    return handler
+
+
+def f64_i64_to_f64(function: Function) -> Handler:
+    def handler(machine: Machine, pc: int) -> int:
+        code = machine.code
+        f64 = machine.f64
+        i64 = machine.i64
+        f64[code[pc + 3] >> 1] = function(f64[code[pc + 1] >> 1], i64[code[pc + 2] >> 1])
+        return pc + 4
 
     return handler
 
@@ -332,6 +354,7 @@ SHAPES: Final[dict[tuple[tuple[str, ...], str], Callable[[Function], Handler]]] 
     (("f32", "f32"), "f32"): f32_f32_to_f32,
     (("f32", "f32"), "i32"): f32_f32_to_i32,
     (("f32", "f32", "f32"), "f32"): f32_f32_f32_to_f32,
+    (("f32", "i64"), "f32"): f32_i64_to_f32,
     (("f64",), "f32"): f64_to_f32,
     (("f64",), "f64"): f64_to_f64,
     (("f64",), "i32"): f64_to_i32,
@@ -339,6 +362,7 @@ SHAPES: Final[dict[tuple[tuple[str, ...], str], Callable[[Function], Handler]]] 
     (("f64", "f64"), "f64"): f64_f64_to_f64,
     (("f64", "f64"), "i32"): f64_f64_to_i32,
     (("f64", "f64", "f64"), "f64"): f64_f64_f64_to_f64,
+    (("f64", "i64"), "f64"): f64_i64_to_f64,
     (("i32",), "f32"): i32_to_f32,
     (("i32",), "f64"): i32_to_f64,
     (("i32",), "i32"): i32_to_i32,
