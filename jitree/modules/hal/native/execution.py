@@ -32,9 +32,9 @@ SLOT_SIZE = SLOT.size
 TEAM_WORKERS = TEAM_FIELDS["workers"]
 _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
-MOST_OPERANDS = 4096
-MOST_ROWS = 1024
-"""What the tables on the stack are kept for: 64 KiB of ranges, 49 of shares."""
+MOST_OPERANDS = 2048
+MOST_ROWS = 512
+"""Of lists whose tables fit on the stack: 32 KiB of ranges, 24 of shares."""
 MOST_THREADS = 255
 
 
