@@ -44,7 +44,7 @@ def arithmetic(a: int, b: int) -> int:
 
 def comparisons(a: int, b: int) -> int:
     result = 0
-    if a < b <= 100 or not (a == b) and a > 0:
+    if a < b <= 100 or (not (a & 1) and a > 0):
         result += 1
     if below(a, b) and (a >= -5 or b != 7):
         result += 2

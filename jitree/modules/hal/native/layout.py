@@ -9,8 +9,8 @@ from jitree.hal.local.commands import COMMAND, COMMANDS, LIST, PATCH, SLOT
 from jitree.regs.layout import Record
 
 LARGEST_POOLED: Final = 4 << 20
-"""Bytes of the largest block that answers hand out: filling more takes longer than asking Python for it, and pools
-keep what they have."""
+"""Bytes of the largest block that answers hand out: filling more takes longer than asking Python for it, and
+pools keep what they have."""
 
 
 def class_index(capacity: int) -> int:
