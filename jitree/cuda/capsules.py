@@ -144,23 +144,25 @@ class Taken:
             deleter(self._address)
 
 
-@_Deleter
-def _release(address: int) -> None:
+def _drop_record(address: int) -> None:
     _exported.pop(_Managed.from_address(address).context, None)
 
 
-@_Deleter
-def _release_versioned(address: int) -> None:
+def _drop_versioned_record(address: int) -> None:
     _exported.pop(_Versioned.from_address(address).context, None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _drop_capsule(capsule: int) -> None:
+def _drop_unused(capsule: int) -> None:
     """The end of a capsule that nobody has used."""
     if _is_valid(capsule, _VERSIONED_NAME):
-        _release_versioned(_pointer(capsule, _VERSIONED_NAME))
+        _drop_versioned_record(_pointer(capsule, _VERSIONED_NAME))
     elif _is_valid(capsule, _NAME):
-        _release(_pointer(capsule, _NAME))
+        _drop_record(_pointer(capsule, _NAME))
+
+
+_release: Final = _Deleter(_drop_record)
+_release_versioned: Final = _Deleter(_drop_versioned_record)
+_drop_capsule: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop_unused)
 
 
 def _row_major(shape: tuple[int, ...]) -> list[int]:
