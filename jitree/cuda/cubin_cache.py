@@ -19,7 +19,7 @@ from typing import Final
 
 from jitree.dispatch.image import cache
 
-FOLDER: Final = "cuda"
+_FOLDER: Final = "cuda"
 _SUFFIX: Final = ".cubins"
 _FORMAT: Final = 1
 _HEADER: Final = struct.Struct("<8s32sII")
@@ -64,8 +64,13 @@ def store(key: bytes, cubins: Sequence[bytes]) -> None:
         _drop_oldest(path.parent)
 
 
+def folder() -> Path:
+    """Where the files are."""
+    return cache.directory() / _FOLDER
+
+
 def _path(key: bytes) -> Path:
-    return cache.directory() / FOLDER / f"{key.hex()[:32]}{_SUFFIX}"
+    return folder() / f"{key.hex()[:32]}{_SUFFIX}"
 
 
 def _encode(key: bytes, cubins: Sequence[bytes]) -> bytes:

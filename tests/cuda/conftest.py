@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jitree.cuda import cubin_cache
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
@@ -17,7 +18,7 @@ from tests.cuda.kernels import KERNELS
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled here is kept apart from what programs use."""
-    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cubin_cache, "folder", lambda: tmp_path / "cubins")
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def test_the_log_of_the_compiler_is_told(fake: FakeDriver, device: CudaDevice) -
 
 
 def test_bad_text_on_the_gpu(gpu: CudaDevice) -> None:
-    with pytest.raises(InvalidArgumentError, match="refuses the executable's PTX.*log: .*line"):
+    with pytest.raises(InvalidArgumentError, match=r"refuses the executable's PTX.*log: .*line"):
         load(gpu, executable_bytes(ONE.replace(b"ret;", b"nonsense;"), [EXPORT]))
 
 
@@ -218,10 +218,10 @@ def test_compiled_once(fake: FakeDriver, device: CudaDevice) -> None:
     assert fake.count("cuLinkCreate") == 2 and fake.count("cuModuleLoadData") == 4
 
 
-def test_damaged_files_of_the_cache_are_misses(fake: FakeDriver, device: CudaDevice, tmp_path: Path) -> None:
+def test_damaged_files_of_the_cache_are_misses(fake: FakeDriver, device: CudaDevice) -> None:
     data = executable_bytes(ONE, [EXPORT])
     load(device, data)
-    (file,) = (tmp_path / "cache" / cubin_cache.FOLDER).iterdir()
+    (file,) = cubin_cache.folder().iterdir()
     whole = file.read_bytes()
     for damaged in (b"", whole[:-1], whole[:40], whole.replace(b"fake", b"evil")):
         file.write_bytes(damaged)
@@ -235,7 +235,7 @@ def test_a_folder_that_refuses_is_no_error(
     fake: FakeDriver, device: CudaDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(cubin_cache, "folder", lambda: tmp_path / "file" / "cubins")
     load(device, executable_bytes(ONE, [EXPORT]))
     assert fake.count("cuLinkCreate") == 1
 
