@@ -20,7 +20,7 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import STATE
-from jitree.regs.machine import Machine
+from jitree.regs.machine import NESTED_STACK, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ class Invoker:
     def _take_machine(self, prompt: int = _PATIENT) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         machine.state[_STATE_PROMPT] = prompt
+        machine.limit_stack(STACK if self.nesting <= 1 else NESTED_STACK)
         return machine
 
     def _give_back(self, machine: Machine) -> None:

@@ -59,7 +59,8 @@ STATE: Final = Record(
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
     i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none
     i64 answer            # SLOW_*: what came of it
-    i64 stack_limit       # compiled functions call no others when the processor's stack is below
+    i64 stack             # bytes of the processor's stack that compiled functions may take in all
+    i64 stack_limit       # where that ends: set when the loop is entered
     """,
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""

@@ -63,6 +63,7 @@ _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
 _STATE_FUEL: Final = STATE.word("fuel")
+_STATE_STACK: Final = STATE.word("stack")
 _STATE_NATIVES: Final = STATE.word("natives")
 _STATE_SWEEP: Final = STATE.word("sweep")
 
@@ -71,6 +72,13 @@ STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
 
 FUEL: Final = 1 << 25
 """Branches and calls, some 50 ms of them, after which machine code must let Python look after signals."""
+
+FIRST_FUEL: Final = 1 << 20
+"""What a new machine begins with: some ms, after which a program counts as one that computes in bytecode."""
+STACK: Final = 512 << 10
+"""Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames."""
+NESTED_STACK: Final = 32 << 10
+"""In calls that native functions make back into their context, of which there may be many."""
 
 LEAVE: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""
@@ -102,7 +110,8 @@ class Machine:
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
-        self.refuel()
+        self.state[_STATE_FUEL] = min(FUEL, FIRST_FUEL)
+        self.limit_stack(STACK)
         self.frames[_REFS_END] = base + _REFS_AT
         table.machines.add(self)
         if table.natives is not None:
@@ -285,6 +294,10 @@ class Machine:
                 return
             caller = self.functions[self.frames[frame - FRAME_WORDS + _FUNCTION]]
             word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
+
+    def limit_stack(self, size: int) -> None:
+        """How many bytes of the processor's stack compiled functions may take."""
+        self.state[_STATE_STACK] = size
 
     def refuel(self) -> None:
         """Lets machine code make branches and calls again."""

@@ -58,7 +58,10 @@ _RUN: Final = """\
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
 define i64 @run(ptr %state) #0 {{
   %here = call ptr @llvm.frameaddress.p0(i32 0)
-  %limit = getelementptr i8, ptr %here, i64 -{stack}
+  %stack.at = getelementptr i8, ptr %state, i64 {stack}
+  %stack = load i64, ptr %stack.at, align 8
+  %room = sub i64 0, %stack
+  %limit = getelementptr i8, ptr %here, i64 %room
   %limit.at = getelementptr i8, ptr %state, i64 {stack_limit}
   store ptr %limit, ptr %limit.at, align 8
   %fuel.at = getelementptr i8, ptr %state, i64 {fuel}
@@ -96,10 +99,6 @@ i64 %spendable)
 }}
 declare ptr @llvm.frameaddress.p0(i32)
 """
-
-_STACK: Final = 128 << 10
-"""Bytes of the processor's stack that compiled functions called from the loop may take. Native functions may
-call back into the VM 64 times, each time with as much."""
 
 _COUNTS: Final = """\
 ; Adds a reference; null is left alone.
@@ -194,7 +193,7 @@ def _leave(name: str, why: str, left: int) -> str:
 def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
-        _RUN.format(stack=_STACK, left_stopped=LEFT_STOPPED, **STATE.offsets),
+        _RUN.format(left_stopped=LEFT_STOPPED, **STATE.offsets),
         _leave("escape", "nothing of this instruction has happened", LEFT_ESCAPE),
         _leave("tired", "the fuel is used up", LEFT_FUEL),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),

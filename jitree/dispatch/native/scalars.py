@@ -237,10 +237,43 @@ def _through_f32(let: Let, module: ModuleText, mnemonic: str, arguments: Sequenc
     return let(f"fpext float {let(f'{operation} i32 {arguments[0]} to float')} to double")
 
 
+def _fpowi(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) -> str:
+    """By repeated squaring; only the low 32 bits of the exponent count."""
+    kind = LLVM_TYPES[mnemonic.split(".")[1]]
+    module.define(_POWER.format(kind=kind, mnemonic=mnemonic))
+    return let(f'call {kind} @"math.{mnemonic}"({kind} {arguments[0]}, i64 {arguments[1]})')
+
+
+_POWER: Final = """define internal {kind} @"math.{mnemonic}"({kind} %base, i64 %wide) {{
+entry:
+  %exponent = trunc i64 %wide to i32
+  %negative = icmp slt i32 %exponent, 0
+  %opposite = sub i32 0, %exponent
+  %magnitude = select i1 %negative, i32 %opposite, i32 %exponent
+  br label %head
+head:
+  %steps = phi i32 [ %magnitude, %entry ], [ %fewer, %more ]
+  %power = phi {kind} [ 1.0, %entry ], [ %next, %more ]
+  %factor = phi {kind} [ %base, %entry ], [ %square, %more ]
+  %done = icmp eq i32 %steps, 0
+  br i1 %done, label %end, label %more
+more:
+  %odd = trunc i32 %steps to i1
+  %product = fmul {kind} %power, %factor
+  %next = select i1 %odd, {kind} %product, {kind} %power
+  %fewer = lshr i32 %steps, 1
+  %square = fmul {kind} %factor, %factor
+  br label %head
+end:
+  %inverse = fdiv {kind} 1.0, %power
+  %result = select i1 %negative, {kind} %inverse, {kind} %power
+  ret {kind} %result
+}}"""
+
 Rule = Callable[[Let, ModuleText, str, Sequence[str]], str]
 _RULES: Final[dict[str, Rule]] = {
     "fma": _fma, "not": _not, "neg": _neg, "shl": _shift, "shr": _shift, "ctlz": _ctlz, "abs": _abs,
-    "select": _select, "min": _minimum, "max": _minimum, "rsqrt": _rsqrt, "round": _round_even,
+    "select": _select, "min": _minimum, "max": _minimum, "fpowi": _fpowi, "rsqrt": _rsqrt, "round": _round_even,
     "to integer": _to_integer, "through f32": _through_f32,
 }  # fmt: skip
 
