@@ -69,9 +69,6 @@ class NativeObjects(Protocol):
     def make(self, address: int) -> object:
         """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
 
-    def take(self, address: int) -> object:
-        """As :meth:`HandleTable.take`."""
-
     def free(self, address: int) -> None:
         """The last reference is gone."""
 
@@ -240,12 +237,7 @@ class HandleTable:
 
     def take(self, address: int) -> object | None:
         """The object of a handle whose reference the caller gives up."""
-        if not address:
-            return None
-        obj = self._objects[(address - self.base) >> 6]
-        if obj is None:
-            assert self.natives is not None
-            return self.natives.take(address)
+        obj = self.object(address)
         self.release(address)
         return obj
 

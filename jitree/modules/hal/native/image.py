@@ -83,7 +83,6 @@ ANSWERS: Final = (
 
 SWEEP: Final = "sweep"
 FREE: Final = "free_entry"
-TAKE: Final = "take_view"
 
 RECIPE: Final = image.Recipe(
     name="hal",
@@ -97,7 +96,7 @@ RECIPE: Final = image.Recipe(
         _PACKAGE / "hal" / "heap.py",
         *(_PACKAGE / "hal" / "local" / name for name in ("commands.py", "walk_layout.py", "queue_record.py")),
     ),
-    entries=(*(answer.symbol for answer in ANSWERS), SWEEP, FREE, TAKE),
+    entries=(*(answer.symbol for answer in ANSWERS), SWEEP, FREE),
     seconds=1.0,
 )
 

@@ -71,31 +71,6 @@ bytes freed, and the peak."""
 STORAGE_POOLS: Final = NATIVES["pool_0"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""
 
-RESULT: Final = Record(
-    "result",
-    """
-    i64 storage           # handle, with a reference for whoever asked; 0 = the case is not simple
-    i64 base              # address of the storage
-    i64 capacity          # bytes of the storage that were asked for
-    i64 address           # of the buffer
-    i64 length
-    i64 memory_type
-    i64 usage
-    i64 access
-    i64 element_type
-    i64 encoding
-    i64 rank
-    i64 dimension_0
-    i64 dimension_1
-    i64 dimension_2
-    i64 dimension_3
-    i64 dimension_4
-    i64 dimension_5
-    i64 dimension_6
-    """,
-)
-"""What Python gets of a view that it takes out of the table."""
-
 MAXIMUM_RANK: Final = 7
 """Of views that answers know. The word behind the dimensions in an extension is the view's allowed access."""
 

@@ -19,8 +19,8 @@ from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
-from jitree.modules.hal.native.image import FREE, SWEEP, TAKE
-from jitree.modules.hal.native.layout import LARGEST_POOLED, NATIVES, RESULT
+from jitree.modules.hal.native.image import FREE, SWEEP
+from jitree.modules.hal.native.layout import LARGEST_POOLED, NATIVES
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.modules.hal.native.recordings import restore
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE
@@ -47,10 +47,8 @@ _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
     NATIVES.word(field) for field in ("blank", "dead", "live", "released", "execute")
 )
 _FAILURE: Final = NATIVES.word("failure")
-_DIMENSION_0: Final = RESULT.word("dimension_0")
 
 _Free = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-_Take = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class StorageAllocation(Allocation):
@@ -74,9 +72,6 @@ class Natives:
         self.record: int = self._words.buffer_info()[0]
         self.sweep: int = code.addresses[SWEEP]
         self._free: Callable[[int, int], int] = _Free(code.addresses[FREE])
-        self._take: Callable[[int, int, int], int] = _Take(code.addresses[TAKE])
-        self._result = array("q", bytes(RESULT.size))
-        self._result_address: int = self._result.buffer_info()[0]
         self._kinds = {name: table.ref_types.lookup(f"hal.{name}") for name in _KINDS}
         for name, kind in self._kinds.items():
             self._set(name, kind)
@@ -188,24 +183,6 @@ class Natives:
             words[_RELEASED] = table.i64[word + _LINK]
             table.i32[2 * word + _COUNT] = 1
             table.release(address)
-
-    def take(self, address: int) -> object:
-        """See :meth:`HandleTable.take`. Views that have their memory to themselves get no entry."""
-        result = self._result
-        if not self._take(self.record, address, self._result_address):
-            obj = self.make(address)
-            self._table.release(address)
-            return obj
-        (
-            storage, base, capacity, start, length, memory_type, usage, access, element_type, encoding, rank,
-        ) = result[:_DIMENSION_0]  # fmt: skip
-        if self._words[_RELEASED]:
-            self._free_released()
-        allocation = self._allocation(storage, base, capacity, memory_type, usage)
-        buffer = Buffer(allocation, start - base, length)
-        buffer.allowed_access = access
-        shape = tuple(result[_DIMENSION_0 : _DIMENSION_0 + rank])
-        return BufferView(buffer, shape, element_type, encoding)
 
     def make(self, address: int) -> object:
         """See :meth:`NativeObjects.make`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from jitree.modules.hal.native.image import ANSWERS, FREE, SWEEP, TAKE
+from jitree.modules.hal.native.image import ANSWERS, FREE, SWEEP
 from jitree.modules.hal.native.lowering import AnswerFunction, entry_text, lower
 
 _PACKAGE = "jitree.modules.hal.native"
 
 
 def texts() -> list[str]:
-    functions: list[AnswerFunction] = [_find("entries", SWEEP), _find("entries", FREE), _find("views", TAKE)]
+    functions: list[AnswerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
     entries: list[str] = []
     for answer in ANSWERS:
         module, _, name = answer.function.partition(".")

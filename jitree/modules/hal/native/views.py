@@ -12,8 +12,8 @@ from jitree.modules.hal.native.entries import (
     release,
     retain,
 )
-from jitree.modules.hal.native.layout import MAXIMUM_RANK, RESULT
-from jitree.modules.hal.native.primitives import Fields, load, load64, store, store64
+from jitree.modules.hal.native.layout import MAXIMUM_RANK
+from jitree.modules.hal.native.primitives import load, load64, store, store64
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -25,10 +25,8 @@ from jitree.modules.hal.native.registers import (
     number,
     reference,
 )
-from jitree.regs.layout import KIND_BUFFER, KIND_STORAGE, OWNER_CODE
+from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
 
-Result = Fields(RESULT)
-RESULT_DIMENSIONS = RESULT["dimension_0"]
 _ACCESS = 8 * MAXIMUM_RANK
 
 
@@ -152,33 +150,3 @@ def view_dim(state: int, values: int, refs: int, words: int) -> int:
     if not known_view(natives, view) or not 0 <= index < load(view, Entry.rank):
         return REFUSED
     return give64(state, values, refs, words, load64(dimensions(natives, view) + 8 * index))
-
-
-def take_view(natives: int, view: int, result: int) -> int:
-    """For Python: fills a RESULT and drops the only reference to the view of a buffer that has its storage to
-    itself; gives 0 and does nothing in any other case."""
-    if not known_view(natives, view) or load(view, Entry.owner) != OWNER_CODE or load(view, Entry.count) != 1:
-        return 0
-    buffer = load(view, Entry.parent)
-    if load(buffer, Entry.owner) != OWNER_CODE or load(buffer, Entry.count) != 1:
-        return 0
-    storage = load(buffer, Entry.parent)
-    if load(storage, Entry.kind) != KIND_STORAGE or load(storage, Entry.count) != 1:
-        return 0
-    rank = load(view, Entry.rank)
-    store(result, Result.storage, retain(storage))
-    store(result, Result.base, load(storage, Entry.address))
-    store(result, Result.capacity, load(storage, Entry.length))
-    store(result, Result.address, load(buffer, Entry.address))
-    store(result, Result.length, load(buffer, Entry.length))
-    store(result, Result.memory_type, load(buffer, Entry.access))
-    store(result, Result.usage, load(buffer, Entry.usage))
-    store(result, Result.access, load(buffer, Entry.encoding))
-    store(result, Result.element_type, load(view, Entry.element_type))
-    store(result, Result.encoding, load(view, Entry.encoding))
-    store(result, Result.rank, rank)
-    place = dimensions(natives, view)
-    for index in range(rank):
-        store64(result + RESULT_DIMENSIONS + 8 * index, load64(place + 8 * index))
-    release(natives, view, natives + NATIVES_RELEASED)
-    return 1
