@@ -67,6 +67,11 @@ class _Lease(NamedTuple):
     memory_type: int
     size: int
 
+    @property
+    def ordered_by(self) -> Stream:
+        """See :meth:`Stream.orders`."""
+        return self.stream
+
 
 class _Registration(NamedTuple):
     """Behind a buffer: host memory that was pinned for it."""

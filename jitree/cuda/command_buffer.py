@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.cuda.channel import check_channel
 from jitree.cuda.commands import Collective, CudaCommandList
 from jitree.cuda.executable import CudaExecutable
-from jitree.cuda.plan import Plan, make_plan, names
+from jitree.cuda.plan import Plan, describe, make_plan
 from jitree.cuda.profile import measures_dispatches, run_profiled
 from jitree.cuda.steps import PlanRunner
 from jitree.errors import InvalidArgumentError
@@ -30,7 +31,6 @@ _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 _NO_BUFFER: Final = (0, -1)
 _TABLES_KEPT: Final = 8
 """Blocks of parameters by binding table; programs alternate between a few."""
-_NAMES_SHOWN: Final = 8
 
 
 class Bound(NamedTuple):
@@ -95,6 +95,7 @@ class CudaCommandBuffer(CommandBuffer):
         else:
             stream.flush()
             self.runner.run(stream, bound.block, bound.key)
+        stream.note(partial(describe, plan))
         if bound.retained:
             stream.retain(bound.retained)
         if recording.active is not None:
@@ -117,12 +118,6 @@ class CudaCommandBuffer(CommandBuffer):
         if self._runner is None:
             self._runner = PlanRunner(self._stream.context, self.plan, self.commands.collectives)
         return self._runner
-
-    def describe(self) -> str:
-        """Names of the kernels, for the error of a lost device."""
-        found = list(dict.fromkeys(names(self.plan))) if self._plan is not None else []
-        more = ", …" if len(found) > _NAMES_SHOWN else ""
-        return ", ".join(found[:_NAMES_SHOWN]) + more
 
     def _make_plan(self) -> Plan:
         """The lock is held."""

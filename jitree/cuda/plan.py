@@ -10,10 +10,10 @@ graph must change.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jitree.cuda.kernels import THREADS, block_count
 from jitree.hal.local.commands import (
@@ -28,6 +28,9 @@ from jitree.hal.local.commands import (
 if TYPE_CHECKING:
     from jitree.cuda.commands import CudaCommandList
     from jitree.cuda.kernels import Kernels
+
+
+_NAMES_SHOWN: Final = 8
 
 
 class Launch(NamedTuple):
@@ -224,6 +227,7 @@ def make_plan(commands: CudaCommandList, kernels: Kernels) -> Plan:
     return _Builder(commands, kernels).build()
 
 
-def names(plan: Plan) -> Iterator[str]:
-    """Kernels in order, for messages."""
-    return (launch.name for launch in plan.launches)
+def describe(plan: Plan) -> str:
+    """Names of the kernels, for the error of a lost device."""
+    found = list(dict.fromkeys(launch.name for launch in plan.launches))
+    return ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")

@@ -13,11 +13,12 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.cuda.command_buffer import Bound
 from jitree.cuda.graph import SegmentRunner
-from jitree.cuda.plan import Launch, Plan, Segment
+from jitree.cuda.plan import Launch, Plan, Segment, describe
 from jitree.hal.buffer import Buffer
 from jitree.hal.recording import Read, Recording, Request, Submission
 
@@ -51,6 +52,7 @@ class _Part:
         reads: tuple[Read, ...],
     ) -> None:
         self._runner = SegmentRunner(stream.context, plan, segment) if segment.groups else None
+        self._describe = partial(describe, plan)
         self._template = block
         self._relocations = relocations
         self.reads = reads
@@ -70,6 +72,7 @@ class _Part:
             if len(self._blocks) > _BLOCKS_KEPT:
                 self._blocks.popitem(last=False)
         self._runner.launch(stream, *known)
+        stream.note(self._describe)
 
     def finds_the_same(self) -> bool:
         """Whether the program would see now what it saw. The launches must be done."""

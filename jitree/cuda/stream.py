@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.cuda.api import Handle
@@ -36,6 +37,8 @@ _LASTING_STREAMS: Final = (1, 2)
 _SPIN_SECONDS: Final = 1e-4
 _LONGEST_SLEEP: Final = 1e-3
 """A wait with a time-out asks in a loop: at first without a break, later every millisecond."""
+_SUSPECTS: Final = 3
+"""Submissions that the error of a lost device names."""
 _OPEN_PROMISES: Final = 1024
 """So many submissions nobody waited for: time to ask what is done."""
 
@@ -74,6 +77,7 @@ class Stream:
         """Everything up to here has left the gathering."""
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
+        self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
         self._promises: deque[tuple[int, Semaphore, int]] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
 
@@ -133,8 +137,9 @@ class Stream:
             self._kept.append((self.tick, value))
 
     def orders(self, allocation: Allocation) -> bool:
-        """Whether memory that is given up is reused in the order of this stream: users need not retain it."""
-        return getattr(allocation.source, "stream", None) is self
+        """Whether memory is only used and used again in the order of this stream: nobody needs to retain it,
+        and nobody else writes to it."""
+        return getattr(allocation.source, "ordered_by", None) is self
 
     def device_address(self, buffer: Buffer) -> int:
         """Where a buffer begins for this device. PERMISSION_DENIED for memory that it cannot reach."""
@@ -163,6 +168,10 @@ class Stream:
         if view.nbytes:
             buffer.host_view()[:] = view.cast("B")
         return buffer.address, buffer
+
+    def note(self, describe: Callable[[], str]) -> None:
+        """Names what has just been submitted, for the error of a lost device."""
+        self._recent.append((self.tick, describe))
 
     def wait_for(self, other: Stream) -> None:
         """What is submitted here from now on waits for what has been submitted there."""
@@ -233,8 +242,7 @@ class Stream:
         try:
             self.api.synchronize_stream(self.handle)
         except StatusError as error:
-            self.fail(error)
-            raise
+            raise self.fail(error) from error
         self.retire(tick)
         self.context.release_discarded()
 
@@ -269,23 +277,37 @@ class Stream:
         for _, semaphore, value in due:
             semaphore.advance(value)
 
-    def fail(self, error: StatusError) -> None:
-        """The device is lost: fails everything that was promised and is not done."""
+    def fail(self, error: StatusError) -> StatusError:
+        """The device is lost: fails everything that was promised and is not done. Returns what to raise."""
         with self.lock:
+            error = self._explained(error)
             dropped, self._kept = self._kept, deque()
             self.completed = self.tick
         self._fail_promises(error, -1)
         dropped.clear()
+        return again(error)
 
     def close(self) -> None:
         """Waits for the device and ends the stream."""
         self.wait(None)
+        self._recent.clear()
         self.context.enter()
         if self._kernels is not None:
             self._kernels.close()
         self.context.release_discarded()
         self.events.close()
         self.api.attempt("cuStreamDestroy", self.handle)
+
+    def _explained(self, error: StatusError) -> StatusError:
+        """The failure with what the device may have been doing; the one that is kept says so too."""
+        lost = self.api.lost
+        if lost is None:
+            return error
+        names = [describe() for tick, describe in self._recent if tick > self.completed]
+        self._recent.clear()
+        if names:
+            lost.message += f"; it was last given: {'; '.join(names)}"
+        return lost
 
     def _fail_promises(self, error: StatusError, after: int) -> None:
         with self.lock:

@@ -12,6 +12,7 @@ import pytest
 
 from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.plan import describe
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer
@@ -320,7 +321,7 @@ def test_description_names_the_kernels(rig: Rig) -> None:
     commands.finalize()
     assert isinstance(commands, CudaCommandBuffer)
     rig.run(commands).wait()
-    assert commands.describe() == "add"
+    assert describe(commands.plan) == "add"
 
 
 SIZES = [1, 3, 4, 15, 16, 17, 4096, 131072, 1 << 20]
