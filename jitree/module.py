@@ -335,7 +335,7 @@ def create_function(session: Session, vm_function: VmFunction) -> Function:
         from jitree.asynchronous import PairedFunction
 
         return PairedFunction(session, vm_function, signature)
-    if hasattr(session.device, "make_replay") and len(session.devices) == 1:
+    if hasattr(session.device, "replays") and len(session.devices) == 1:
         from jitree.replay import ReplayingFunction
 
         return ReplayingFunction(session, vm_function, signature)

@@ -67,7 +67,7 @@ class ReplayingFunction(Function):
 
         def view_of(array: Array) -> BufferView:
             fence = array.fence
-            if fence is not None and not device.follows(fence):
+            if fence is not None and not device.replays.follows(fence):
                 array.wait()
             return array.view
 
@@ -93,7 +93,8 @@ class ReplayingFunction(Function):
         count = len(self._context.modules)
         if self._checked != count:  # modules may be added later
             self._checked, self._suitable = count, _is_suitable(self._context)
-        if not self._suitable:
+        device = self._gpu
+        if not self._suitable or device.device_allocator is not device.replays.allocator:
             return None
         key = _key(packed)
         if key is None:
@@ -107,16 +108,19 @@ class ReplayingFunction(Function):
         return kind if kind.misses < _MOST_MISSES else None
 
     def _record(self, kind: _Kind, packed: list[object]) -> list[Any]:
-        device = self._gpu
+        replays = self._gpu.replays
         arguments = _buffers(packed)
-        with self.invoker.lock, recording.recording(device.stream, arguments, device.recording_limit) as made:
+        with (
+            self.invoker.lock,
+            recording.recording(replays.stream, arguments, replays.recording_limit) as made,
+        ):
             results = self._invoke(packed)
             lasting = _lasting_memory(self._context)
         if made is None:
             return results
         kind.calls += 1
         outputs = None if lasting is None else _outputs(results, made, lasting)
-        replay = None if outputs is None else device.make_replay(made, _fresh(outputs))
+        replay = None if outputs is None else replays.make(made, _fresh(outputs))
         if replay is None:
             kind.misses = _MOST_MISSES
         else:
@@ -131,17 +135,17 @@ class ReplayingFunction(Function):
             return None
         arguments = _buffers(packed)
         try:
-            made = replay.run(arguments, device.device_allocator)
+            made = device.replays.run(replay, arguments)
         except StatusError as error:
             self._in_call(error)
             raise
         if made is None:
-            kind.misses += 1
-            if kind.misses >= _MOST_MISSES:
-                kind.replay = None
+            kind.misses += not replay.dropped
+            if kind.misses >= _MOST_MISSES or replay.dropped:
+                kind.forget()
             return None
-        buffers = dict(zip(_fresh(kind.outputs), made, strict=True))
-        return [output.value(arguments, buffers) for output in kind.outputs], device.fence_here()
+        buffers = dict(zip(_fresh(kind.outputs), made[0], strict=True))
+        return [output.value(arguments, buffers) for output in kind.outputs], made[1]
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""
@@ -158,6 +162,11 @@ class _Kind:
         self.misses = 0
         self.outputs: tuple[_Output, ...] = ()
         self.replay: CudaReplay | None = None
+
+    def forget(self) -> None:
+        self.calls = 0
+        self.outputs = ()
+        self.replay = None
 
 
 class _Output(NamedTuple):

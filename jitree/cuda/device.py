@@ -18,7 +18,7 @@ from jitree.cuda.executable import FORMAT, CudaExecutableLoader
 from jitree.cuda.gather import Gather
 from jitree.cuda.interop import CudaExchange
 from jitree.cuda.queue import Queue
-from jitree.cuda.replay import CudaReplay, make_replay
+from jitree.cuda.replays import Replays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.cuda.submissions import is_on_host
@@ -48,7 +48,6 @@ _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
-_RECORDED_PART: Final = 16
 _UNKNOWN: Final = (False, 0)
 
 
@@ -72,6 +71,7 @@ class CudaDevice(Device):
         self._device_allocator: Allocator = self._own_allocator
         self.stream.allocator = self._own_allocator
         self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
+        self.replays = Replays(self.stream, self._own_allocator)
         self._host_allocator = HeapAllocator()
         self._queue = Queue(self.stream, self._uri)
         self._loader = CudaExecutableLoader(self.context)
@@ -112,6 +112,7 @@ class CudaDevice(Device):
     def trim(self) -> None:
         """Waits for the device, then gives back graphs, pooled memory and what has been discarded."""
         self.stream.wait(None)
+        self.replays.drop()
         with self.stream.lock:
             self.context.enter()
             self._gather.trim()
@@ -431,41 +432,6 @@ class CudaDevice(Device):
         )
         done.wait()
         return read[0]
-
-    # Calls that are made again.
-
-    def follows(self, fence: Fence) -> bool:
-        """Whether whatever is submitted here from now on runs behind what the fence stands for."""
-        return all(
-            semaphore.is_reached(value)
-            or (
-                isinstance(semaphore, CudaSemaphore)
-                and semaphore.stream is self.stream
-                and semaphore.promised >= value
-                and semaphore.failure is None
-            )
-            for semaphore, value in fence.timepoints
-        )
-
-    def fence_here(self) -> Fence:
-        """Reached when everything submitted so far is done."""
-        semaphore = CudaSemaphore()
-        with self.stream.lock:
-            self.stream.promise(semaphore, 1)
-        return Fence(((semaphore, 1),))
-
-    @property
-    def recording_limit(self) -> int:
-        """Bytes that a call may allocate and still be recorded: a recording keeps its transient memory."""
-        return self.context.info.memory // _RECORDED_PART
-
-    def make_replay(self, made: recording.Recording, results: Sequence[int]) -> CudaReplay | None:
-        """What makes a recorded call again; ``results`` are the numbers of the allocations that its caller
-        gets. None when it cannot be repeated."""
-        if self._device_allocator is not self._own_allocator:
-            return None
-        replay = make_replay(self.stream, made, results)
-        return None if isinstance(replay, str) else replay
 
     # Profiling and the end.
 

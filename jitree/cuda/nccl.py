@@ -25,7 +25,7 @@ IDENTIFIER_SIZE: Final = 128
 _MINIMUM_VERSION: Final = 21800
 """2.18: the first that splits."""
 _SONAME: Final = "libnccl.so.2"
-_INSTALL: Final = "pip install nvidia-nccl-cu13 (or -cu12, as the driver's CUDA version)"
+_INSTALL: Final = "pip install 'jitree[cuda]'"
 _IN_PROGRESS: Final = 7
 _ERRORS: Final = {
     1: InternalError,  # a CUDA call failed

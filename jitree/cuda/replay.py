@@ -85,8 +85,15 @@ class _Part:
 class CudaReplay:
     """A recorded call, ready to be made again. May be used from any thread."""
 
+    __slots__ = ("__weakref__", "_kept", "_lock", "_parts", "_requests", "_stream", "dropped", "kept_bytes")
+
     def __init__(
-        self, stream: Stream, parts: list[_Part], requests: list[Request], kept: list[object]
+        self,
+        stream: Stream,
+        parts: list[_Part],
+        requests: list[Request],
+        kept: list[object],
+        kept_bytes: int,
     ) -> None:
         """``requests`` are the allocations that the caller gets; ``kept`` is what the commands use
         besides."""
@@ -94,6 +101,10 @@ class CudaReplay:
         self._parts = parts
         self._requests = [request[:3] for request in requests]
         self._kept = kept
+        self.kept_bytes = kept_bytes
+        """Of device and pinned memory."""
+        self.dropped = False
+        """Whether it can no longer be made."""
         self._lock = allocate_lock()
 
     def run(self, arguments: Sequence[Buffer], allocator: Allocator) -> list[Buffer] | None:
@@ -104,6 +115,8 @@ class CudaReplay:
         """
         stream = self._stream
         with self._lock:  # transient memory is for one call at a time
+            if self.dropped:
+                return None
             results = [allocator.allocate(*request) for request in self._requests]
             addresses = tuple([stream.device_address(buffer) for buffer in (*arguments, *results)])
             for part in self._parts:
@@ -111,7 +124,7 @@ class CudaReplay:
                     stream.begin()
                     stream.flush()
                     part.launch(stream, addresses)
-                    stream.retain(self)
+                    stream.retain((part, self._kept))
                 if part.reads:
                     stream.synchronize()
                     if not part.finds_the_same():
@@ -119,6 +132,13 @@ class CudaReplay:
             if not all([stream.orders(buffer.allocation) for buffer in arguments]):
                 stream.synchronize()  # whose memory it is may change it as soon as the call returns
         return results
+
+    def drop(self) -> None:
+        """Gives back graphs and memory, as soon as the device is done with them."""
+        with self._lock:
+            self.dropped = True
+            self._parts, self._kept = [], []
+            self.kept_bytes = 0
 
 
 def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) -> CudaReplay | str:
@@ -146,8 +166,10 @@ def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) ->
         return builder.refusal
     kept: list[object] = [event.retained for event in recording.events if isinstance(event, Submission)]
     wanted = set(results)
-    kept += [request.buffer for number, request in enumerate(recording.requests) if number not in wanted]
-    return CudaReplay(stream, builder.finish(), requests, kept)
+    transient = [request for number, request in enumerate(recording.requests) if number not in wanted]
+    kept += [request.buffer for request in transient]
+    kept_bytes = sum(request.size for request in transient)
+    return CudaReplay(stream, builder.finish(), requests, kept, kept_bytes)
 
 
 def _reads(recording: Recording) -> int:

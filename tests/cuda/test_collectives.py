@@ -254,7 +254,7 @@ def test_missing_library(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(nccl, "_packaged", lambda: [])
     monkeypatch.setattr(nccl, "_SONAME", "libnccl_that_is_not_there.so.2")
     nccl.library.cache_clear()
-    with pytest.raises(UnavailableError, match="pip install nvidia-nccl"):
+    with pytest.raises(UnavailableError, match="pip install"):
         device.create_channel(-1, IDENTIFIER, None, 0, 1)
     nccl.library.cache_clear()
 

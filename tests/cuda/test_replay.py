@@ -198,6 +198,17 @@ def test_trim_drops_recordings(fake: FakeDriver, fake_session: Session) -> None:
     assert np.array_equal(np.asarray(scale(vector(0), vector(1))[0]), 2 * vector(0))
 
 
+def test_a_trimmed_device_records_anew(fake: FakeDriver, device: CudaDevice, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    for _ in range(4):
+        scale(vector(0), vector(1))
+    device.trim()
+    assert not fake.executables
+    for call in range(5):
+        assert np.array_equal(np.asarray(scale(vector(call), vector(1))[0]), 2 * vector(call))
+    assert recordings(scale) == 1
+
+
 def test_no_growth(fake: FakeDriver, fake_session: Session) -> None:
     module = fake_session.load(STATELESS)
     steps = np.array(2, np.int32)

@@ -1,0 +1,81 @@
+"""The recordings that a device can repeat, and the memory that they keep."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from jitree.cuda.replay import CudaReplay, make_replay
+from jitree.cuda.semaphore import CudaSemaphore
+from jitree.hal.fence import Fence
+
+if TYPE_CHECKING:
+    from jitree.cuda.stream import Stream
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.buffer import Buffer
+    from jitree.hal.recording import Recording
+
+_RECORDED_PART: Final = 16
+"""A recording may keep this part of the device's memory,"""
+_KEPT_PART: Final = 4
+"""and all of them together this part."""
+
+
+class Replays:
+    """Of one device. May be used from any thread."""
+
+    def __init__(self, stream: Stream, allocator: Allocator) -> None:
+        """``allocator``: the one that recorded calls get their memory from."""
+        self.stream = stream
+        self.allocator = allocator
+        self._memory = stream.context.info.memory
+        self._made: weakref.WeakSet[CudaReplay] = weakref.WeakSet()
+
+    @property
+    def recording_limit(self) -> int:
+        """Bytes that a call may allocate and still be recorded: a recording keeps its transient memory."""
+        return self._memory // _RECORDED_PART
+
+    def make(self, recording: Recording, results: Sequence[int]) -> CudaReplay | None:
+        """What makes a recorded call again; ``results`` are the numbers of the allocations that its caller
+        gets. None when it cannot be repeated."""
+        replay = make_replay(self.stream, recording, results)
+        if isinstance(replay, str):
+            return None
+        if replay.kept_bytes + sum(made.kept_bytes for made in self._made) > self._memory // _KEPT_PART:
+            self.drop()
+        self._made.add(replay)
+        return replay
+
+    def run(self, replay: CudaReplay, arguments: Sequence[Buffer]) -> tuple[list[Buffer], Fence] | None:
+        """The buffers of the results and what is reached when they are computed; None when the program must
+        be run."""
+        buffers = replay.run(arguments, self.allocator)
+        return None if buffers is None else (buffers, self._fence_here())
+
+    def follows(self, fence: Fence) -> bool:
+        """Whether whatever is submitted from now on runs behind what the fence stands for."""
+        return all(
+            semaphore.is_reached(value)
+            or (
+                isinstance(semaphore, CudaSemaphore)
+                and semaphore.stream is self.stream
+                and semaphore.promised >= value
+                and semaphore.failure is None
+            )
+            for semaphore, value in fence.timepoints
+        )
+
+    def drop(self) -> None:
+        """Gives back all that recordings keep; the calls are run, and recorded, anew."""
+        for replay in list(self._made):
+            replay.drop()
+        self._made.clear()
+
+    def _fence_here(self) -> Fence:
+        """Reached when everything submitted so far is done."""
+        semaphore = CudaSemaphore()
+        with self.stream.lock:
+            self.stream.promise(semaphore, 1)
+        return Fence(((semaphore, 1),))
