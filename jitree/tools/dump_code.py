@@ -18,8 +18,9 @@ _SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}", "workgroups.{}", "span
 """What a function becomes: itself and its entry from the interpreter; itself from where it resumes and that
 entry; of a kernel the loop over workgroups and its entry. What is inlined everywhere is not there."""
 _ASSEMBLY: Final = re.compile(
-    r"^\"?(?P<name>[\w.$]+)\"?:[^\n]*\n.*?^\.Lfunc_end\d+:$", re.DOTALL | re.MULTILINE
+    r"^\"?(?P<name>[A-Za-z_][\w.$]*)\"?:.*?^\.Lfunc_end\d+:$", re.DOTALL | re.MULTILINE
 )
+"""A function in what LLVM prints; constants have labels that begin with a dot."""
 
 Answers = Callable[[Module, Function, str], bool]
 """(module, function, text): whether that is what a function is called."""

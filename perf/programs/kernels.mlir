@@ -102,7 +102,8 @@ func.func @requantize(%x: tensor<65536xi32>) -> tensor<65536xi8> {
     %s = arith.mulf %f, %scale : f32
     %l = arith.maximumf %s, %low : f32
     %h = arith.minimumf %l, %high : f32
-    %i = arith.fptosi %h : f32 to i8
+    %n = math.round %h : f32
+    %i = arith.fptosi %n : f32 to i8
     linalg.yield %i : i8
   } -> tensor<65536xi8>
   return %0 : tensor<65536xi8>

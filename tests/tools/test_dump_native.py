@@ -81,6 +81,7 @@ def test_assembly_of_a_kernel(output: Dump, module: str) -> None:
     assert lines[0] == "; kernel 0 of executable 0"
     labels = {line.split(":")[0].strip('"') for line in lines[1:] if not line.startswith(("\t", " ", "."))}
     assert {"span.0", "workgroups.0"} <= labels
+    assert any("mul" in line for line in lines), "the kernel is inlined"
     assert lines[-1].startswith(".Lfunc_end")
 
 
