@@ -20,7 +20,7 @@ except ImportError:
 if TYPE_CHECKING:
     from hashlib import blake2b
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Raised when the builder, linker or file form changes so that old files must not be used."""
 
 _COMPILERS: Final = ("llvmlite", "numba")
