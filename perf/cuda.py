@@ -23,6 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+sys.path.append(sys.path.pop(0))  # behind the package cuda, which this file's name would hide
+
 from cases import check, own_call, peer_call, read_cases
 from comparison import alternate, row, summary
 

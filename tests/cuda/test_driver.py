@@ -89,7 +89,8 @@ def test_queries(device: CudaDevice) -> None:
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    for name in ("cuda", "cuda.bindings"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnavailableError, match=r"cuda-python .*pip install 'jitree\[cuda\]'"):
         load_bindings()
 
