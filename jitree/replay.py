@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 _KINDS_KEPT: Final = 16
 """Recordings of one function."""
-_MOST_MISSES: Final = 3
-"""Replays that took another way than the program did, before a kind of call is left to the program."""
+_MOST_VARIANTS: Final = 4
+"""Ways that calls of one kind have gone, each recorded."""
+_MOST_MISSES: Final = 8
+"""Calls on end that went none of the recorded ways, before a kind of call is left to the program."""
 _STATEFUL: Final = ("global.store.", "trace", "print", "break", "cond_break")
 """Instructions outside of the initialiser that make calls differ from what they look like."""
 _STATEFUL_IMPORTS: Final = (
@@ -78,14 +80,13 @@ class ReplayingFunction(Function):
         kind = self._kind(packed)
         if kind is None:
             return self._unpack(self._invoke(packed))
-        replay = kind.replay
-        if replay is not None:
-            made = self._replay(kind, replay, packed)
+        for variant in tuple(kind.variants):
+            made = self._replay(variant, packed)
             if made is not None:
+                kind.found(variant)
                 return self._unpack(*made)
-        elif kind.calls == 1:
+        if kind.wants_recording():
             return self._unpack(self._record(kind, packed))
-        kind.calls += 1
         return self._unpack(self._invoke(packed))
 
     def _kind(self, packed: Sequence[object]) -> _Kind | None:
@@ -105,7 +106,7 @@ class ReplayingFunction(Function):
             kind = kinds[key] = _Kind()
             if len(kinds) > _KINDS_KEPT:
                 kinds.popitem(last=False)
-        return kind if kind.misses < _MOST_MISSES else None
+        return None if kind.never or device.profiler.mode or self.invoker.closed else kind
 
     def _record(self, kind: _Kind, packed: list[object]) -> list[Any]:
         replays = self._gpu.replays
@@ -118,55 +119,68 @@ class ReplayingFunction(Function):
             lasting = _lasting_memory(self._context)
         if made is None:
             return results
-        kind.calls += 1
         outputs = None if lasting is None else _outputs(results, made, lasting)
         replay = None if outputs is None else replays.make(made, _fresh(outputs))
-        if replay is None:
-            kind.misses = _MOST_MISSES
+        if outputs is None or replay is None:
+            kind.never = True
         else:
-            kind.replay, kind.outputs = replay, outputs or ()
+            kind.variants.insert(0, _Variant(replay, outputs))
         return results
 
-    def _replay(
-        self, kind: _Kind, replay: CudaReplay, packed: list[object]
-    ) -> tuple[list[Any], Fence] | None:
-        device = self._gpu
-        if self.invoker.closed or device.profiler.mode:
-            return None
+    def _replay(self, variant: _Variant, packed: list[object]) -> tuple[list[Any], Fence] | None:
         arguments = _buffers(packed)
         try:
-            made = device.replays.run(replay, arguments)
+            made = self._gpu.replays.run(variant.replay, arguments)
         except StatusError as error:
             self._in_call(error)
             raise
         if made is None:
-            kind.misses += not replay.dropped
-            if kind.misses >= _MOST_MISSES or replay.dropped:
-                kind.forget()
             return None
-        buffers = dict(zip(_fresh(kind.outputs), made[0], strict=True))
-        return [output.value(arguments, buffers) for output in kind.outputs], made[1]
+        buffers = dict(zip(_fresh(variant.outputs), made[0], strict=True))
+        return [output.value(arguments, buffers) for output in variant.outputs], made[1]
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""
         self._kinds.clear()
 
 
+class _Variant(NamedTuple):
+    """One way that calls of a kind have gone."""
+
+    replay: CudaReplay
+    outputs: tuple[_Output, ...]
+
+
 class _Kind:
     """Calls with arguments of the same shapes, types and scalars."""
 
-    __slots__ = ("calls", "misses", "outputs", "replay")
+    __slots__ = ("_calls", "_misses", "never", "variants")
 
     def __init__(self) -> None:
-        self.calls = 0
-        self.misses = 0
-        self.outputs: tuple[_Output, ...] = ()
-        self.replay: CudaReplay | None = None
+        self._calls = 0
+        self._misses = 0
+        self.never = False
+        """Whether such calls are left to the program for good."""
+        self.variants: list[_Variant] = []
+        """By what the program read on the host; the last one that was right comes first."""
 
-    def forget(self) -> None:
-        self.calls = 0
-        self.outputs = ()
-        self.replay = None
+    def found(self, variant: _Variant) -> None:
+        """A recording was right."""
+        self._misses = 0
+        if self.variants and self.variants[0] is not variant and variant in self.variants:
+            self.variants.remove(variant)
+            self.variants.insert(0, variant)
+
+    def wants_recording(self) -> bool:
+        """No recording was right: whether to make another one of the call, which is not the first."""
+        self.variants = [variant for variant in self.variants if not variant.replay.dropped]
+        self._calls += 1
+        self._misses += bool(self.variants)
+        if self._misses > _MOST_MISSES:
+            self.never = True
+            self.variants = []
+            return False
+        return self._calls > 1 and len(self.variants) < _MOST_VARIANTS
 
 
 class _Output(NamedTuple):
