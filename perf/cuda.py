@@ -23,12 +23,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.append(sys.path.pop(0))  # behind the package cuda, which this file's name would hide
-
 from cases import check, own_call, peer_call, read_cases
 from comparison import alternate, row, summary
 
 import jitree
+
+sys.path.pop(0)  # this folder, where this file would hide the package cuda
 
 SUITE = Path(__file__).parent / "programs" / "cuda.json"
 _WARM_CALLS = 5
