@@ -6,13 +6,14 @@ import gc
 import itertools
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from jitree import Session
+from jitree import Instance, Session
 from jitree.dispatch import image
 from jitree.errors import ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
@@ -72,7 +73,10 @@ class Pair:
         self.fast.close()
 
 
-@pytest.fixture(scope="module", params=["local-sync", "local-task://?threads=2"])
+DEVICES = ["local-sync", "local-task://?threads=2"]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair = Pair(request.param)
     yield pair
@@ -168,15 +172,18 @@ def whole_call(rows: dict[str, str]) -> Program:
     return program
 
 
+@pytest.mark.parametrize("tier", ["fast", "native"])
 @pytest.mark.parametrize("rows", [ROWS, OLD_ROWS], ids=["0.7", "0.5"])
+@pytest.mark.parametrize("uri", DEVICES)
 def test_a_call_does_not_need_python(
-    pair: Pair, rows: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    uri: str, rows: dict[str, str], tier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"m{next(_numbers)}"
-    module = whole_call(rows).module(name)
-    pair.plain.load(module)
-    pair.fast.load(module)
-    expected = outcome(pair.plain, name)
+    module = whole_call(rows).module("m")
+    with Session(uri, tier="plain") as plain:
+        plain.load(module)
+        expected = outcome(plain, "m")
+    session = Session(uri, tier=tier)
+    session.load(module)
     gave_up: list[int] = []
     refill = supply.Supplier.refill
 
@@ -187,10 +194,33 @@ def test_a_call_does_not_need_python(
     monkeypatch.setattr(supply.Supplier, "refill", counting)
     for _ in range(200):  # until sites are bound, pools filled, and costs known that a busy machine distorts
         gave_up.clear()
-        assert outcome(pair.fast, name) == expected
+        assert outcome(session, "m") == expected
         if not gave_up:
-            return
+            return session.close()
     pytest.fail("an answer gives up in every call")
+
+
+def test_sessions_and_threads_share_a_device() -> None:
+    """Pools belong to a session, which one thread has at a time; the device's team is everybody's."""
+    with Instance.default().create_device(DEVICES[1]) as device:
+        sessions = [Session(device, tier="fast") for _ in range(2)]
+        for session in sessions:
+            session.load(whole_call(ROWS).module("m"))
+        strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
+
+        def work(number: int) -> None:
+            session = sessions[number % 2]
+            for turn in range(150):
+                values = np.full((2, 8), number * 1000 + turn, np.float32)
+                views = [session.to_device(values).view for _ in range(2)]
+                result = session.call_direct("m.f", session.device, *views, executable(), *strings)[5]
+                products = result.buffer.host_array()[:32].view(np.float32)
+                assert (products == values.reshape(-1)[:8] ** 2).all()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        for session in sessions:
+            session.close()
 
 
 def test_results_outlive_their_session() -> None:
