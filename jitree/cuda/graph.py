@@ -73,6 +73,10 @@ class Graph:
         for nodes, parameters, block in zip(self._nodes, self._parameters, blocks, strict=True):
             if parameters.words != memoryview(block):
                 self._change(nodes, parameters.words, block)
+        self.launch_again(stream)
+
+    def launch_again(self, stream: Stream) -> None:
+        """Runs it with the parameters of the last run."""
         self._api.launch_graph(self._executable, stream.handle)
 
     def _change(
@@ -143,6 +147,7 @@ class SegmentRunner:
         if sum(map(len, segment.groups)) == 1:
             self._single = plan.launches[segment.groups[0][0]]
         self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
+        """By the bytes of their parameters."""
 
     def launch(self, stream: Stream, block: array[int], key: bytes) -> None:
         """Submits the segment; ``key`` is the block's bytes. The caller holds the stream's lock."""
@@ -158,7 +163,7 @@ class SegmentRunner:
             self._graphs[key] = graph
         else:
             self._graphs.move_to_end(key)
-            graph.launch(stream, (block,))
+            graph.launch_again(stream)
 
     def _graph_for(self, block: array[int]) -> Graph:
         """A new graph, or the one whose parameters were used longest ago."""
