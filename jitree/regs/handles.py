@@ -160,6 +160,11 @@ class HandleTable:
         self._objects.append(None)
         return len(self._objects) - 1
 
+    @property
+    def room(self) -> int:
+        """Objects that may still be added."""
+        return self.capacity - len(self._objects) + len(self._free)
+
     def reserve(self, count: int) -> list[int]:
         """Addresses of free entries for machine code, until :meth:`adopt` or :meth:`unreserve`.
 

@@ -106,7 +106,7 @@ class Natives:
     def supply(self) -> None:
         """Refills what is empty. Called when an answer gave up, for whatever reason."""
         words = self._words
-        if not words[_BLANK]:
+        if not words[_BLANK] and self._table.room >= 2 * _BLANK_BATCH:
             for address in self._table.reserve(_BLANK_BATCH):
                 self._push_blank(address)
         self._arenas.supply()

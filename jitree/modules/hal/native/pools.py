@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.errors import ResourceExhaustedError
 from jitree.hal.heap import HeapAllocator, size_class
 from jitree.hal.local.commands import LIST
 from jitree.modules.hal.native.layout import (
@@ -84,9 +85,12 @@ class StoragePool:
         count = max(1, min(_BATCH, _BATCH_BYTES // capacity))
         if self._lent + count * capacity > _LENT_LIMIT:
             return
-        for handle, block in zip(
-            self._table.reserve(count), self._allocator.lend(capacity, count), strict=True
-        ):
+        try:
+            blocks = self._allocator.lend(capacity, count)
+            handles = self._table.reserve(count)
+        except ResourceExhaustedError:
+            return  # whoever asked for memory says so, if there is none for that either
+        for handle, block in zip(handles, blocks, strict=True):
             self._lent += capacity
             self._blocks[handle] = block
             self._publish(handle, block, place)
