@@ -36,6 +36,8 @@ _LENT_LIMIT: Final = 256 << 20
 """Bytes of memory that a context's pools may have."""
 _ARENAS: Final = 4
 """Command buffers that are recorded or waiting to be freed at one time, at first and with every refill."""
+_MOST_ARENAS: Final = 256
+"""5 MB. Programs that keep more command buffers have the others in Python."""
 
 _KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK = (
     ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link")
@@ -140,8 +142,8 @@ class ArenaPool:
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
 
     def supply(self) -> None:
-        """Makes some if there is none left."""
-        if self._words[self._place]:
+        """Makes some if there is none left, and there are not too many."""
+        if self._words[self._place] or len(self._memory) >= _MOST_ARENAS:
             return
         for _ in range(_ARENAS):
             memory = zeroed(RECORDING.size + sum(SECTIONS.values()))
