@@ -1,13 +1,12 @@
 """Threads that share the work of command lists with the thread that submits them.
 
-Helpers live in native code: they spin for some microseconds after the last work, then park on an eventfd.
+Helpers live in native code: they spin for some microseconds after the last work, then sleep on a futex.
 What is too small to be worth their help runs on the submitting thread alone. See README.md.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import weakref
@@ -53,14 +52,13 @@ class _Helpers:
         self.thread_count = topology.worker_count
         self._memory = zeroed(TEAM_SIZE, 128)
         self.address = address_of(self._memory)
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._walker = walker
         homes = _homes(topology)
         self._homes = array("q", (-1 if home is None else home for home in homes))
         self._masks = b"".join((1 << (home or 0)).to_bytes(MASK_SIZE, "little") for home in homes)
         ticks = walker.ticks_per_microsecond / 1000
         for field, value in (
-            ("functions", FUNCTION_TABLE_ADDRESS), ("event", self._event),
+            ("functions", FUNCTION_TABLE_ADDRESS),
             ("spin_ticks", int(spin_nanoseconds * ticks)),
             ("spinning_ticks", int(SPINNING_NANOSECONDS * ticks)),
             ("parked_ticks", int(PARKED_NANOSECONDS * ticks)),
@@ -70,16 +68,12 @@ class _Helpers:
             self._set(field, value)
         self._threads: list[threading.Thread] = []
 
-    def __del__(self) -> None:
-        os.close(self._event)
-
     def start(self) -> None:
         """Starts the threads, as many as the system gives. Those of an earlier time have been stopped."""
         for thread in self._threads:
             thread.join()
         self._set("stop", 0)
         self._set("parked", 0)
-        self._drain()
         self._threads = []
         for number in range(1, self.thread_count):
             thread = threading.Thread(
@@ -97,8 +91,7 @@ class _Helpers:
 
     def stop(self) -> list[threading.Thread]:
         """Lets the threads end; they are to be joined."""
-        self._set("stop", 1)
-        os.eventfd_write(self._event, len(self._threads))
+        self._walker.dismiss(self.address)
         return self._threads
 
     def report(self) -> str:
@@ -106,14 +99,6 @@ class _Helpers:
         parked, finished, limit = (self._get(field) for field in ("parked", "finished", "limit"))
         done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if self._get("busy") else "no work"
         return f"{self.name}: {len(self._threads)} helpers, {parked} parked; {done}"
-
-    def _drain(self) -> None:
-        """Takes the tokens that nobody has waited for."""
-        os.set_blocking(self._event, False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.eventfd_read(self._event)
-        os.set_blocking(self._event, True)
 
     def _set(self, field: str, value: int) -> None:
         self._memory.data[TEAM_FIELDS[field] : TEAM_FIELDS[field] + 8] = value.to_bytes(8, "little")

@@ -12,8 +12,7 @@ FUNCTIONS: Final = Record(
     """
     i64 memmove
     i64 memset
-    i64 read
-    i64 write
+    i64 syscall
     i64 sched_yield
     i64 sched_getcpu
     i64 sched_setaffinity
@@ -72,7 +71,6 @@ _TEAM: Final = Record(
     i64 generation        # of the last group
     i64 functions         # address of the FUNCTIONS record
     i64 workers           # threads beside the one that submits
-    i64 event             # descriptor of the eventfd on which workers park
     i64 spin_ticks        # how long a worker looks for work before it parks
     i64 spinning_ticks    # work that is worth sharing while a worker spins
     i64 parked_ticks      # work that is worth waking workers
@@ -89,8 +87,8 @@ _LINE: Final = 128
 TEAM_FIELDS: Final = _TEAM.offsets | {
     "claimed": _LINE,  # generation << 32 | next chunk
     "finished": 2 * _LINE,  # chunks of the group that are done
-    "sequence": 3 * _LINE,  # grows with every group
-    "parked": 4 * _LINE,  # workers that wait for a token
+    "sequence": 3 * _LINE,  # grows with every group; workers sleep on its low half as a futex
+    "parked": 4 * _LINE,  # workers that sleep, until whoever wakes them or they themselves take them off
     "busy": 5 * _LINE,  # 1 while a thread uses the team
 }
 """Byte offsets. What many threads write has lines of its own."""
@@ -101,6 +99,9 @@ BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
 """More chunks balance better, fewer cost less."""
+FUTEX_WAIT: Final = 128
+FUTEX_WAKE: Final = 129
+"""Operations of the futex system call on memory of one process (FUTEX_PRIVATE_FLAG)."""
 MASK_SIZE: Final = 128
 """Bytes: up to 1024 processors."""
 BYTES_PER_TICK: Final = 4
@@ -120,7 +121,8 @@ def template_names() -> dict[str, int]:
         (vars(commands), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
                          "ENTRY_SEQUENTIAL ENTRY_SPAN SPAN_FIRST SPAN_LAST "
                          "MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
-        (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK MASK_SIZE"),
+        (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK MASK_SIZE "
+                    "FUTEX_WAIT FUTEX_WAKE"),
     ):  # fmt: skip
         names |= {key: constants[key] for key in keys.split()}
     return names

@@ -19,6 +19,7 @@ from jitree.regs.memory import address_of, zeroed
 
 _EXECUTE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_DISMISS: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
 _LOCAL_ALIGNMENT: Final = 64
 _MAXIMUM_CONCURRENCY: Final = 255
@@ -84,6 +85,8 @@ class NativeWalker:
         self._clock = _CLOCK(image.addresses["clock"])
         self.serve = _SERVE(image.addresses["serve"])
         """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
+        self.dismiss = _DISMISS(image.addresses["dismiss"])
+        """(address of a TEAM record): lets its worker threads end."""
         self._jobs: list[_Job] = []
 
     def execute(

@@ -1,7 +1,8 @@
 ; Sharing a command list among the threads of a team. Names behind a dollar sign are filled in by walk_image.py.
 ;
 ; run_shared(job, team)  what the submitting thread does
-; serve(team, worker)    what a worker thread does until it is stopped
+; serve(team, worker)    what a worker thread does until it is dismissed
+; dismiss(team)          ends the workers
 
 declare i64 @enter_kernels()
 declare void @leave_kernels(i64)
@@ -14,6 +15,9 @@ declare i64 @llvm.fptosi.sat.i64.f64(double)
 declare i64 @llvm.sadd.sat.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @futex_call()
 
 ; Group by group: rows between two barriers may run together.
 define void @run_shared(ptr %job, ptr %team) {
@@ -243,7 +247,6 @@ done:
 ; worth waking one: waking takes the submitting thread a microsecond or two each, and spinning ones come anyway.
 define internal void @post(ptr %job, ptr %team, ptr %begin, i64 %chunks, i64 %worth) {
 start:
-  %tokens = alloca i64
   %job.at = getelementptr i8, ptr %team, i64 $team.job
   store ptr %job, ptr %job.at
   %begin.at = getelementptr i8, ptr %team, i64 $team.group_begin
@@ -280,27 +283,44 @@ start:
   %repaid = udiv i64 %worth, %each
   %one = call i64 @llvm.umax.i64(i64 %repaid, i64 1)
   %useful = call i64 @llvm.umin.i64(i64 %one, i64 %others)
-  br label %take
-take:
-  %parked = load atomic i64, ptr %parked.at seq_cst, align 64
-  %few = icmp ult i64 %parked, %useful
-  %count = select i1 %few, i64 %parked, i64 %useful
-  %none = icmp eq i64 %count, 0
-  br i1 %none, label %done, label %try
-try:
-  %rest = sub i64 %parked, %count
-  %swap = cmpxchg ptr %parked.at, i64 %parked, i64 %rest seq_cst seq_cst
-  %taken = extractvalue { i64, i1 } %swap, 1
-  br i1 %taken, label %wake, label %take
+  %sleeping = load atomic i64, ptr %parked.at seq_cst, align 64
+  %count = call i64 @llvm.smin.i64(i64 %sleeping, i64 %useful)
+  %none = icmp sle i64 %count, 0
+  br i1 %none, label %done, label %wake
 wake:
-  store i64 %count, ptr %tokens
-  %write.at = getelementptr i8, ptr %functions, i64 $functions.write
-  %write = load ptr, ptr %write.at
-  %event.at = getelementptr i8, ptr %team, i64 $team.event
-  %event = load i32, ptr %event.at
-  %written = call i64 %write(i32 %event, ptr %tokens, i64 8)
+  call void @wake(ptr %team, i64 %count)
   br label %done
 done:
+  ret void
+}
+
+; Wakes so many workers, if so many sleep, and takes them off the count.
+define internal void @wake(ptr %team, i64 %count) {
+  %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
+  %parked.at = getelementptr i8, ptr %team, i64 $team.parked
+  %woken = call i64 @futex(ptr %team, ptr %sequence.at, i64 $FUTEX_WAKE, i64 %count)
+  %some = call i64 @llvm.smax.i64(i64 %woken, i64 0)
+  %before = atomicrmw sub ptr %parked.at, i64 %some seq_cst
+  ret void
+}
+
+define internal i64 @futex(ptr %team, ptr %word, i64 %operation, i64 %value) {
+  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
+  %functions = load ptr, ptr %functions.at
+  %syscall.at = getelementptr i8, ptr %functions, i64 $functions.syscall
+  %syscall = load ptr, ptr %syscall.at
+  %number = call i64 @futex_call()
+  %result = call i64 (i64, ...) %syscall(i64 %number, ptr %word, i64 %operation, i64 %value, ptr null, ptr null, i64 0)
+  ret i64 %result
+}
+
+; Lets the workers end.
+define void @dismiss(ptr %team) {
+  %stop.at = getelementptr i8, ptr %team, i64 $team.stop
+  store atomic i64 1, ptr %stop.at release, align 8
+  %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
+  %sequence = atomicrmw add ptr %sequence.at, i64 1 seq_cst
+  call void @wake(ptr %team, i64 2147483647)
   ret void
 }
 
@@ -440,22 +460,15 @@ done:
 
 define void @serve(ptr %team, i64 %worker) {
 start:
-  %token = alloca i64
   %place = alloca i64
   store i64 -1, ptr %place
   %sequence.at = getelementptr i8, ptr %team, i64 $team.sequence
   %parked.at = getelementptr i8, ptr %team, i64 $team.parked
   %stop.at = getelementptr i8, ptr %team, i64 $team.stop
-  %functions.at = getelementptr i8, ptr %team, i64 $team.functions
-  %functions = load ptr, ptr %functions.at
-  %read.at = getelementptr i8, ptr %functions, i64 $functions.read
-  %read = load ptr, ptr %read.at
-  %event.at = getelementptr i8, ptr %team, i64 $team.event
-  %event = load i32, ptr %event.at
   %spin.at = getelementptr i8, ptr %team, i64 $team.spin_ticks
   br label %look
 look:
-  %seen = phi i64 [ -1, %start ], [ %sequence, %work ], [ %seen, %awake ], [ %seen, %withdrawn ]
+  %seen = phi i64 [ -1, %start ], [ %sequence, %work ], [ %seen, %park ], [ %seen, %withdraw ]
   %since = call i64 @ticks()
   br label %spin
 spin:
@@ -486,32 +499,14 @@ again:
   call void @pause()
   br label %spin
 
-; A worker that is counted as parked is owed a token by whoever takes it off the count.
+; The kernel looks at the sequence again before it lets the worker sleep: what was posted meanwhile is not missed.
 park:
   %others = atomicrmw add ptr %parked.at, i64 1 seq_cst
-  %sequence2 = load atomic i64, ptr %sequence.at seq_cst, align 64
-  %news2 = icmp ne i64 %sequence2, %seen
-  br i1 %news2, label %withdraw, label %sleep
+  %slept = call i64 @futex(ptr %team, ptr %sequence.at, i64 $FUTEX_WAIT, i64 %seen)
+  %woken = icmp eq i64 %slept, 0
+  br i1 %woken, label %look, label %withdraw
 withdraw:
-  %parked = load atomic i64, ptr %parked.at seq_cst, align 64
-  %taken = icmp eq i64 %parked, 0
-  br i1 %taken, label %sleep, label %try
-try:
-  %fewer = sub i64 %parked, 1
-  %swap = cmpxchg ptr %parked.at, i64 %parked, i64 %fewer seq_cst seq_cst
-  %ok = extractvalue { i64, i1 } %swap, 1
-  br i1 %ok, label %withdrawn, label %withdraw
-withdrawn:
-  br label %look
-sleep:
-  %got = call i64 %read(i32 %event, ptr %token, i64 8)
-  %whole = icmp eq i64 %got, 8
-  br i1 %whole, label %awake, label %interrupted
-interrupted:
-  %stop2 = load atomic i64, ptr %stop.at acquire, align 8
-  %stopped2 = icmp ne i64 %stop2, 0
-  br i1 %stopped2, label %done, label %sleep
-awake:
+  %fewer = atomicrmw sub ptr %parked.at, i64 1 seq_cst
   br label %look
 done:
   ret void
