@@ -8,10 +8,12 @@ program that keeps state or calls Python) runs as always.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from jitree.array import Array
 from jitree.declaration import Signature
 from jitree.dispatch.context import ContextFlags
 from jitree.dispatch.function import Function as VmFunction
@@ -28,9 +30,8 @@ from jitree.transfers import wrap_or_copy
 from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 if TYPE_CHECKING:
-    from jitree.array import Array
     from jitree.cuda.device import CudaDevice
-    from jitree.cuda.replay import CudaReplay
+    from jitree.cuda.replay import CudaReplay, Located
     from jitree.dispatch.context import Context
     from jitree.regs.records import ModuleRecord
     from jitree.session import Session
@@ -54,15 +55,15 @@ _INITIALISER: Final = "__init"
 class ReplayingFunction(Function):
     """A function of a session whose device repeats recorded calls."""
 
-    __slots__ = ("_checked", "_gpu", "_kinds", "_suitable")
+    __slots__ = ("_gpu", "_kinds", "_last", "_suitable")
 
     def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
         super().__init__(session, vm_function, signature)
         self._gpu = cast("CudaDevice", session.device)
         self._is_direct = True  # replays are the shorter way here
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
-        self._checked = 0
-        self._suitable = False
+        self._last: _Last | None = None
+        self._suitable: bool | None = None
 
     def transfer(self) -> ArrayTransfer:
         device = cast("CudaDevice", self._session.device)
@@ -76,28 +77,55 @@ class ReplayingFunction(Function):
         return ArrayTransfer(device, view_of, wrap_or_copy)
 
     def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        last = self._last
+        if last is not None and not named and self._are(arguments, last):
+            made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])
+            if made is not None:
+                return self._unpack(*made)
         packed = self._pack(arguments, named)
         kind = self._kind(packed)
         if kind is None:
             return self._unpack(self._invoke(packed))
-        for variant in tuple(kind.variants):
-            made = self._replay(variant, packed)
+        if kind.variants:
+            buffers = _buffers(packed)
+            located = self._gpu.replays.locate(buffers)
+            self._last = _remembered(arguments, kind, located)
+            made = self._replay(kind, located, lambda: buffers)
             if made is not None:
-                kind.found(variant)
                 return self._unpack(*made)
         if kind.wants_recording():
             return self._unpack(self._record(kind, packed))
         return self._unpack(self._invoke(packed))
 
+    def _are(self, arguments: tuple[Any, ...], last: _Last) -> bool:
+        """Whether a call has the very arguments of the last one, in a state in which it can be repeated."""
+        references = last.arrays
+        if len(arguments) != len(references) or not self._repeats(last.kind):
+            return False
+        follows = self._gpu.replays.follows
+        for argument, reference in zip(arguments, references, strict=True):
+            array = reference()
+            if array is None or array is not argument:
+                return False
+            fence = array.fence
+            if fence is not None and not follows(fence):
+                return False
+        return True
+
+    def _repeats(self, kind: _Kind) -> bool:
+        device = self._gpu
+        return not (
+            kind.never
+            or device.profiler.mode
+            or self.invoker.closed
+            or device.device_allocator is not device.replays.allocator
+        )
+
     def _kind(self, packed: Sequence[object]) -> _Kind | None:
         """What is known of calls with such arguments; None for those that are never repeated."""
-        count = len(self._context.modules)
-        if self._checked != count:  # modules may be added later
-            self._checked, self._suitable = count, _is_suitable(self._context)
-        device = self._gpu
-        if not self._suitable or device.device_allocator is not device.replays.allocator:
-            return None
-        key = _key(packed)
+        if self._suitable is None:
+            self._suitable = _is_suitable(self._context)
+        key = _key(packed) if self._suitable else None
         if key is None:
             return None
         kinds = self._kinds
@@ -106,7 +134,7 @@ class ReplayingFunction(Function):
             kind = kinds[key] = _Kind()
             if len(kinds) > _KINDS_KEPT:
                 kinds.popitem(last=False)
-        return None if kind.never or device.profiler.mode or self.invoker.closed else kind
+        return kind if self._repeats(kind) else None
 
     def _record(self, kind: _Kind, packed: list[object]) -> list[Any]:
         replays = self._gpu.replays
@@ -124,24 +152,30 @@ class ReplayingFunction(Function):
         if outputs is None or replay is None:
             kind.never = True
         else:
-            kind.variants.insert(0, _Variant(replay, outputs))
+            kind.variants.insert(0, _Variant(replay, outputs, _fresh(outputs)))
         return results
 
-    def _replay(self, variant: _Variant, packed: list[object]) -> tuple[list[Any], Fence] | None:
-        arguments = _buffers(packed)
-        try:
-            made = self._gpu.replays.run(variant.replay, arguments)
-        except StatusError as error:
-            self._in_call(error)
-            raise
-        if made is None:
-            return None
-        buffers = dict(zip(_fresh(variant.outputs), made[0], strict=True))
-        return [output.value(arguments, buffers) for output in variant.outputs], made[1]
+    def _replay(
+        self, kind: _Kind, located: Located, buffers: Callable[[], Sequence[Buffer]]
+    ) -> tuple[list[Any], Fence] | None:
+        """Results and their fence from a recording that was right, None when there is none."""
+        replays = self._gpu.replays
+        for variant in tuple(kind.variants):
+            try:
+                made = replays.run(variant.replay, located)
+            except StatusError as error:
+                self._in_call(error)
+                raise
+            if made is not None:
+                kind.found(variant)
+                fresh = dict(zip(variant.fresh, made[0], strict=True))
+                return [output.value(buffers, fresh) for output in variant.outputs], made[1]
+        return None
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""
         self._kinds.clear()
+        self._last = None
 
 
 class _Variant(NamedTuple):
@@ -149,6 +183,8 @@ class _Variant(NamedTuple):
 
     replay: CudaReplay
     outputs: tuple[_Output, ...]
+    fresh: tuple[int, ...]
+    """Numbers of the allocations that results lie in."""
 
 
 class _Kind:
@@ -183,6 +219,20 @@ class _Kind:
         return self._calls > 1 and len(self.variants) < _MOST_VARIANTS
 
 
+class _Last(NamedTuple):
+    """The last call with arrays only: as long as these are passed again, nothing about them is new."""
+
+    arrays: tuple[weakref.ref[Array], ...]
+    kind: _Kind
+    located: Located
+
+
+def _remembered(arguments: Sequence[object], kind: _Kind, located: Located) -> _Last | None:
+    if not all(type(argument) is Array for argument in arguments):
+        return None
+    return _Last(tuple(weakref.ref(cast(Array, argument)) for argument in arguments), kind, located)
+
+
 class _Output(NamedTuple):
     """A result: a number, or a view of an argument's, a fresh or a lasting buffer."""
 
@@ -194,11 +244,11 @@ class _Output(NamedTuple):
     length: int = 0
     view: BufferView | None = None
 
-    def value(self, arguments: Sequence[Buffer], buffers: dict[int, Buffer]) -> object:
+    def value(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
         view = self.view
         if view is None:
             return self.constant
-        whole = arguments[self.argument] if self.argument >= 0 else buffers[self.allocation]
+        whole = arguments()[self.argument] if self.argument >= 0 else fresh[self.allocation]
         buffer = whole.subspan(self.offset, self.length)
         return BufferView(buffer, view.shape, view.element_type, view.encoding)
 
@@ -228,8 +278,8 @@ def _buffers(packed: Iterable[object]) -> list[Buffer]:
     return [value.buffer for value in packed if isinstance(value, BufferView)]
 
 
-def _fresh(outputs: Iterable[_Output]) -> list[int]:
-    return sorted({output.allocation for output in outputs if output.allocation >= 0})
+def _fresh(outputs: Iterable[_Output]) -> tuple[int, ...]:
+    return tuple(sorted({output.allocation for output in outputs if output.allocation >= 0}))
 
 
 def _outputs(

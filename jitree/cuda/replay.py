@@ -30,6 +30,14 @@ _BLOCKS_KEPT: Final = 8
 """Parameter blocks by addresses of arguments and results, which alternate between a few."""
 
 
+class Located(NamedTuple):
+    """The arguments of a call as the device finds them."""
+
+    addresses: tuple[int, ...]
+    are_borrowed: bool
+    """Whether memory of others is among them."""
+
+
 class Relocation(NamedTuple):
     """A word of a block that is an address in an argument or a result."""
 
@@ -107,7 +115,7 @@ class CudaReplay:
         """Whether it can no longer be made."""
         self._lock = allocate_lock()
 
-    def run(self, arguments: Sequence[Buffer], allocator: Allocator) -> list[Buffer] | None:
+    def run(self, arguments: Located, allocator: Allocator) -> list[Buffer] | None:
         """Submits the call and gives the buffers of its results, which the device still computes.
 
         None when the program would take another way; then it must be run, and nothing has happened that
@@ -118,7 +126,7 @@ class CudaReplay:
             if self.dropped:
                 return None
             results = [allocator.allocate(*request) for request in self._requests]
-            addresses = tuple([stream.device_address(buffer) for buffer in (*arguments, *results)])
+            addresses = (*arguments.addresses, *[buffer.address for buffer in results])
             for part in self._parts:
                 with stream.lock:
                     stream.begin()
@@ -129,7 +137,7 @@ class CudaReplay:
                     stream.synchronize()
                     if not part.finds_the_same():
                         return None
-            if not all([stream.orders(buffer.allocation) for buffer in arguments]):
+            if arguments.are_borrowed:
                 stream.synchronize()  # whose memory it is may change it as soon as the call returns
         return results
 

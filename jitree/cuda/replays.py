@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.cuda.replay import CudaReplay, make_replay
+from jitree.cuda.replay import CudaReplay, Located, make_replay
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.hal.fence import Fence
 
@@ -48,7 +48,15 @@ class Replays:
         self._made.add(replay)
         return replay
 
-    def run(self, replay: CudaReplay, arguments: Sequence[Buffer]) -> tuple[list[Buffer], Fence] | None:
+    def locate(self, arguments: Sequence[Buffer]) -> Located:
+        """Where the device finds arguments. PERMISSION_DENIED for memory that it cannot reach."""
+        stream = self.stream
+        return Located(
+            tuple([stream.device_address(buffer) for buffer in arguments]),
+            not all([stream.orders(buffer.allocation) for buffer in arguments]),
+        )
+
+    def run(self, replay: CudaReplay, arguments: Located) -> tuple[list[Buffer], Fence] | None:
         """The buffers of the results and what is reached when they are computed; None when the program must
         be run."""
         buffers = replay.run(arguments, self.allocator)
