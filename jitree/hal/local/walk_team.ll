@@ -181,7 +181,8 @@ done:
   ret void
 }
 
-; Numbers the chunks of a group; returns how many there are.
+; Numbers the chunks of a group; returns how many there are. None is smaller than half of what is worth sharing (ticks
+; per 1024 workgroups, so half of it times 1024): claims of many threads queue up at one cache line.
 define internal i64 @divide(ptr %job, ptr %team, ptr %begin, ptr %end) {
 start:
   %shares.at = getelementptr i8, ptr %job, i64 $job.shares
@@ -190,6 +191,9 @@ start:
   %workers = load i64, ptr %workers.at
   %threads = add i64 %workers, 1
   %pieces = mul i64 %threads, $CHUNKS_PER_THREAD
+  %spinning.at = getelementptr i8, ptr %team, i64 $team.spinning_ticks
+  %spinning_ticks = load i64, ptr %spinning.at
+  %least_scaled = shl i64 %spinning_ticks, 9
   br label %next
 next:
   %row = phi ptr [ %begin, %start ], [ %row.next, %numbered ]
@@ -224,7 +228,12 @@ groups:
   %flags = load i32, ptr %flags.at
   %sequential_bit = and i32 %flags, $ENTRY_SEQUENTIAL
   %sequential = icmp ne i32 %sequential_bit, 0
-  %group_size = select i1 %sequential, i64 %units, i64 %even
+  %cost.at = getelementptr i8, ptr %entry, i64 $entry.cost
+  %cost = load atomic i64, ptr %cost.at monotonic, align 8
+  %known_cost = or i64 %cost, 1
+  %least = udiv i64 %least_scaled, %known_cost
+  %large_enough = call i64 @llvm.umax.i64(i64 %even, i64 %least)
+  %group_size = select i1 %sequential, i64 %units, i64 %large_enough
   br label %numbered
 numbered:
   %size0 = phi i64 [ %byte_size, %bytes ], [ %group_size, %groups ]
@@ -324,8 +333,9 @@ define void @dismiss(ptr %team) {
   ret void
 }
 
-; Takes chunks of the open group until there are none. A claim is valid only together with a limit of the same
-; generation; while a valid claim is not finished the group stays open, so what it refers to stays as it is.
+; Takes chunks of the open group until there are none, and only then says how many it has done. A claim is valid only
+; together with a limit of the same generation; while a valid claim is not finished the group stays open, so what it
+; refers to stays as it is, and all claims of one call are of one group.
 define internal void @claim_chunks(ptr %team, i64 %worker) {
 start:
   %claimed.at = getelementptr i8, ptr %team, i64 $team.claimed
@@ -338,6 +348,7 @@ claim:
   %ours = phi i64 [ -1, %start ], [ %generation, %finish ]
   %row0 = phi ptr [ null, %start ], [ %row, %finish ]
   %share0 = phi ptr [ null, %start ], [ %share, %finish ]
+  %mine = phi i64 [ 0, %start ], [ %mine.next, %finish ]
   %claim.word = atomicrmw add ptr %claimed.at, i64 1 acq_rel
   %limit = load atomic i64, ptr %limit.at acquire, align 8
   %generation = lshr i64 %claim.word, 32
@@ -347,7 +358,7 @@ claim:
   %current = icmp eq i64 %generation, %limit.generation
   %exists = icmp ult i64 %chunk, %limit.chunks
   %valid = and i1 %current, %exists
-  br i1 %valid, label %group, label %done
+  br i1 %valid, label %group, label %leave
 group:
   %job = load ptr, ptr %job.at
   %same = icmp eq i64 %generation, %ours
@@ -391,8 +402,14 @@ run:
   call void @run_span(ptr %job, ptr %row, ptr %share, i64 %worker, i64 %first, i64 %last)
   br label %finish
 finish:
-  %before = atomicrmw add ptr %finished.at, i64 1 acq_rel
+  %mine.next = add i64 %mine, 1
   br label %claim
+leave:
+  %some = icmp ne i64 %mine, 0
+  br i1 %some, label %report, label %done
+report:
+  %before = atomicrmw add ptr %finished.at, i64 %mine acq_rel
+  br label %done
 done:
   ret void
 }
