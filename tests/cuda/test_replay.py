@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree import Session
+from jitree import Array, Session
 from jitree.cuda.device import CudaDevice
 from jitree.errors import InvalidArgumentError, StatusError
+from jitree.hal.buffer import BufferView
 from jitree.hal.profiling import ProfilingMode
 from jitree.replay import ReplayingFunction
 from tests.cuda.fake import FakeDriver
@@ -175,6 +176,37 @@ def test_other_addresses_change_the_nodes_that_use_them(fake: FakeDriver, fake_s
     assert fake.count("cuGraphLaunch") == 1 and not fake.count("cuGraphInstantiate")
     for call, (_, results) in enumerate(kept):
         assert np.array_equal(np.asarray(results[1]), 2 * vector(0) + vector(call))
+
+
+def test_borrowed_memory_is_free_when_the_call_returns(
+    fake: FakeDriver, device: CudaDevice, fake_session: Session
+) -> None:
+    scale = fake_session.load(STATELESS).scale
+    owner = fake_session.to_device(vector(0))
+    lent = device.device_allocator.import_device(owner.view.buffer.address, 32, owner)
+    x = Array(BufferView(lent, (8,), owner.view.element_type), device)
+    for _ in range(6):
+        results = scale(x, fake_session.to_device(vector(1)))
+        assert device.stream.completed == device.stream.tick
+    assert recordings(scale) == 1 and np.array_equal(np.asarray(results[0]), 2 * vector(0))
+
+
+def test_same_arrays_in_another_state(session: Session) -> None:
+    scale = session.load(STATELESS).scale
+    x, y = session.to_device(vector(0)), session.to_device(vector(1))
+    for _ in range(5):
+        scale(x, y)
+    device = cast(CudaDevice, session.device)
+    device.write_buffer(x.view.buffer, vector(7).view(np.uint8))
+    assert np.array_equal(np.asarray(scale(x, y)[1]), 2 * vector(7) + vector(1))
+    device.profiling_begin(ProfilingMode.DISPATCH_COUNTERS)
+    assert np.array_equal(np.asarray(scale(x, y)[1]), 2 * vector(7) + vector(1))
+    device.profiling_end()
+    names = [measurement.name for measurement in device.profiler.measurements]
+    assert sum("scale_dispatch" in name for name in names) == 2
+    session.close()
+    with pytest.raises(StatusError, match="closed"):
+        scale(x, y)
 
 
 def test_profiles_see_every_dispatch(session: Session) -> None:
