@@ -49,28 +49,13 @@ _PINNED_REGION: Final = 16 << 20
 class _Pool:
     """Pieces of one kind of memory, and the pieces that have come back."""
 
-    def __init__(self, source: Source, region_size: int) -> None:
+    def __init__(self, owner: CudaAllocator, source: Source, region_size: int) -> None:
+        self.owner = owner
         self.pieces = Suballocator(source, region_size)
-        self.returned: deque[tuple[Piece, int, int, int]] = deque()
-        """(piece, memory type, bytes asked for, tick of the return)"""
+        self.returned: deque[tuple[Piece, int]] = deque()
+        """(piece, tick of the return)"""
         self.resting: deque[tuple[Piece, int]] = deque()
         """(piece, tick that has to be done before the host may have it)"""
-
-
-class _Lease(NamedTuple):
-    """Behind a buffer: a piece of a pool."""
-
-    stream: Stream
-    allocator: CudaAllocator
-    pool: _Pool
-    piece: Piece
-    memory_type: int
-    size: int
-
-    @property
-    def ordered_by(self) -> Stream:
-        """See :meth:`Stream.orders`."""
-        return self.stream
 
 
 class _Registration(NamedTuple):
@@ -99,8 +84,8 @@ class CudaAllocator(Allocator):
         self._context = stream.context
         self._lock = allocate_lock()
         self._accounting = Accounting()
-        self._device = _Pool(DeviceRegions(stream.context), _DEVICE_REGION)
-        self._pinned = _Pool(PinnedRegions(stream.context), _PINNED_REGION)
+        self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
+        self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self._closed = False
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
@@ -124,8 +109,7 @@ class CudaAllocator(Allocator):
         piece = self._take(pool, memory_type, size)
         buffer = Buffer(Allocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
-            source=_Lease(self._stream, self, pool, piece, memory_type, size), release=_give_back,
-            asynchronous=True,
+            source=piece, release=_give_back, asynchronous=True,
         ))  # fmt: skip
         if recording.active is not None:
             recording.allocated(Request(memory_type, usage, size, buffer))
@@ -220,17 +204,20 @@ class CudaAllocator(Allocator):
 
         The stream is never waited for with the lock held: who submits to it may need memory.
         """
-        with self._lock:
-            self._collect()
-            waits = bool(pool.resting) and not pool.pieces.has_free(size)
-        if waits:
-            self._stream.poll()
         try:
-            return self._take_now(pool, memory_type, size)
+            with self._lock:
+                self._collect()
+                if not pool.resting or pool.pieces.has_free(size):
+                    return self._take_now(pool, memory_type, size)
+            self._stream.poll()
+            with self._lock:
+                self._collect()
+                return self._take_now(pool, memory_type, size)
         except ResourceExhaustedError:
             self.trim()
         try:
-            return self._take_now(pool, memory_type, size)
+            with self._lock:
+                return self._take_now(pool, memory_type, size)
         except ResourceExhaustedError as error:
             free, total = self._context.api.call("cuMemGetInfo")
             raise ResourceExhaustedError(
@@ -239,11 +226,11 @@ class CudaAllocator(Allocator):
             ) from error
 
     def _take_now(self, pool: _Pool, memory_type: int, size: int) -> Piece:
-        with self._lock:
-            self._collect()
-            piece = pool.pieces.take(size)
-            self._accounting.allocated(memory_type, size)
-            return piece
+        piece = pool.pieces.take(size)
+        piece.memory_type, piece.size = memory_type, size
+        piece.ordered_by, piece.pool = self._stream, pool
+        self._accounting.allocated(memory_type, size)
+        return piece
 
     def _trim(self) -> None:
         self._collect()
@@ -253,19 +240,18 @@ class CudaAllocator(Allocator):
 
     def _collect(self) -> None:
         """Moves what has come back to the free pieces; the caller holds the lock."""
-        returned = self._device.returned
-        while returned:  # only this method, under the lock, takes anything out
-            piece, memory_type, size, _ = returned.popleft()
-            self._accounting.freed(memory_type, size)
-            self._device.pieces.give_back(piece)
-        returned, resting = self._pinned.returned, self._pinned.resting
-        while returned:
-            piece, memory_type, size, tick = returned.popleft()
-            self._accounting.freed(memory_type, size)
-            resting.append((piece, tick))
-        completed = self._stream.completed
-        while resting and resting[0][1] <= completed:
-            self._pinned.pieces.give_back(resting.popleft()[0])
+        device, pinned = self._device, self._pinned
+        while device.returned:  # only this method, under the lock, takes anything out
+            piece, _ = device.returned.popleft()
+            self._accounting.freed(piece.memory_type, piece.size)
+            device.pieces.give_back(piece)
+        while pinned.returned:
+            piece, tick = pinned.returned.popleft()
+            self._accounting.freed(piece.memory_type, piece.size)
+            pinned.resting.append((piece, tick))
+        resting = pinned.resting
+        while resting and resting[0][1] <= self._stream.completed:
+            pinned.pieces.give_back(resting.popleft()[0])
 
     def _check_ordinal(self, address: int) -> None:
         api = self._context.api
@@ -289,9 +275,10 @@ _REGISTER_MAPPED: Final = 0x2
 """CU_MEMHOSTREGISTER_DEVICEMAP"""
 
 
-def _give_back(lease: _Lease) -> None:
-    allocator = lease.allocator
-    lease.pool.returned.append((lease.piece, lease.memory_type, lease.size, lease.stream.tick))
+def _give_back(piece: Piece) -> None:
+    pool = piece.pool
+    pool.returned.append((piece, piece.ordered_by.tick))
+    allocator = pool.owner
     if allocator._closed and allocator._lock.acquire(False):
         try:
             allocator._trim()

@@ -416,7 +416,7 @@ class CudaDevice(Device):
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
         """As :meth:`Device.write_buffer`: submitted, not waited for."""
         recording.unrepeatable("the host writes to a buffer")
-        self._queue.submit("upload", None, None, partial(submissions.upload, self.stream, target, data))
+        self._queue.perform("upload", lambda: submissions.upload(self.stream, target, data))
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
@@ -425,13 +425,11 @@ class CudaDevice(Device):
             if wait is not None:
                 wait.wait()
             return source.host_array()
-        read: list[Bytes] = []
-        done = Fence(((CudaSemaphore(), 1),))
-        self._queue.submit(
-            "download", wait, done, lambda: read.append(submissions.download(self.stream, source))
-        )
-        done.wait()
-        return read[0]
+        if wait is not None and not self.replays.follows(wait):
+            wait.wait()
+        data = self._queue.perform("download", lambda: submissions.download(self.stream, source))
+        self.stream.synchronize()
+        return data
 
     # Profiling and the end.
 

@@ -54,6 +54,8 @@ class CudaExchange:
         self._allocator = allocator
         self.host_transfers = host_transfers
         self._shared: weakref.WeakSet[BufferView] = weakref.WeakSet()
+        self._shares = False
+        """Whether any view has been shared so far; most programs share none."""
         self.dlpack_device = (_CUDA, stream.context.ordinal)
 
     # Taking.
@@ -67,7 +69,7 @@ class CudaExchange:
 
     def is_shared(self, view: BufferView) -> bool:
         """Whether the view was imported or exported."""
-        return view in self._shared
+        return self._shares and view in self._shared
 
     def import_view(self, value: Any) -> BufferView:
         """As :meth:`ArrayExchange.import_view`; by DLPack where there is a choice."""
@@ -124,8 +126,12 @@ class CudaExchange:
         if read_only:
             buffer.allowed_access = _READ
         view = BufferView(buffer, shape, row.code, ENCODING_DENSE)
-        self._shared.add(view)
+        self._share(view)
         return view
+
+    def _share(self, view: BufferView) -> None:
+        self._shares = True
+        self._shared.add(view)
 
     def _require_here(self, ordinal: int) -> None:
         if ordinal != self.dlpack_device[1]:
@@ -163,7 +169,7 @@ class CudaExchange:
             raise BufferError("only DLPack 1.0 can tell that an array must not be written to")
         consumer = LEGACY_STREAM if stream is None else stream
         self._settle(wait)
-        self._shared.add(view)
+        self._share(view)
         if consumer != _UNORDERED:
             self._order_before(consumer)
         contents = capsules.Contents(
@@ -177,7 +183,7 @@ class CudaExchange:
         if row.numpy_name.rstrip("0123456789") not in _NUMPY_TYPES.values():
             raise AttributeError(f"__cuda_array_interface__ has no elements of type {row.name}; DLPack has")
         self._settle(wait)
-        self._shared.add(view)
+        self._share(view)
         stream, buffer = self._stream, view.buffer
         with stream.lock:
             stream.context.enter()

@@ -7,6 +7,9 @@ returns. Only those that wait for the host, or for another device, are deferred.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from jitree.cuda.deferred import Action, DeferredWork, Operation
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
@@ -14,6 +17,8 @@ from jitree.errors import CancelledError, FailedPreconditionError, InternalError
 from jitree.hal.fence import Fence
 from jitree.hal.profiling import now
 from jitree.hal.semaphore import again
+
+T = TypeVar("T")
 
 
 class Queue:
@@ -43,6 +48,22 @@ class Queue:
             raise again(failure)
         signal.fail(failure)
 
+    def perform(self, name: str, action: Callable[[], T]) -> T:
+        """Submits device work that waits for nothing but what has been submitted before, and gives what the
+        action returns. Raises its failure."""
+        if self._closed:
+            raise FailedPreconditionError(f"{name}: the device has been closed")
+        stream = self.stream
+        with stream.lock:
+            stream.begin()
+            profiler = stream.profiler
+            if not profiler.mode:
+                return action()
+            start = now()
+            result = action()
+            profiler.add(name, start, now())
+            return result
+
     @property
     def waiting_count(self) -> int:
         """Operations whose wait fence lets nothing be submitted yet."""
@@ -64,7 +85,7 @@ class Queue:
                 if wait is not None:
                     self._wait_for_others(wait)
                 if action is not None:
-                    self._perform(name, action)
+                    self.perform(name, action)
                 else:
                     stream.api.check_alive()
             except StatusError as error:
@@ -80,17 +101,6 @@ class Queue:
             if signal is not None:
                 self._promise(wait if action is None else None, signal, action)
         return None
-
-    def _perform(self, name: str, action: Action) -> None:
-        stream = self.stream
-        stream.begin()
-        profiler = stream.profiler
-        if not profiler.mode:
-            action()
-            return
-        start = now()
-        action()
-        profiler.add(name, start, now())
 
     def _promise(self, wait: Fence | None, signal: Fence, action: Action | None) -> None:
         if action is None and (wait is None or wait.is_reached()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from jitree.hal.heap import size_class
 
@@ -59,6 +59,16 @@ class Piece:
     host_address: int | None
     capacity: int
     slab: _Slab = field(repr=False)
+    size: int = 0
+    """Bytes that were asked for; this and the rest is the user's business."""
+    memory_type: int = 0
+    ordered_by: Any = None
+    pool: Any = None
+
+    @property
+    def stream(self) -> Any:
+        """Of the device that it belongs to."""
+        return self.ordered_by
 
 
 class Suballocator:
