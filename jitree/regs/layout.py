@@ -52,9 +52,9 @@ STATE: Final = Record(
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
     i64 fuel              # branches and calls that may still be made before Python is to look after signals
-    i64 natives           # address of the record that machine code makes handles with (regs.natives), 0 = none
-    i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
-    i64 prompt            # 1 = the host must not be held up by what a call starts
+    i64 natives           # address of the record that machine code makes handles with (regs.natives), 0 =
+    none i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 =
+    none i64 prompt            # 1 = the host must not be held up by what a call starts
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
     i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none
@@ -74,9 +74,9 @@ SCRATCH: Final = Record(
     i64 taken             # entries that are in use
     """,
 )
-"""Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry, which
-is a `vm.buffer` of count 0 that may be read and written, sets address, length and count, and zeroes the bytes.
-Whoever owns the record takes the entries back from STATE.released."""
+"""Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry,
+which is a `vm.buffer` of count 0 that may be read and written, sets address, length and count, and zeroes the
+bytes. Whoever owns the record takes the entries back from STATE.released."""
 SCRATCH_ALIGNMENT: Final = 64
 
 LEFT_EXIT: Final = 0

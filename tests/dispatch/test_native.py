@@ -1,4 +1,5 @@
-"""The native tier: what is compiled, how it is entered and left in the middle, what it does when it cannot."""
+"""The native tier: what is compiled, how it is entered and left in the middle, what it does when it
+cannot."""
 
 from __future__ import annotations
 

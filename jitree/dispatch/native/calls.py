@@ -121,8 +121,6 @@ def emit_import(emitter: Emitter, instruction: Instruction) -> None:
     modules."""
     imports = emitter.module_pointer("imports")
     record = emitter.field(imports, IMPORT.size * instruction.literals[1])
-    function = emitter.let(f"load ptr, ptr {emitter.field(record, IMPORT['function'])}, align 8{FIXED}")
-    emitter.require(emitter.let(f"icmp eq ptr {function}, null"))
     written = spill_operands(emitter, instruction)
     code = emitter.let(f"load ptr, ptr {emitter.field(record, IMPORT['compiled'])}, align 8")
     compiled, slow, done = emitter.fresh("compiled"), emitter.fresh("python"), emitter.fresh("called")
@@ -132,7 +130,7 @@ def emit_import(emitter: Emitter, instruction: Instruction) -> None:
     status = emitter.let(f"call i32 {code}(ptr %state, ptr %values, ptr %refs, ptr {words})")
     emitter.branch(emitter.let(f"icmp eq i32 {status}, {COMPILED_DONE}"), done, slow)
     with emitter.aside(slow):
-        ask(emitter, instruction, written)
+        ask(emitter, instruction, written, record)
         emitter.do(f"br label %{done}")
     emitter.label(done)
     read_back(emitter, instruction)

@@ -273,9 +273,18 @@ class Emitter:
         for variable in self.function.variables(live):
             if variable not in left_out:
                 self.spill(variable, registers[variable])
+        null: dict[int, int] = {}
         for variable, value in registers.items():
-            if variable.type == REF and variable not in left_out:
+            if variable.type != REF or variable in left_out:
+                continue
+            if operand(value) == "null":
+                word, bit = divmod(variable.slot, 64)
+                null[word] = null.get(word, 0) | 1 << bit
+            else:
                 self.spill(variable, value)
+        for word, bits in null.items():
+            first = self.field("%refs", 8 * 64 * word)
+            self.do(f"call fastcc void @clear(ptr {first}, i64 {bits - (bits >> 63 << 64)})")
 
     def aside(self, label: str) -> _Aside:
         """A context in which text goes into a block behind all others."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
@@ -16,6 +17,19 @@ from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
 from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import Function
+
+
+_FUNCTION_LIMIT: Final = 400_000
+"""Of instructions times references: each way out of a function stores all of its references."""
+_BASE_COST: Final = 16
+"""What an instruction counts for in a function without references."""
+_LONG: Final = 4_000
+"""Of the same measure: some 50 ms of compiling."""
+_MANY_IMPORTS: Final = 8
+_IMPORT_SHARE: Final = 12
+"""An import takes as long as so many instructions at least, on any tier."""
+_MODULE_LIMIT: Final = 30_000
+"""Instructions, some 20 s of compiling."""
 
 
 class Lowered(NamedTuple):
@@ -37,15 +51,20 @@ class Lowered(NamedTuple):
 def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> Lowered:
     """Lowers all functions; those whose ordinals are ``resumable`` can also be entered at loop headers and
     where a call goes on that has waited."""
+    refusals = _too_large(source)
     functions: dict[int, Function] = {}
-    refusals: dict[int, str] = {}
     for row in source.functions:
+        if row.ordinal in refusals:
+            continue
         try:
             function = build(source, row.ordinal)
             check_supported(function)
             functions[row.ordinal] = function
         except Refusal as refusal:
             refusals[row.ordinal] = str(refusal)
+    refusals |= _not_worth_it(functions)
+    for ordinal in refusals:
+        functions.pop(ordinal, None)
     callees = _callees(source, functions)
     module = ModuleText()
     texts = []
@@ -58,7 +77,7 @@ def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> 
         texts.append(lower_function(function, nests, module, callees, f"f{ordinal}"))
         texts.append(enter_text(row, callees.needs[ordinal]))
         entries.append(enter_symbol(ordinal))
-        found = _places(source, row, function) if ordinal in resumable else ()
+        found = _places(source, row, function, nests) if ordinal in resumable else ()
         if found:
             resumed = build(source, ordinal, found)
             nests, _ = _find_nests(row, resumed)
@@ -68,6 +87,42 @@ def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> 
             places[ordinal] = found
     text = "\n".join([prelude(slow), module.text(), *texts])
     return Lowered(text, tuple(entries), callees.needs, refusals, places, loops)
+
+
+def _too_large(source: Source) -> dict[int, str]:
+    """Functions that would take too long to compile, with the reason: large ones, and the largest ones of a
+    module that has too many instructions in all."""
+    starts = source.instruction_words
+    sizes = {
+        row.ordinal: bisect_left(starts, row.end) - bisect_left(starts, row.start) for row in source.functions
+    }
+    refusals: dict[int, str] = {}
+    total = 0
+    for ordinal, size in sorted(sizes.items(), key=lambda item: item[1]):
+        ref_count = source.functions[ordinal].ref_count
+        if size * (ref_count + _BASE_COST) > _FUNCTION_LIMIT:
+            refusals[ordinal] = f"too large: {size} instructions over {ref_count} references"
+        elif total + size > _MODULE_LIMIT:
+            refusals[ordinal] = f"{size} instructions too many in a large module"
+        else:
+            total += size
+    return refusals
+
+
+def _not_worth_it(functions: Mapping[int, Function]) -> dict[int, str]:
+    """Long functions that would gain nothing, with the reason: those that run through once when the host
+    calls them, and those whose time goes into imports."""
+    called = {callee for function in functions.values() for callee in _called(function)}
+    refusals = {}
+    for ordinal, function in functions.items():
+        instructions = [item.mnemonic for block in function.blocks for item in block.instructions]
+        size, imports = len(instructions), instructions.count("call.import")
+        is_long = size * (function.ref_count + _BASE_COST) > _LONG
+        if imports > _MANY_IMPORTS and imports * _IMPORT_SHARE > size:
+            refusals[ordinal] = f"mostly calls of imports: {imports} in {size} instructions"
+        elif is_long and not function.loops and ordinal not in called:
+            refusals[ordinal] = f"no loop in {size} instructions, and no function of the module calls it"
+    return refusals
 
 
 def _find_nests(row: FunctionSource, function: Function) -> tuple[list[Nest], tuple[str, ...]]:
@@ -84,10 +139,13 @@ def _find_nests(row: FunctionSource, function: Function) -> tuple[list[Nest], tu
     return nests, tuple(lines)
 
 
-def _places(source: Source, row: FunctionSource, function: Function) -> tuple[int, ...]:
-    """Loop headers, and where execution goes on behind a ``yield`` and behind calls of imports that may
-    wait."""
-    found = {loop.header.pc for loop in function.all_loops()}
+def _places(
+    source: Source, row: FunctionSource, function: Function, nests: Iterable[Nest]
+) -> tuple[int, ...]:
+    """Loop headers, but for those inside nests, and where execution goes on behind a ``yield`` and behind
+    calls of imports that may wait."""
+    inside = {block for nest in nests for block in nest.loop.blocks - {nest.loop.header}}
+    found = {loop.header.pc for loop in function.all_loops() if loop.header not in inside}
     for block in read_blocks(source, row, ()).values():
         last = block.instructions[-1]
         if last.mnemonic == "yield":

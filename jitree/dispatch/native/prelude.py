@@ -14,6 +14,7 @@ from jitree.regs.layout import (
     ENTRY,
     FRAME,
     FUNCTION,
+    IMPORT,
     MODULE,
     SCRATCH,
     SCRATCH_ALIGNMENT,
@@ -109,6 +110,24 @@ done:
 """
 
 _LEAVING: Final = """\
+; Sets those ref registers to null whose bits are set.
+define internal fastcc void @clear(ptr %refs, i64 %bits) #1 {{
+entry:
+  br label %more
+more:
+  %left = phi i64 [ %bits, %entry ], [ %fewer, %more ]
+  %slot = call i64 @llvm.cttz.i64(i64 %left, i1 false)
+  %place = getelementptr ptr, ptr %refs, i64 %slot
+  store ptr null, ptr %place, align 8
+  %less = sub i64 %left, 1
+  %fewer = and i64 %left, %less
+  %last = icmp eq i64 %fewer, 0
+  br i1 %last, label %done, label %more
+done:
+  ret void
+}}
+declare i64 @llvm.cttz.i64(i64, i1)
+
 ; Fills the frame record of a function; returns the address of its module's words.
 define internal fastcc ptr @materialise({context}, i64 %ordinal) #1 {{
   %module.at = getelementptr i8, ptr %state, i64 {state_module}
@@ -223,12 +242,21 @@ declare ptr @llvm.stacksave.p0()
 
 ASK_PYTHON: Final = """\
 ; Has the instruction at word %pc executed by its plain handler, on the registers in memory. 0: done; 1: the
-; machine has to stop, it failed or waits; 2: nothing has happened.
-define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc) #1 {{
+; machine has to stop, it failed or waits; 2: nothing has happened. %import is the record of the import that
+is ; called, if any: functions of other modules are the interpreter's.
+define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc, ptr %import) #1 {{
+  %calls = icmp ne ptr %import, null
+  br i1 %calls, label %look, label %able
+look:
+  %function.at = getelementptr i8, ptr %import, i64 {import_function}
+  %function = load ptr, ptr %function.at, align 8
+  %across = icmp ne ptr %function, null
+  br i1 %across, label %refused, label %able
+able:
   %slow.at = getelementptr i8, ptr %state, i64 {state_slow}
   %slow = load ptr, ptr %slow.at, align 8
-  %able = icmp ne ptr %slow, null
-  br i1 %able, label %ask, label %refused
+  %willing = icmp ne ptr %slow, null
+  br i1 %willing, label %ask, label %refused
 ask:
   call fastcc void @leave({arguments}, i64 %ordinal, i64 %pc, i64 1)
   %answer.at = getelementptr i8, ptr %state, i64 {state_answer}
@@ -243,7 +271,7 @@ refused:
 """How an instruction is executed that compiled code does not know."""
 NEVER_ASK: Final = """\
 ; Nothing is executed elsewhere: the function leaves.
-define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc) #2 {{
+define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc, ptr %import) #2 {{
   ret i64 2
 }}
 """
@@ -314,6 +342,7 @@ def prelude(slow: str = ASK_PYTHON) -> str:
         **{f"frame_{name}": offset for name, offset in FRAME.offsets.items()},
         **{f"module_{name}": offset for name, offset in MODULE.offsets.items()},
         function_module=FUNCTION["module"],
+        import_function=IMPORT["function"],
     )
     scratch = _SCRATCH.format(
         state_scratch=STATE["scratch"],

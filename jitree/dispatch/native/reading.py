@@ -60,7 +60,7 @@ TERMINATORS: Final = frozenset(
 def read_blocks(source: Source, function: FunctionSource, places: Sequence[int]) -> dict[int, ReadBlock]:
     """Blocks by word index, those reachable from ``places`` (word indices of first instructions; none for the
     function's beginning) and a block ENTRY_PC in front that leads to them."""
-    reader = _Reader(source)
+    reader = _Reader(source, function)
     starts = source.instruction_words
     low, high = bisect_left(starts, function.start), bisect_left(starts, function.end)
     entry = Read(ENTRY_PC, RESUME if places else "br.bare", targets=list(places) or [function.start])
@@ -93,8 +93,9 @@ def read_blocks(source: Source, function: FunctionSource, places: Sequence[int])
 
 
 class _Reader:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, function: FunctionSource) -> None:
         self._source = source
+        self._function = function
         self._words = source.words
 
     def read(self, pc: int) -> Read:
@@ -152,8 +153,7 @@ class _Reader:
             read.targets = [read.pc + self._words[at + 2]]
 
     def return_(self, read: Read, at: int) -> None:
-        function = next(f for f in self._source.functions if f.start <= read.pc < f.end)
-        self._tagged(read, at + 1, function.results)
+        self._tagged(read, at + 1, self._function.results)
 
     def call_internal(self, read: Read, at: int) -> None:
         words = self._words

@@ -273,8 +273,8 @@ end:
 Rule = Callable[[Let, ModuleText, str, Sequence[str]], str]
 _RULES: Final[dict[str, Rule]] = {
     "fma": _fma, "not": _not, "neg": _neg, "shl": _shift, "shr": _shift, "ctlz": _ctlz, "abs": _abs,
-    "select": _select, "min": _minimum, "max": _minimum, "fpowi": _fpowi, "rsqrt": _rsqrt, "round": _round_even,
-    "to integer": _to_integer, "through f32": _through_f32,
+    "select": _select, "min": _minimum, "max": _minimum, "fpowi": _fpowi, "rsqrt": _rsqrt, "round":
+    _round_even, "to integer": _to_integer, "through f32": _through_f32,
 }  # fmt: skip
 
 

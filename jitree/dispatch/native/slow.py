@@ -22,13 +22,12 @@ def spill_operands(emitter: Emitter, instruction: Instruction) -> set[Variable]:
     return set(variables)
 
 
-def ask(emitter: Emitter, instruction: Instruction, written: set[Variable]) -> None:
+def ask(emitter: Emitter, instruction: Instruction, written: set[Variable], record: str = "null") -> None:
     """Has the plain handler execute the instruction, whose registers are ``written`` to the frame; leaves if
-    that does not end well."""
-    ordinal = emitter.function.ordinal
+    that does not end well. ``record`` is that of the import which is called."""
     status = emitter.let(
         "call fastcc i64 @slow(ptr %state, ptr %frame, ptr %values, ptr %refs, "
-        f"i64 {ordinal}, i64 {instruction.pc})"
+        f"i64 {emitter.function.ordinal}, i64 {instruction.pc}, ptr {record})"
     )
     stopped, done = emitter.fresh("stopped"), emitter.fresh("asked")
     emitter.branch(emitter.let(f"icmp eq i64 {status}, {SLOW_DONE}"), done, stopped)
