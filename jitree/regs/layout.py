@@ -52,9 +52,9 @@ STATE: Final = Record(
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
     i64 fuel              # branches and calls that may still be made before Python is to look after signals
-    i64 natives           # address of the record that machine code makes handles with (regs.natives), 0 =
-    none i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 =
-    none i64 prompt            # 1 = the host must not be held up by what a call starts
+    i64 natives           # address of the record that machine code makes handles with, 0 = none
+    i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
+    i64 prompt            # 1 = the host must not be held up by what a call starts
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
     i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none

@@ -18,7 +18,6 @@ from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import Function
 
-
 _FUNCTION_LIMIT: Final = 400_000
 """Of instructions times references: each way out of a function stores all of its references."""
 _BASE_COST: Final = 16
