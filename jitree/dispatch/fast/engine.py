@@ -77,8 +77,8 @@ def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
 
 
 def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
-    """Enters machine code by ``first``; each time it has left with something to do, does that and enters it by
-    ``run``."""
+    """Enters machine code by ``first``; each time it has left with something to do, does that and enters it
+    by ``run``."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     pc = RUNNING
     try:
