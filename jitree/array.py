@@ -198,7 +198,8 @@ class Array(NDArrayOperatorsMixin):
         return self.to_host()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self._implicitly()
+        # What has _views lies in memory that the host sees; the question costs as much as the answer there.
+        host = self._implicitly() if self._views is None else self.to_host()
         if dtype is not None and np.dtype(dtype) != host.dtype:
             if copy is False:
                 raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")

@@ -114,3 +114,13 @@ def _clear_cache() -> ctypes._NamedFuncPointer | None:
     clear.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     clear.restype = None
     return clear
+
+
+_malloc_trim: Final = getattr(_libc, "malloc_trim", None)
+"""Of the GNU C library; others have nothing like it."""
+
+
+def give_back_free_memory() -> None:
+    """Gives what the C allocator keeps of freed memory back to the system, as far as it can."""
+    if _malloc_trim is not None:
+        _malloc_trim(ctypes.c_size_t(0))

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.elements import is_packed
-from jitree.regs.layout import ENTRY, EXTENSION_SIZE, STATE
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_STORAGE, OWNER_CODE, STATE
 from jitree.types import element_type
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
+_KIND: Final = ENTRY.word("kind")
 _COUNT: Final = ENTRY.word("count")
+_OWNER: Final = ENTRY.word("owner")
+_PARENT: Final = ENTRY.word("parent")
 _LINK: Final = ENTRY.word("link")
 _RELEASED: Final = STATE.word("released")
 _TYPE: Final = ENTRY["element_type"] // 8
@@ -101,8 +104,18 @@ class ResultViews:
             key = (address, words[entry + _TYPE], *words[start : start + min(rank, _MAXIMUM_RANK)])
         place = self._places.get(key)
         if place is None and rank <= _MAXIMUM_RANK:
-            place = self._make(key, words[entry + _LENGTH])
+            place = self._make(key, self._block(entry), words[entry + _LENGTH])
         return place
+
+    def _block(self, entry: int) -> int:
+        """The address of the block that a view lies in, by the first word of its entry; 0 if machine code has
+        not made all that is in between."""
+        words, halves = self._table.i64, self._i32
+        while halves[2 * entry + _KIND] != KIND_STORAGE:
+            if halves[2 * entry + _OWNER] != OWNER_CODE:
+                return 0
+            entry = (words[entry + _PARENT] - self._table.base) >> 3
+        return words[entry + _ADDRESS]
 
     def shape(self, handle: int) -> tuple[int, ...] | None:
         """The dimensions of a view; None if there are more than the table holds."""
@@ -117,9 +130,9 @@ class ResultViews:
         word = ((handle - self._table.base) >> 2) + _ELEMENT_TYPE
         return self._table.i32[word], self._table.i32[word + 1]
 
-    def _make(self, key: tuple[int, ...], length: int) -> Place | None:
+    def _make(self, key: tuple[int, ...], block: int, length: int) -> Place | None:
         address, kind, *shape = key
-        memory = self._allocator.small_blocks.get(address)
+        memory = self._allocator.small_blocks.get(block)
         row = element_type(kind & _LOW)
         if memory is None or is_packed(row):
             return None

@@ -31,6 +31,7 @@ from jitree.hal.watchdog import start as start_watchdog
 from jitree.incompatible import explained
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
+from jitree.memory import give_back_free_memory
 from jitree.module import Function, Module, create_function
 from jitree.module_reference import open_module_file, parse_reference
 from jitree.modules.hal.state import TraceSink
@@ -364,6 +365,7 @@ class Session:
         self._require_open()
         self._drop_blocks()
         self._context.notify(Signal.LOW_MEMORY)
+        give_back_free_memory()
 
     def _drop_blocks(self) -> None:
         for function in tuple(self._functions.values()):
@@ -393,6 +395,7 @@ class Session:
                 self._functions = {}
                 for device in self._owned:
                     device.close()
+                give_back_free_memory()
 
     def _require_open(self) -> None:
         if self._closed:

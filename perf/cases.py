@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +54,21 @@ def _argument(spec: Any, random: np.random.Generator) -> Any:
     return random.integers(-4, 4, dimensions).astype(element)
 
 
-def peer_call(case: Case, device: str) -> Call:
-    """By iree.runtime."""
+def peer_function(case: Case, device: str) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
+    """(the function in iree.runtime, what puts an array on its device)"""
     import iree.runtime
 
     config = iree.runtime.Config(device)
     context = iree.runtime.SystemContext(config=config)
     context.add_vm_module(iree.runtime.VmModule.mmap(context.instance, str(case.module)))
     (name,) = (name for name in context.modules.keys() if name != "hal")  # noqa: SIM118  a tuple-like object
-    function = context.modules[name][case.function]
-    placed = [
-        iree.runtime.asdevicearray(config.device, item) if isinstance(item, np.ndarray) else item
-        for item in case.arguments
-    ]
+    return context.modules[name][case.function], partial(iree.runtime.asdevicearray, config.device)
+
+
+def peer_call(case: Case, device: str) -> Call:
+    """By iree.runtime."""
+    function, place = peer_function(case, device)
+    placed = [place(item) if isinstance(item, np.ndarray) else item for item in case.arguments]
 
     def call() -> list[np.ndarray[Any, Any]]:
         results = function(*placed)

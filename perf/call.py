@@ -1,0 +1,102 @@
+"""Times calls whose work takes no time: jitree against iree.runtime, the same modules in one process.
+
+    python perf/call.py [--device local-sync local-task] [--from device numpy] [--suite LIST.json]
+    [--seconds 0.5] [--only REGEX] [--plot]
+
+The figure of a call is the median time of iree.runtime over the median time of jitree, both measured
+alternately in one run (above 1: jitree is faster). Results are read back. `--from device` passes arrays that
+are on the device, `--from numpy` numpy arrays. `--suite` takes a list of other programs (see cases.py).
+`--plot` redraws plots/call.svg. Needs the extra `perf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import Call, Case, check, peer_function, read_cases
+from comparison import alternate, row, summary
+
+import jitree
+
+FOLDER = Path(__file__).parent
+SUITE = FOLDER / "programs" / "call.json"
+PLOT = FOLDER / "plots" / "call.svg"
+SOURCES = ("device", "numpy")
+
+
+def peer_call(case: Case, device: str, source: str) -> Call:
+    """By iree.runtime."""
+    function, place = peer_function(case, device)
+    arguments = _placed(case, source, place)
+
+    def call() -> list[Any]:
+        results = function(*arguments)
+        return [
+            item.to_host() if hasattr(item, "to_host") else item
+            for item in (results if isinstance(results, tuple) else (results,))
+        ]
+
+    return call
+
+
+def own_call(case: Case, session: jitree.Session, source: str) -> Call:
+    """By jitree, in a session of its own."""
+    function = session.load(case.module)[case.function]
+    arguments = _placed(case, source, session.to_device)
+
+    def call() -> list[Any]:
+        results = function(*arguments)
+        return [np.asarray(item) for item in (results if isinstance(results, tuple) else (results,))]
+
+    return call
+
+
+def _placed(case: Case, source: str, place: Any) -> list[Any]:
+    return [
+        place(item) if source == "device" and isinstance(item, np.ndarray) else item
+        for item in case.arguments
+    ]
+
+
+def measure(device: str, source: str, options: argparse.Namespace) -> dict[str, float]:
+    """Ratio by program."""
+    ratios = {}
+    for case in read_cases(options.suite, options.only):
+        with jitree.Session(device=device, tier=options.tier) as session:
+            theirs, own = peer_call(case, device, source), own_call(case, session, source)
+            check(case, theirs, own)
+            peer_time, own_time = alternate([theirs, own], options.seconds)
+        ratios[case.name] = peer_time / own_time
+        print(row(case.name, peer_time, own_time), flush=True)
+    print(f"{device}, from {source}: {summary(list(ratios.values()))}", flush=True)
+    return ratios
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times calls: jitree against iree.runtime")
+    parser.add_argument("--device", nargs="+", default=["local-sync", "local-task"])
+    parser.add_argument("--from", dest="sources", nargs="+", choices=SOURCES, default=list(SOURCES))
+    parser.add_argument("--suite", type=Path, default=SUITE)
+    parser.add_argument("--tier", default="fast")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--plot", action="store_true")
+    options = parser.parse_args()
+    ratios = {
+        f"{device}, from {source}": measure(device, source, options)
+        for device in options.device
+        for source in options.sources
+    }
+    if options.plot:
+        from charts import draw_ratios
+
+        draw_ratios(ratios, "calls: time of iree.runtime / time of jitree", PLOT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Times what happens before the first result: jitree against iree.runtime, each in processes of its own.
+
+    python perf/startup.py [--repeat 10] [--instructions 1000 10000 100000]
+
+* import: of the package, beyond `python -c 'import numpy'`.
+* first result: of a small module in a new process, beyond the same. With warm caches, and with empty ones
+  (then the plain tier gives the result while the fast one is built).
+* load: of a module of 100 dispatches, in a process where another module has been loaded before.
+* load by size: of modules of so many VM instructions, per instruction; it must not grow.
+
+Times are the least of several runs, processes alternate. Needs the extra `perf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import jitree
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent
+SMALL = FOLDER / "programs" / "call.vmfb"
+DISPATCHES = FOLDER / "programs" / "dispatches.vmfb"
+
+OWN_RESULT = f"""
+import numpy, jitree
+session = jitree.Session('local-sync')
+x = numpy.ones(16, numpy.float32)
+numpy.asarray(session.load({str(SMALL)!r}).add(x, x))
+"""
+PEER_RESULT = f"""
+import numpy, iree.runtime as rt
+config = rt.Config('local-sync')
+context = rt.SystemContext(config=config)
+context.add_vm_module(rt.VmModule.mmap(context.instance, {str(SMALL)!r}))
+x = numpy.ones(16, numpy.float32)
+context.modules.call.add(x, x).to_host()
+"""
+PROGRAMS = {
+    "numpy": "import numpy",
+    "import, jitree": "import numpy, jitree; jitree.Session",
+    "import, iree.runtime": "import numpy, iree.runtime",
+    "first result, jitree": OWN_RESULT,
+    "first result, jitree, empty caches": OWN_RESULT,
+    "first result, iree.runtime": PEER_RESULT,
+}
+
+
+def run_process(program: str, environment: Mapping[str, str]) -> float:
+    """Seconds from start to end."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def measure_processes(repeat: int) -> dict[str, float]:
+    """Seconds of each program, the least of several runs. The first run of each only fills caches."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    base = {**os.environ, "PYTHONPATH": path}
+    base.pop("PYTHONDONTWRITEBYTECODE", None)
+    best = dict.fromkeys(PROGRAMS, float("inf"))
+    for turn in range(repeat + 1):
+        for name, program in PROGRAMS.items():
+            with tempfile.TemporaryDirectory() as empty:
+                extra = {"JITREE_CACHE_DIR": empty} if "empty" in name else {}
+                seconds = run_process(program, {**base, **extra})
+            if turn:
+                best[name] = min(best[name], seconds)
+    return best
+
+
+def least(action: Callable[[], object], repeat: int) -> float:
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def own_load(module: Path | bytes) -> None:
+    with jitree.Session("local-sync", tier="fast") as session:
+        session.load(module)
+
+
+def peer_load(module: Path) -> None:
+    import iree.runtime
+
+    config = iree.runtime.Config("local-sync")
+    context = iree.runtime.SystemContext(config=config)
+    context.add_vm_module(iree.runtime.VmModule.mmap(context.instance, str(module)))
+
+
+def straight_line(instructions: int) -> bytes:
+    """A module of so many instructions, in functions of a hundred."""
+    sys.path.insert(0, str(ROOT))
+    from tests.assembler import Assembler
+
+    body = ["%i1 = const.i32 1", *["%i0 = add.i32 %i0, %i1"] * 98, "return [%i0]"]
+    module = Assembler("straight")
+    for number in range(max(1, instructions // 100)):
+        module.function(f"f{number}", "0i_i", "\n".join(body))
+    return module.build()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times starts: jitree against iree.runtime")
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--instructions", type=int, nargs="*", default=[1000, 10_000, 100_000])
+    options = parser.parse_args()
+    times = measure_processes(options.repeat)
+    numpy = times.pop("numpy")
+    print(f"python -c 'import numpy'            {numpy * 1e3:7.1f} ms; what follows is beyond that")
+    for name, seconds in times.items():
+        print(f"{name:35s} {(seconds - numpy) * 1e3:7.1f} ms")
+    own_load(DISPATCHES)
+    own = least(partial(own_load, DISPATCHES), options.repeat)
+    peer = least(partial(peer_load, DISPATCHES), options.repeat)
+    print(f"load of 100 dispatches, jitree      {own * 1e3:7.1f} ms")
+    print(f"load of 100 dispatches, iree.runtime{peer * 1e3:7.1f} ms")
+    for count in options.instructions:
+        module = straight_line(count)
+        seconds = least(partial(own_load, module), 3)
+        print(f"load of {count:7d} instructions        {seconds / count * 1e6:7.2f} us each")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
