@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from jitree.module import Function
 
 _CACHED_SOURCES: Final = 512
+_FILE: Final = "<direct call>"
+_TESTED: Final = frozenset(("Array", "__builtins__", "call_general", "invoker", "lock", "ndarray"))
+"""What the code names before anything happens, besides the parameters' own."""
 _KIND: Final = ENTRY.word("kind")
 _COUNT: Final = ENTRY.word("count")
 _RANGE_CHECKED: Final = {"i": 32, "I": 64}
@@ -74,9 +77,43 @@ def install(function: Function) -> bool:
     return True
 
 
+def retire(function: Function) -> None:
+    """Takes back what :func:`install` gave, with all that its code refers to. A call that is just looking at
+    its arguments goes on the general way. The context must be closed."""
+    call = type(function).__call__
+    if call.__code__.co_filename != _FILE:
+        return
+    function.__class__ = type(function).__mro__[1]
+    scope = call.__globals__
+    scope["invoker"] = _Retired()
+    for name in list(scope):
+        kind = name.rstrip("0123456789")
+        if kind == "accept":
+            scope[name] = _refuse
+        elif kind == "pools":
+            scope[name] = _NoPools()
+        elif name not in _TESTED and not (kind in ("t", "d") and kind != name):
+            del scope[name]
+
+
+class _Retired:
+    """In place of an invoker: nothing is ready."""
+
+    ready = None
+
+
+class _NoPools(dict[tuple[int, ...], None]):
+    def __missing__(self, shape: tuple[int, ...]) -> None:
+        return None
+
+
+def _refuse(array: Array) -> bool:
+    return False
+
+
 @lru_cache(maxsize=_CACHED_SOURCES)
 def _compiled(source: str) -> CodeType:
-    return compile(source, "<direct call>", "exec")
+    return compile(source, _FILE, "exec")
 
 
 class _Generator:

@@ -128,6 +128,14 @@ class Function:
     def forget(self) -> None:
         """Drops what earlier calls have left for later ones, if that takes memory."""
 
+    def close(self) -> None:
+        """The session is closed: drops all that calls need."""
+        self.forget()
+        if self._is_direct:
+            from jitree.direct_call import retire
+
+            retire(self)
+
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for."""
         packed = self._pack(arguments, named)

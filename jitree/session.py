@@ -391,6 +391,10 @@ class Session:
         finally:
             if self._context.invoker.closed:
                 self._closed = True
+                for function in self._functions.values():
+                    function.close()
+                self._result_views = None
+                self._argument_blocks = {}
                 self._modules = {}
                 self._functions = {}
                 for device in self._owned:
@@ -408,8 +412,12 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        if not self._closed and not sys.is_finalizing():
+        if sys.is_finalizing():
+            return
+        if not self._closed:
             self.close()
+        self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session
+        give_back_free_memory()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"

@@ -51,6 +51,8 @@ class BytecodeInstance:
         self._records = records
         records.update((record.address, record) for record in self.record.functions)
         self._functions: dict[str, BytecodeFunction] = {}
+        self._freed: list[int] = []
+        """Addresses of the function records of a state that is gone."""
 
     def target(self, name: str, cconv: str | None) -> FunctionRecord | None:
         export = self.module.module.export(name)
@@ -95,11 +97,15 @@ class BytecodeInstance:
             tiering.wait(record)
 
     def _binder(self, ordinal: int, target: NativeTarget, tier: str) -> Callable[[int], SiteCall]:
-        """Makes site calls that bind themselves when first called: many sites never run."""
+        """Makes site calls that bind themselves when first called: many sites never run.
+
+        They find the state that they belong to in the machine, which runs a function of it: a state that its
+        own site calls referred to would be freed by the garbage collector only.
+        """
         item = self.module.imports[ordinal]
         if item.cconv is None and not _is_nullary(target.export.cconv):
             return _unusable(item, target.export.cconv)
-        program_sites, bound = self.module.program.sites, self.record.sites
+        program_sites = self.module.program.sites
         compiled = target.export.compiled if tier in TIERS_THAT_CALL_CODE else None
 
         def make(index: int) -> SiteCall:
@@ -107,7 +113,7 @@ class BytecodeInstance:
                 call = sites.bind(program_sites[index], target)
                 if compiled is not None:
                     call = link_compiled(index, compiled, call)
-                bound[index] = call
+                machine.module.sites[index] = call
                 return call(machine)
 
             return first_call
@@ -116,8 +122,8 @@ class BytecodeInstance:
             def call_until_compiled(machine: Machine) -> bool:
                 address = compiled()
                 if address:
-                    self.record.link_compiled(ordinal, address)
-                    bound[index] = call
+                    machine.module.link_compiled(ordinal, address)
+                    machine.module.sites[index] = call
                 return call(machine)
 
             return call_until_compiled
@@ -125,12 +131,14 @@ class BytecodeInstance:
         return make
 
     def free(self) -> None:
+        hosts = (function.host for function in self._functions.values())
+        self._freed = [function.address for function in (*self.record.functions, *hosts)]
         self.record.release(self._table)
 
     def forget(self) -> None:
         """Takes the function records back, which calls that still wait would need for their backtraces."""
-        for record in (*self.record.functions, *(function.host for function in self._functions.values())):
-            del self._records[record.address]
+        for address in self._freed:
+            del self._records[address]
 
 
 def _convention(function: FunctionRecord) -> str:

@@ -79,7 +79,7 @@ class ModuleRecord:
     """The state of one bytecode module in one context: globals, constants, and links to other modules."""
 
     __slots__ = (
-        "_memory", "_owned", "address", "code", "function_imports", "functions", "global_bytes", "global_f32",
+        "_imports_at", "_memory", "_owned", "address", "code", "function_imports", "functions", "global_bytes", "global_f32",
         "global_f64", "global_i32", "global_i64", "index", "module", "native", "program", "ref_globals",
         "resolved", "rodata", "sites", "strings", "types",
     )  # fmt: skip
@@ -110,6 +110,7 @@ class ModuleRecord:
         ref_globals = self._own(np.zeros(module.ref_global_count, np.int64))
         self.ref_globals: memoryview = ref_globals.data
         self.functions = self._make_functions(program)
+        self._imports_at = (MODULE.size + function_count * FUNCTION.size) // 8
         self.function_imports: list[FunctionRecord | None] = [None] * import_count
         """The callee of each import that is a bytecode function."""
         self.resolved = [False] * import_count
@@ -167,7 +168,7 @@ class ModuleRecord:
         """Resolves an import: to a bytecode function, or (None) to a native one."""
         self.resolved[ordinal] = True
         self.function_imports[ordinal] = callee
-        begin = (MODULE.size + len(self.functions) * FUNCTION.size + ordinal * IMPORT.size) // 8
+        begin = self._imports_at + ordinal * IMPORT.size // 8
         self._memory[begin + IMPORT.word("function")] = callee.address if callee else 0
         self._memory[begin + IMPORT.word("resolved")] = 1
 
@@ -177,7 +178,7 @@ class ModuleRecord:
 
     def link_compiled(self, ordinal: int, address: int) -> None:
         """Gives machine code for an import that is a native function; it must stay where it is."""
-        begin = (MODULE.size + len(self.functions) * FUNCTION.size + ordinal * IMPORT.size) // 8
+        begin = self._imports_at + ordinal * IMPORT.size // 8
         self._memory[begin + IMPORT.word("compiled")] = address
 
     def copy_globals(self, other: ModuleRecord, table: HandleTable) -> None:
@@ -187,7 +188,9 @@ class ModuleRecord:
             self.ref_globals[slot] = table.retain(handle)
 
     def release(self, table: HandleTable) -> None:
-        """Drops every reference the state holds; it must not run afterwards."""
+        """Drops every reference the state holds, and its functions, which know it; it must not run
+        afterwards."""
+        self.functions.clear()
         for handles in (self.ref_globals, self.rodata):
             for slot, handle in enumerate(handles):
                 handles[slot] = 0
