@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
@@ -23,7 +24,7 @@ from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.cuda.submissions import is_on_host
 from jitree.elements import Bytes
-from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.errors import InvalidArgumentError, StatusError, UnimplementedError
 from jitree.hal import checks, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
@@ -456,9 +457,10 @@ def _close(
     """Ends what a device consists of; refers to none of it that would keep the device alive."""
     queue.close()
     completion.close()
-    release_channels()
-    with stream.lock:
-        stream.context.enter()
-        gather.trim()
-    stream.close()
-    allocator.close()
+    with suppress(StatusError):  # a driver that has gone has nothing left to give back
+        release_channels()
+        with stream.lock:
+            stream.context.enter()
+            gather.trim()
+        stream.close()
+        allocator.close()

@@ -188,6 +188,16 @@ def test_closing_gives_everything_back(fake: FakeDriver) -> None:
     assert fake.live_bytes == 0
 
 
+def test_closing_without_a_driver(fake: FakeDriver) -> None:
+    """At the end of a process the driver may have gone first."""
+    device = CudaDevice(fake, 0)
+    device.write_buffer(device.device_allocator.allocate(0x30, 0, 64), np.zeros(64, np.uint8))
+    for _ in range(4):
+        fake.fail_next("cuCtxSetCurrent", CUresult.CUDA_ERROR_DEINITIALIZED)
+    device.close()
+    assert device._queue.stream.api.lost is None
+
+
 def test_a_forgotten_device_ends_its_threads(fake: FakeDriver) -> None:
     import gc
     import threading
