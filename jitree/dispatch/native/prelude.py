@@ -243,7 +243,7 @@ declare ptr @llvm.stacksave.p0()
 ASK_PYTHON: Final = """\
 ; Has the instruction at word %pc executed by its plain handler, on the registers in memory. 0: done; 1: the
 ; machine has to stop, it failed or waits; 2: nothing has happened. %import is the record of the import that
-is ; called, if any: functions of other modules are the interpreter's.
+; is called, if any: functions of other modules are the interpreter's.
 define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc, ptr %import) #1 {{
   %calls = icmp ne ptr %import, null
   br i1 %calls, label %look, label %able
