@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
@@ -15,6 +16,8 @@ from jitree.loaders.vmvx_text import Kernel, list_changes, span_text
 
 KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """Loop nests come in vectors already; the rest is straight-line code."""
+_WORTH_SPLITTING: Final = 6
+"""Kernels that are worth two units, which are compiled at the same time."""
 
 
 def generate(data: bytes, ordinals: bytes) -> Generated:
@@ -30,6 +33,11 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
         refusals |= dict.fromkeys(chosen, f"{', '.join(changes)} in the executable")
         chosen = []
     kernels = [Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal]) for ordinal in chosen]
-    entries = tuple(map(span_symbol, chosen))
-    units = [Unit([lowered.text + span_text(kernels)], entries, KERNELS)] if kernels else []
-    return Generated(units, entries, json.dumps({"refusals": refusals}).encode())
+    halves = (kernels[::2], kernels[1::2]) if len(kernels) >= _WORTH_SPLITTING else (kernels,)
+    units = [_unit(lowered.text, half) for half in halves if half]
+    return Generated(units, tuple(map(span_symbol, chosen)), json.dumps({"refusals": refusals}).encode())
+
+
+def _unit(text: str, kernels: Sequence[Kernel]) -> Unit:
+    entries = tuple(span_symbol(kernel.ordinal) for kernel in kernels)
+    return Unit([text + span_text(kernels)], entries, KERNELS)

@@ -98,3 +98,8 @@ define void @move(ptr %to, ptr %from, i64 %size) {
 """
     names = ("fill", "copy", "move")
     return Generated((Unit([text], names),), names)
+
+
+def bad_second_unit() -> Generated:
+    good = Unit(["define i64 @first() { ret i64 1 }"], ("first",))
+    return Generated((good, Unit(["define i64 @second() { ret nonsense }"], ("second",))), ("first",))

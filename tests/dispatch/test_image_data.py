@@ -14,7 +14,7 @@ from jitree.dispatch.image.build import build
 from jitree.dispatch.image.flat import title_of
 from jitree.dispatch.image.mapping import map_image
 from jitree.dispatch.image.recipe import Recipe, key_of
-from jitree.errors import AlreadyExistsError
+from jitree.errors import AlreadyExistsError, UnavailableError
 
 _TEXTS = Path(__file__).with_name("image_texts.py")
 
@@ -111,3 +111,10 @@ def test_blocks_of_memory(blocks: image.Image, size: int, distance: int) -> None
     call(blocks, "copy", start, ctypes.addressof(memory) + 160, min(size, 96))
     expected[64 : 64 + min(size, 96)] = expected[160 : 160 + min(size, 96)]
     assert bytes(memory) == bytes(expected)
+
+
+def test_unit_that_cannot_be_compiled(folder: Path) -> None:
+    with pytest.raises(UnavailableError, match="a unit of the image could not be compiled"):
+        image.provider(recipe("bad_second_unit")).wait()
+    (log,) = folder.glob("*.log")
+    assert "nonsense" in log.read_text()

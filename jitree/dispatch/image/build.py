@@ -10,8 +10,9 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.image import cache, contents
 from jitree.dispatch.image.flat import FlatImage
@@ -20,6 +21,11 @@ from jitree.dispatch.image.recipe import Recipe, key_of
 
 _MEMORY_TEXT: Final = Path(__file__).with_name("memory.ll")
 _MEMORY_FUNCTIONS: Final = ("memset", "memcpy", "memmove")
+
+if TYPE_CHECKING:
+    from jitree.dispatch.image.compile import Target
+
+    CompileUnits = Callable[[Sequence[Unit], Target], list[bytes]]
 
 
 def generate(recipe: Recipe) -> Generated:
@@ -31,14 +37,15 @@ def generate(recipe: Recipe) -> Generated:
     return Generated((Unit(made, recipe.entries),), ())
 
 
-def build(recipe: Recipe) -> FlatImage:
-    """Generates, compiles and links; imports llvmlite, and what the generator imports."""
-    from jitree.dispatch.image.compile import compile_object, host_target
+def build(recipe: Recipe, compile_units: CompileUnits | None = None) -> FlatImage:
+    """Generates, compiles (one unit after the other unless told how) and links; imports llvmlite and what the
+    generator imports."""
+    from jitree.dispatch.image.compile import compile_object, host_target, one_by_one
     from jitree.dispatch.image.link import link
     from jitree.dispatch.image.object_file import ObjectFile
 
     generated, target = generate(recipe), host_target()
-    objects = [compile_object(unit.texts, unit.entries, target, unit.pipeline) for unit in generated.units]
+    objects = (compile_units or one_by_one)(generated.units, target)
     if any(ObjectFile(data).undefined() & set(_MEMORY_FUNCTIONS) for data in objects):
         text = _MEMORY_TEXT.read_text(encoding="ascii")
         objects.append(compile_object([text], _MEMORY_FUNCTIONS, target))
@@ -48,9 +55,11 @@ def build(recipe: Recipe) -> FlatImage:
 def main() -> None:
     """The builder process. Argument 1 is the recipe as :func:`to_json` wrote it, 2 the process's niceness,
     3 the descriptor of a file with the recipe's data."""
+    from jitree.dispatch.image.compile import at_once
+
     recipe = from_json(sys.argv[1], int(sys.argv[3]))
     os.nice(int(sys.argv[2]))
-    path = cache.store(recipe, key_of(recipe), build(recipe))
+    path = cache.store(recipe, key_of(recipe), build(recipe, at_once))
     contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
         path.with_suffix(suffix).unlink(missing_ok=True)
