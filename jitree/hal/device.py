@@ -26,7 +26,8 @@ from jitree.hal.executable import Executable, ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
 from jitree.hal.profiling import ProfilingMode
-from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.semaphore import Semaphore
+from jitree.hal.waiting import wait_for
 
 _READ: Final = int(MemoryAccess.READ)
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)

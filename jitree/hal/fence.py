@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING
 from jitree.errors import StatusCode, StatusError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
-from jitree.hal.semaphore import (
-    ReachedCallback,
-    Semaphore,
-    Timepoint,
-    again,
-    describe_wait,
-    wait_for,
-    when_reached,
-)
+from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again
+from jitree.hal.waiting import describe_wait, wait_for, when_reached
 
 if TYPE_CHECKING:
     import asyncio

@@ -27,7 +27,8 @@ from jitree.hal.local.describe import describe_work
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
 from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler, now
-from jitree.hal.semaphore import Timepoint, again, describe_missing, pending_producers
+from jitree.hal.semaphore import Timepoint, again
+from jitree.hal.waiting import describe_missing, pending_producers
 
 
 class Post(Protocol):
