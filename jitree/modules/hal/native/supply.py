@@ -28,7 +28,9 @@ class Supplier:
     def __init__(self, table: HandleTable | None, devices: Sequence[Device]) -> None:
         """Without a table there will never be answers."""
         self._table = table
-        self._devices = devices
+        self._local = next((device for device in devices if isinstance(device, LocalDevice)), None)
+        self.is_local = self._local is not None
+        """Whether answers can work with any of the devices."""
         self._natives: Natives | None = None
         self._own: Natives | None = None
         """The same if this context made them; one that shares its table did else."""
@@ -48,8 +50,7 @@ class Supplier:
         from jitree.modules.hal.native.natives import Natives
 
         if table.natives is None:
-            local = (device for device in self._devices if isinstance(device, LocalDevice))
-            self._own = Natives(table, next(local, None), code)
+            self._own = Natives(table, self._local, code)
             table.connect(self._own)
         assert isinstance(table.natives, Natives)
         self._natives = table.natives
@@ -81,29 +82,53 @@ IDLE: Final = Supplier(None, ())
 """For tiers that call no machine code."""
 
 
+_OF_ANY_DEVICE: Final = frozenset((
+    "device.allocator", "buffer.assert", "buffer.length", "buffer_view.assert", "buffer_view.dim",
+    "buffer_view.element_type", "buffer_view.encoding_type", "buffer_view.rank",
+))  # fmt: skip
+"""What answers know of devices and buffers that only Python can work with."""
+
+
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of an import that has an answer."""
+    if name in _OF_ANY_DEVICE:
+        return _refilled(function)
     if name.startswith("device.queue.execute"):
         return _executed(function)
-    supply = _supply_memory if name == "device.queue.alloca" else _supply
+    supply = _allocated if name == "device.queue.alloca" else _refilled
+    return _published(supply(function), function)
 
+
+def _refilled(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(state: HalState, *arguments: Any) -> Any:
-        supply(state.supplier, arguments)
-        result = function(state, *arguments)
-        state.supplier.publish(arguments)
-        return result
+        state.supplier.refill()
+        return function(state, *arguments)
 
     return call
 
 
-def _supply(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
-    supplier.refill()
+def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(state: HalState, *arguments: Any) -> Any:
+        natives = state.supplier.refill()
+        if natives is not None:
+            natives.supply_storage(arguments[_SIZE])
+        return function(state, *arguments)
+
+    return call
 
 
-def _supply_memory(supplier: Supplier, arguments: tuple[Any, ...]) -> None:
-    natives = supplier.refill()
-    if natives is not None:
-        natives.supply_storage(arguments[_SIZE])
+def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose fences answers should know of; ``elsewhere`` where there are no local devices."""
+
+    def call(state: HalState, *arguments: Any) -> Any:
+        supplier = state.supplier
+        if not supplier.is_local:
+            return elsewhere(state, *arguments)
+        result = function(state, *arguments)
+        supplier.publish(arguments)
+        return result
+
+    return call
 
 
 def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +143,7 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         commands: CommandBuffer | list[CommandBuffer],
         *arguments: Any,
     ) -> Any:
-        natives = state.supplier.refill()
+        natives = state.supplier.refill() if state.supplier.is_local else None
         if natives is None or not isinstance(device, LocalDevice):
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands

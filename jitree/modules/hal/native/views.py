@@ -108,6 +108,8 @@ def view_buffer(state: int, values: int, refs: int, words: int) -> int:
         return REFUSED
     if load(view, Entry.owner) == OWNER_CODE:
         return give(state, refs, words, retain(load(view, Entry.parent)))
+    if load(view, Entry.address) == 0:
+        return REFUSED
     buffer = new_entry(state, natives, load(natives, Natives.buffer))
     if buffer == 0:
         return REFUSED
