@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, Protocol
 
 from jitree.errors import InvalidArgumentError
@@ -32,8 +33,14 @@ class Reporter(Protocol):
         """What they do, a line each."""
 
 
-reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
-"""Asked by every report; pools, teams and queues add themselves."""
+_reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
+_reporters_lock = threading.Lock()
+
+
+def ask(reporter: Reporter) -> None:
+    """From now on every report asks a pool or a team, as long as it lives."""
+    with _reporters_lock:
+        _reporters.add(reporter)
 
 
 class Activity:
@@ -110,19 +117,21 @@ class Watchdog:
         for activity in self._snapshot():
             lines.append(f"  {activity.line(now)}")
             lines += [f"      {place}" for place in _places(frames.get(activity.thread.ident or 0))]
-        for reporter in list(reporters):
+        with _reporters_lock:
+            reporters = list(_reporters)
+        for reporter in reporters:
             lines += [f"  {line}" for line in reporter.report()]
         return "\n".join(lines) + "\n"
 
 
-def _places(frame: object) -> list[str]:
+def _places(frame: FrameType | None) -> list[str]:
     """Where a thread is in the program that uses the package, innermost first."""
     places: list[str] = []
     while frame is not None and len(places) < _MOST_FRAMES:
-        code = frame.f_code  # type: ignore[attr-defined]
+        code = frame.f_code
         if not code.co_filename.startswith(_PACKAGE) and not code.co_filename.startswith("<"):
-            places.append(f"at {code.co_filename}:{frame.f_lineno} in {code.co_name}")  # type: ignore[attr-defined]
-        frame = frame.f_back  # type: ignore[attr-defined]
+            places.append(f"at {code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
     return places
 
 
@@ -170,10 +179,10 @@ def _write_to_stderr(text: str) -> None:
 
 def _after_fork() -> None:
     """In a forked child the thread does not exist."""
-    global current
+    global current, _reporters_lock
+    _reporters_lock = threading.Lock()
     if current is not None:
-        watchdog, current = current, None
-        current = Watchdog(watchdog.seconds, watchdog._write)
+        current = Watchdog(current.seconds, current._write)
 
 
 if hasattr(os, "register_at_fork"):

@@ -134,7 +134,7 @@ class Team:
         """By number of threads. Machine code may still read a record that has been replaced, so they stay."""
         self._closed = False
         _teams.add(self)
-        watchdog.reporters.add(self)
+        watchdog.ask(self)
 
     def __del__(self) -> None:
         helpers: _Helpers | None = getattr(self, "_helpers", None)

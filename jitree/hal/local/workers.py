@@ -219,7 +219,7 @@ class WorkerPool:
         self._shared = _Shared(name, topology, parking or make_parking)
         self._closed = False
         _pools.add(self)
-        watchdog.reporters.add(self)
+        watchdog.ask(self)
 
     def __del__(self) -> None:
         shared = getattr(self, "_shared", None)
