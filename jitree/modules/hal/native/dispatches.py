@@ -1,0 +1,196 @@
+"""``hal.command_buffer.dispatch``, and the look-up of the functions that are dispatched."""
+
+from __future__ import annotations
+
+from jitree.hal.enums import (
+    MAXIMUM_BINDINGS,
+    CommandCategory,
+    DispatchFlags,
+)
+from jitree.hal.local.commands import (
+    BINDING_ALIGNMENT,
+    ENTRY_POINT,
+    KIND_DISPATCH,
+    MAXIMUM_COUNT_Z,
+    MAXIMUM_WORKGROUPS,
+)
+from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
+from jitree.modules.hal.native.commands import recording_of
+from jitree.modules.hal.native.entries import Entry, Natives, State
+from jitree.modules.hal.native.layout import CONSTANTS
+from jitree.modules.hal.native.primitives import Fields, below, load, load8, load32, load64, store, store32
+from jitree.modules.hal.native.recording import (
+    Command,
+    List,
+    Recording,
+    add_range,
+    add_slot_range,
+    has_room,
+    keep,
+    new_row,
+    use_slot,
+)
+from jitree.modules.hal.native.registers import (
+    REFUSED,
+    argument_count,
+    finish,
+    give64,
+    is_kind,
+    number,
+    reference,
+)
+from jitree.regs.layout import KIND_BUFFER
+from jitree.vmfb.words import TAG_VALUE64
+
+EntryPoint = Fields(ENTRY_POINT)
+ENTRY_POINT_SIZE = ENTRY_POINT.size
+_DISPATCH = int(CommandCategory.DISPATCH)
+_ARGUMENT_FLAGS = int(
+    DispatchFlags.CUSTOM_DIRECT_ARGUMENTS
+    | DispatchFlags.DYNAMIC_INDIRECT_ARGUMENTS
+    | DispatchFlags.STATIC_INDIRECT_ARGUMENTS
+)
+_COUNT_MASK = 0xFFFFFFFF
+_NAME_SIZE = 16
+"""Bytes of a row in an executable's table of names: address, length."""
+
+
+def commands_dispatch(state: int, values: int, refs: int, words: int) -> int:
+    """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
+    between them are 32."""
+    natives = load(state, State.natives)
+    if natives == 0:
+        return REFUSED
+    recording = recording_of(natives, reference(refs, words, 0), _DISPATCH)
+    executable = reference(refs, words, 1)
+    if (
+        recording == 0
+        or not is_kind(executable, load(natives, Natives.executable))
+        or load(executable, Entry.address) == 0
+    ):
+        return REFUSED
+    function = number(values, words, 2)
+    if not below(function, load(executable, Entry.length)) or number(values, words, 6) & _ARGUMENT_FLAGS:
+        return REFUSED
+    entry = load(executable, Entry.address) + function * ENTRY_POINT_SIZE
+    last = argument_count(words)
+    first = last
+    while first > 7 and load32(words + 8 * (first - 1)) == TAG_VALUE64:
+        first -= 5
+    constants = first - 7
+    bindings = 0
+    for index in range(first, last, 5):
+        bindings += 1
+        if not valid_binding(natives, recording, values, refs, words, index):
+            return REFUSED
+    if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
+        return REFUSED
+    if load(recording, Recording.constant_count) + constants > CONSTANTS:
+        return REFUSED
+    if not agrees(load(entry, EntryPoint.constant_count), constants):
+        return REFUSED
+    if not agrees(load(entry, EntryPoint.binding_count), bindings):
+        return REFUSED
+    x = number(values, words, 3) & _COUNT_MASK
+    y = number(values, words, 4) & _COUNT_MASK
+    z = number(values, words, 5) & _COUNT_MASK
+    if z > MAXIMUM_COUNT_Z or not below(x * y, MAXIMUM_WORKGROUPS + 1):
+        return REFUSED
+    if not below(x * y * z, MAXIMUM_WORKGROUPS + 1):
+        return REFUSED
+    for index in range(first, last, 5):
+        use_binding(natives, recording, values, refs, words, index)
+    if x == 0 or y == 0 or z == 0:
+        return finish(state, refs, words)
+    table = load(recording, Recording.list)
+    row = new_row(recording, KIND_DISPATCH, bindings)
+    store(row, Command.operand, load(table, List.operand_count))
+    for index in range(first, last, 5):
+        add_binding(recording, values, refs, words, index)
+    count = load(recording, Recording.constant_count)
+    for index in range(constants):
+        store32(load(table, List.constants) + 4 * (count + index), number(values, words, 7 + index))
+    store(recording, Recording.constant_count, count + constants)
+    store(row, Command.constant, count)
+    store(row, Command.constant_count, constants)
+    store(row, Command.count_x, x)
+    store(row, Command.count_y, y)
+    store(row, Command.count_z, z)
+    store(row, Command.entry, entry)
+    store(row, Command.object, keep(recording, executable))
+    if load(entry, EntryPoint.local_memory) > load(table, List.local_memory):
+        store(table, List.local_memory, load(entry, EntryPoint.local_memory))
+    return finish(state, refs, words)
+
+
+def agrees(stated: int, count: int) -> bool:
+    """Whether a count is what an executable states, if it does."""
+    return stated < 0 or stated == count
+
+
+def valid_binding(natives: int, recording: int, values: int, refs: int, words: int, index: int) -> bool:
+    """Whether the binding (reserved, slot, buffer, offset, length) at an argument can be recorded."""
+    buffer = reference(refs, words, index + 2)
+    offset = number(values, words, index + 3)
+    length = number(values, words, index + 4)
+    if buffer == 0:
+        slot = number(values, words, index + 1)
+        return 0 <= slot < load(recording, Recording.capacity) and offset >= 0 and length >= -1
+    if not is_host_buffer(natives, buffer):
+        return False
+    length = range_length(buffer, offset, length)
+    return length == 0 or (
+        length > 0 and (load(buffer, Entry.address) + offset) & (BINDING_ALIGNMENT - 1) == 0
+    )
+
+
+def use_binding(natives: int, recording: int, values: int, refs: int, words: int, index: int) -> None:
+    """What a binding asks of submissions, also when there is nothing to run."""
+    if reference(refs, words, index + 2) == 0:
+        use_slot(recording, number(values, words, index + 1), 0, 0)
+
+
+def add_binding(recording: int, values: int, refs: int, words: int, index: int) -> None:
+    buffer = reference(refs, words, index + 2)
+    offset = number(values, words, index + 3)
+    length = number(values, words, index + 4)
+    if buffer == 0:
+        add_slot_range(recording, number(values, words, index + 1), offset, length, BINDING_ALIGNMENT)
+        return
+    add_range(recording, load(buffer, Entry.address) + offset, range_length(buffer, offset, length))
+    keep(recording, keeper(buffer))
+
+
+def executable_lookup(state: int, values: int, refs: int, words: int) -> int:
+    """The number of a function; names that are not found are left to Python."""
+    natives = load(state, State.natives)
+    if natives == 0:
+        return REFUSED
+    executable = reference(refs, words, 0)
+    name = reference(refs, words, 1)
+    if not is_kind(executable, load(natives, Natives.executable)) or not is_kind(name, KIND_BUFFER):
+        return REFUSED
+    if load(executable, Entry.address) == 0:
+        return REFUSED
+    names = load64(executable + load(natives, Natives.extension))
+    length = load(name, Entry.length)
+    wanted = load(name, Entry.address)
+    for function in range(load(executable, Entry.length)):
+        if load64(names + function * _NAME_SIZE + 8) == length:
+            known = load64(names + function * _NAME_SIZE)
+            if same_bytes(known, wanted, length):
+                return give64(state, values, refs, words, function)
+    return REFUSED
+
+
+def same_bytes(first: int, second: int, length: int) -> bool:
+    position = 0
+    while position + 8 <= length:
+        if load64(first + position) != load64(second + position):
+            return False
+        position += 8
+    while position < length:
+        if load8(first + position) != load8(second + position):
+            return False
+        position += 1
+    return True
