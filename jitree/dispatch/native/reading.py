@@ -264,7 +264,7 @@ def copies(moves: Sequence[Move]) -> dict[Variable, Variable]:
     """Destination → source of every view that net moves copy, all read before any is written."""
     found: dict[Variable, Variable] = {}
     for tag, source, destination in net_moves(moves):
-        slots = ((source, destination),)
+        slots: tuple[tuple[int, int], ...] = ((source, destination),)
         if tag == TAG_VALUE64:
             slots = ((source, destination), (source + 1, destination + 1))
             for kind in ("i64", "f64"):

@@ -25,8 +25,8 @@ def attach(machine: Machine) -> None:
     """Lets compiled functions on a machine have instructions executed in Python."""
     answers = _answers(ref(machine))
     next(answers)
-    machine.slow_call = _SLOW_CALL(answers.send)  # type: ignore[arg-type]
-    machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+    machine.slow_call = _SLOW_CALL(answers.send)
+    machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
 
 
 def _answers(reference: ReferenceType[Machine]) -> Generator[None, int, None]:

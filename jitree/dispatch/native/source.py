@@ -111,8 +111,8 @@ def decode(data: bytes) -> Source:
         words,
         array("i", rest[4 * count :]),
         tuple(
-            FunctionSource(*row[:5], tuple((kind, slot) for kind, slot in row[5]), tuple(row[6]))
-            for row in functions
+            FunctionSource(ordinal, start, end, values, refs, tuple(map(tuple, arguments)), tuple(results))
+            for ordinal, start, end, values, refs, arguments, results in functions
         ),
         tuple(SiteSource(tuple(arguments), tuple(results)) for arguments, results in sites),
     )
