@@ -15,25 +15,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.array import Array
 from jitree.declaration import Signature
-from jitree.dispatch.context import ContextFlags
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import StatusError
 from jitree.hal import recording
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.module import Function
-from jitree.modules.hal.module import HalModule
 from jitree.packing import ArrayTransfer
-from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
+from jitree.replay_state import (
+    Place,
+    Store,
+    Variables,
+    buffers_of,
+    find_variables,
+    lasting_memory,
+    place_of,
+    state_key,
+)
 from jitree.transfers import wrap_or_copy
-from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 if TYPE_CHECKING:
     from jitree.cuda.device import CudaDevice
     from jitree.cuda.replay import CudaReplay, Located
-    from jitree.dispatch.context import Context
-    from jitree.regs.records import ModuleRecord
     from jitree.session import Session
 
 _KINDS_KEPT: Final = 16
@@ -42,20 +45,12 @@ _MOST_VARIANTS: Final = 4
 """Ways that calls of one kind have gone, each recorded."""
 _MOST_MISSES: Final = 8
 """Calls on end that went none of the recorded ways, before a kind of call is left to the program."""
-_STATEFUL: Final = ("global.store.", "trace", "print", "break", "cond_break")
-"""Instructions outside of the initialiser that make calls differ from what they look like."""
-_STATEFUL_IMPORTS: Final = (
-    "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.ex.", "hal.channel.", "hal.fence.query",
-    "hal.fence.signal",
-    "hal.fence.fail",
-)  # fmt: skip
-_INITIALISER: Final = "__init"
 
 
 class ReplayingFunction(Function):
     """A function of a session whose device repeats recorded calls."""
 
-    __slots__ = ("_gpu", "_kinds", "_last", "_suitable")
+    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_variables")
 
     def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
         super().__init__(session, vm_function, signature)
@@ -63,7 +58,9 @@ class ReplayingFunction(Function):
         self._is_direct = True  # replays are the shorter way here
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
-        self._suitable: bool | None = None
+        self._is_known = False
+        self._variables: Variables | None = None
+        """None: calls of the context are not made again, once that is known."""
 
     def transfer(self) -> ArrayTransfer:
         device = cast("CudaDevice", self._session.device)
@@ -83,19 +80,36 @@ class ReplayingFunction(Function):
             if made is not None:
                 return self._unpack(*made)
         packed = self._pack(arguments, named)
-        kind = self._kind(packed)
-        if kind is None:
+        if not self._is_known:
+            self._variables = find_variables(self._context)
+            self._is_known = True
+        variables = self._variables
+        if variables is None:
             return self._unpack(self._invoke(packed))
+        if variables:
+            with self.invoker.lock:  # nobody else changes them meanwhile
+                return self._unpack(*self._call(arguments, packed, variables))
+        return self._unpack(*self._call(arguments, packed, variables))
+
+    def _call(
+        self, arguments: tuple[Any, ...], packed: list[object], variables: Variables
+    ) -> tuple[list[Any], Fence | None]:
+        """Results, and what is reached when they are computed."""
+        state = variables.read() if variables else []
+        kind = self._kind(packed, state)
+        if kind is None:
+            return self._invoke(packed), None
         if kind.variants:
-            buffers = _buffers(packed)
+            buffers = _buffers(packed) + buffers_of(state)
             located = self._gpu.replays.locate(buffers)
-            self._last = _remembered(arguments, kind, located)
+            if not variables:
+                self._last = _remembered(arguments, kind, located)
             made = self._replay(kind, located, lambda: buffers)
             if made is not None:
-                return self._unpack(*made)
+                return made
         if kind.wants_recording():
-            return self._unpack(self._record(kind, packed))
-        return self._unpack(self._invoke(packed))
+            return self._record(kind, packed, state), None
+        return self._invoke(packed), None
 
     def _are(self, arguments: tuple[Any, ...], last: _Last) -> bool:
         """Whether a call has the very arguments of the last one, in a state in which it can be repeated."""
@@ -121,12 +135,13 @@ class ReplayingFunction(Function):
             or device.device_allocator is not device.replays.allocator
         )
 
-    def _kind(self, packed: Sequence[object]) -> _Kind | None:
+    def _kind(self, packed: Sequence[object], state: Sequence[object]) -> _Kind | None:
         """What is known of calls with such arguments; None for those that are never repeated."""
-        if self._suitable is None:
-            self._suitable = _is_suitable(self._context)
-        key = _key(packed) if self._suitable else None
+        key = _key(packed, state)
         if key is None:
+            return None
+        follows = self._gpu.replays.follows
+        if not all(follows(value) for value in state if isinstance(value, Fence)):
             return None
         kinds = self._kinds
         kind = kinds.get(key)
@@ -136,40 +151,51 @@ class ReplayingFunction(Function):
                 kinds.popitem(last=False)
         return kind if self._repeats(kind) else None
 
-    def _record(self, kind: _Kind, packed: list[object]) -> list[Any]:
-        replays = self._gpu.replays
-        arguments = _buffers(packed)
+    def _record(self, kind: _Kind, packed: list[object], state: Sequence[object]) -> list[Any]:
+        replays, variables = self._gpu.replays, self._variables
+        assert variables is not None
+        own = _buffers(packed)
+        arguments = own + buffers_of(state)
         with (
             self.invoker.lock,
             recording.recording(replays.stream, arguments, replays.recording_limit) as made,
         ):
             results = self._invoke(packed)
-            lasting = _lasting_memory(self._context)
+            lasting = lasting_memory(self._context, variables)
+            stores = None if made is None else variables.stores(state, made, len(own))
         if made is None:
             return results
         outputs = None if lasting is None else _outputs(results, made, lasting)
-        replay = None if outputs is None else replays.make(made, _fresh(outputs))
-        if outputs is None or replay is None:
+        variant = None
+        if outputs is not None and stores is not None:
+            fresh = _fresh([*(output.place for output in outputs), *(store.place for store in stores)])
+            replay = replays.make(made, fresh)
+            variant = None if replay is None else _Variant(replay, outputs, stores, fresh)
+        if variant is None:
             kind.never = True
         else:
-            kind.variants.insert(0, _Variant(replay, outputs, _fresh(outputs)))
+            kind.variants.insert(0, variant)
         return results
 
     def _replay(
         self, kind: _Kind, located: Located, buffers: Callable[[], Sequence[Buffer]]
     ) -> tuple[list[Any], Fence] | None:
         """Results and their fence from a recording that was right, None when there is none."""
-        replays = self._gpu.replays
+        replays, variables = self._gpu.replays, self._variables
+        assert variables is not None
         for variant in tuple(kind.variants):
             try:
                 made = replays.run(variant.replay, located)
             except StatusError as error:
                 self._in_call(error)
                 raise
-            if made is not None:
-                kind.found(variant)
-                fresh = dict(zip(variant.fresh, made[0], strict=True))
-                return [output.value(buffers, fresh) for output in variant.outputs], made[1]
+            if made is None:
+                continue
+            kind.found(variant)
+            fresh = dict(zip(variant.fresh, made[0], strict=True))
+            for variable, place in variant.stores:
+                variables.write(variable, made[1] if place is None else place.find(buffers, fresh))
+            return [output.make(buffers, fresh) for output in variant.outputs], made[1]
         return None
 
     def forget(self) -> None:
@@ -183,8 +209,9 @@ class _Variant(NamedTuple):
 
     replay: CudaReplay
     outputs: tuple[_Output, ...]
+    stores: tuple[Store, ...]
     fresh: tuple[int, ...]
-    """Numbers of the allocations that results lie in."""
+    """Numbers of the allocations that results and variables lie in."""
 
 
 class _Kind:
@@ -234,30 +261,29 @@ def _remembered(arguments: Sequence[object], kind: _Kind, located: Located) -> _
 
 
 class _Output(NamedTuple):
-    """A result: a number, or a view of an argument's, a fresh or a lasting buffer."""
+    """A result: a view of a buffer with a place, or always the same."""
 
-    constant: object
-    """What it is when it depends on nothing."""
-    argument: int = -1
-    allocation: int = -1
-    offset: int = 0
-    length: int = 0
-    view: BufferView | None = None
+    value: Any
+    place: Place | None = None
 
-    def value(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
-        view = self.view
-        if view is None:
-            return self.constant
-        whole = arguments()[self.argument] if self.argument >= 0 else fresh[self.allocation]
-        buffer = whole.subspan(self.offset, self.length)
-        return BufferView(buffer, view.shape, view.element_type, view.encoding)
+    def make(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
+        view = self.value
+        if self.place is None:
+            return view
+        return BufferView(self.place.find(arguments, fresh), view.shape, view.element_type, view.encoding)
 
 
-def _key(packed: Iterable[object]) -> tuple[object, ...] | None:
-    """All that a program can find out about its arguments; None when that is too much."""
+def _key(packed: Iterable[object], state: Sequence[object]) -> tuple[object, ...] | None:
+    """All that a program can find out about its arguments and variables; None when that is too much, or when
+    they share memory."""
     key: list[object] = []
-    allocations = set()
-    count = 0
+    allocations = {id(buffer.allocation) for buffer in buffers_of(state)}
+    count = sum(type(value) is Buffer for value in state)
+    if state:
+        found = state_key(state)
+        if found is None:
+            return None
+        key += found
     for value in packed:
         if type(value) is BufferView:
             buffer = value.buffer
@@ -278,17 +304,11 @@ def _buffers(packed: Iterable[object]) -> list[Buffer]:
     return [value.buffer for value in packed if isinstance(value, BufferView)]
 
 
-def _fresh(outputs: Iterable[_Output]) -> tuple[int, ...]:
-    return tuple(sorted({output.allocation for output in outputs if output.allocation >= 0}))
-
-
 def _outputs(
     results: Sequence[Any], made: recording.Recording, lasting: set[int]
 ) -> tuple[_Output, ...] | None:
     """How to make the results again; None when that is not known, or when the program keeps an argument."""
-    arguments = {id(buffer.allocation): n for n, buffer in enumerate(made.arguments)}
-    requests = {id(request.buffer.allocation): n for n, request in enumerate(made.requests)}
-    if lasting & arguments.keys():
+    if any(id(buffer.allocation) in lasting for buffer in made.arguments):
         return None
     outputs = []
     for value in results:
@@ -297,75 +317,16 @@ def _outputs(
                 return None
             outputs.append(_Output(value))
             continue
-        buffer = value.buffer
-        key = id(buffer.allocation)
-        if key in arguments:
-            number = arguments[key]
-            base = made.arguments[number]
-            offset = buffer.byte_offset - base.byte_offset
-            if offset < 0 or offset + buffer.byte_length > base.byte_length:
-                return None
-            outputs.append(_Output(None, number, -1, offset, buffer.byte_length, value))
-        elif key in requests:
-            number = requests[key]
-            offset = buffer.byte_offset - made.requests[number].buffer.byte_offset
-            outputs.append(_Output(None, -1, number, offset, buffer.byte_length, value))
-        elif key in lasting:
+        place = place_of(value.buffer, made)
+        if place is not None:
+            outputs.append(_Output(value, place))
+        elif id(value.buffer.allocation) in lasting:
             outputs.append(_Output(value))
         else:
             return None
     return tuple(outputs)
 
 
-def _lasting_memory(context: Context) -> set[int] | None:
-    """ids of the allocations that modules keep; None when one keeps something that calls change unseen."""
-    found = set()
-    for record in context.module_records:
-        for handle in record.ref_globals:
-            value = context.table.object(handle) if handle else None
-            if isinstance(value, VmList) or (isinstance(value, VmBuffer) and value.writable):
-                return None
-            buffer = value.buffer if isinstance(value, BufferView) else value
-            if isinstance(buffer, Buffer):
-                found.add(id(buffer.allocation))
-    return found
-
-
-def _is_suitable(context: Context) -> bool:
-    """Whether calls of the context's functions keep no state and call nothing but the HAL."""
-    if context.flags != ContextFlags.NONE:
-        return False
-    compiled = {record.module.name for record in context.module_records}
-    lasting = {"io_parameters", *compiled}
-    hal = [module for module in context.modules if module.name == "hal"]
-    return all(isinstance(module, HalModule) for module in hal) and all(
-        _keeps_no_state(record) and _calls_hal_only(record, lasting) for record in context.module_records
-    )
-
-
-def _calls_hal_only(record: ModuleRecord, others: set[str]) -> bool:
-    for item in record.module.imports:
-        name = item.full_name
-        if name.startswith(_STATEFUL_IMPORTS):
-            return False
-        if not name.startswith("hal.") and name.partition(".")[0] not in others:
-            return False
-    return True
-
-
-def _keeps_no_state(record: ModuleRecord) -> bool:
-    """No instruction outside of the initialiser is one of _STATEFUL."""
-    program = record.program
-    initialiser = record.module.export(_INITIALISER)
-    ordinal = -1 if initialiser is None else initialiser.ordinal
-    spans = [(f.start, f.end) for f in program.functions if f.ordinal != ordinal]
-    words = program.words
-    opcodes = {
-        BASE_OPCODE[words[word]]
-        for word in program.instruction_words
-        if any(start <= word < end for start, end in spans)
-    }
-    return not opcodes & _STATEFUL_OPCODES
-
-
-_STATEFUL_OPCODES: Final = {number for name, number in OPCODE.items() if name.startswith(_STATEFUL)}
+def _fresh(variant_places: Iterable[Place | None]) -> tuple[int, ...]:
+    """Numbers of the allocations among places."""
+    return tuple(sorted({place.allocation for place in variant_places if place and place.allocation >= 0}))

@@ -112,13 +112,58 @@ def test_calls_that_keep_changing_their_way_are_left_to_the_program(session: Ses
     assert recordings(repeat) == 0
 
 
-def test_state_is_kept(session: Session) -> None:
-    accumulate = session.load(STATEFUL).accumulate
+def test_variables_are_kept(session: Session) -> None:
+    module = session.load(STATEFUL)
     total = np.zeros(8, np.float32)
-    for call in range(6):
-        total = total + vector(call)
-        assert np.array_equal(np.asarray(accumulate(vector(call))), total)
-    assert recordings(accumulate) == 0
+    results = []
+    for call in range(40):
+        x = vector(call)
+        step = call % 7
+        if step == 3:
+            module.set(x)
+            total = x
+        elif step == 5:
+            assert np.array_equal(np.asarray(module.peek()), total)
+        elif step == 6:
+            assert np.array_equal(np.asarray(module.twice(x)), 2 * x)
+        else:
+            total = total + x
+            results.append((module.accumulate(x), total))
+    for result, expected in results:  # no variable lies where a result does
+        assert np.array_equal(np.asarray(result), expected)
+    assert [recordings(module[name]) for name in ("accumulate", "peek", "set", "twice")] == [1] * 4
+
+
+def test_variables_of_threads(session: Session) -> None:
+    module = session.load(STATEFUL)
+    ones = np.ones(8, np.float32)
+
+    def work() -> None:
+        for _ in range(50):
+            module.accumulate(ones)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(np.asarray(module.peek()), np.full(8, 200, np.float32))
+
+
+def test_sessions_have_their_own_variables(any_device: CudaDevice) -> None:
+    with Session(device=any_device) as first, Session(device=any_device) as second:
+        modules = [first.load(STATEFUL), second.load(STATEFUL)]
+        for call in range(12):
+            modules[call % 2].accumulate(np.full(8, 1 + call % 2, np.float32))
+        assert [float(np.asarray(module.peek())[0]) for module in modules] == [6, 12]
+
+
+def test_results_that_become_arguments_of_a_program_with_variables(session: Session) -> None:
+    module = session.load(STATEFUL)
+    x = session.to_device(np.ones(8, np.float32))
+    for _ in range(6):
+        x = module.accumulate(x)  # 1, 2, 4, …
+    assert float(np.asarray(x)[0]) == 32 and float(np.asarray(module.peek())[0]) == 32
 
 
 def test_wrong_arguments_are_refused_as_before(session: Session) -> None:
@@ -255,14 +300,18 @@ def test_a_trimmed_device_records_anew(fake: FakeDriver, device: CudaDevice, fak
 
 
 def test_no_growth(fake: FakeDriver, fake_session: Session) -> None:
-    module = fake_session.load(STATELESS)
+    module, stateful = fake_session.load(STATELESS), fake_session.load(STATEFUL)
     steps = np.array(2, np.int32)
 
-    def run(count: int) -> tuple[int, int, int]:
+    def run(count: int) -> tuple[int, ...]:
         for call in range(count):
             np.asarray(module.scale(vector(call), vector(1))[0])
             np.asarray(module.repeat(vector(call), steps))
-        return fake.live_bytes, len(fake.graphs), len(fake.executables)
+            stateful.accumulate(vector(call))
+        stateful.peek().wait()
+        np.asarray(module.scale(vector(0), vector(1))[0])  # hands back what arrays have left
+        handles = fake_session.context.table.live_count
+        return fake.live_bytes, len(fake.graphs), len(fake.executables), handles
 
     before = run(20)
     assert run(60) == before
