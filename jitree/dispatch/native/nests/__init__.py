@@ -63,4 +63,4 @@ def _take(function: Function, loop: Loop) -> Nest:
     require_sizes(structure)
     if values_used_behind(function, loop) - {loop.header.parameters[0]}:
         raise NotANest("a value is carried out of the nest")
-    return Nest(loop, structure, reader, dependence, make_plan(structure, dependence))
+    return Nest(loop, structure, reader, dependence, make_plan(structure, reader.splits, dependence))

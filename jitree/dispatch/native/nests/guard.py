@@ -12,7 +12,7 @@ from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
-from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.nests.recognise import Access, Structure
 from jitree.dispatch.native.nests.writer import Writer
@@ -197,7 +197,7 @@ class Guard:
         number = level.extent
         if number is not None:
             return str(number - 1)
-        return self._writer.let(f"sub {kind} {self._widened(self._body.places.extents[level], kind)}, 1")
+        return self._writer.let(f"sub {kind} {self._widened(self._extent(level), kind)}, 1")
 
     def _product(self, value: str, last: str, kind: str) -> str:
         if value.startswith("%"):
@@ -252,21 +252,19 @@ class Guard:
         behind = self._writer.let(f"icmp ule i64 {right.end}, {left.start}")
         return self._writer.let(f"or i1 {before}, {behind}")
 
-    def _require_injective(self, store: Access, order: tuple[Level, ...]) -> None:
-        """Each coefficient exceeds what the smaller ones reach together."""
+    def _require_injective(self, store: Access, order: Order) -> None:
+        """Each factor exceeds what the smaller ones reach together."""
         writer = self._writer
         kind = self._kind(store)
         reach = "0"
-        for level in order:
-            coefficient = store.index.coefficient(level.counter)
-            number = coefficient.number
-            value = str(abs(number)) if number is not None else self._form(coefficient, kind)
+        for factor, level in order:
+            number = factor.number
+            value = str(abs(number)) if number is not None else self._form(factor, kind)
             if value.startswith("%") or reach.startswith("%"):
                 left, right = (value, reach) if value.startswith("%") else (reach, value)
                 relation = "sgt" if left is value else "slt"
                 self._conditions.append(writer.let(f"icmp {relation} {kind} {left}, {right}"))
-            span = self._product(value, self._last(level, kind), kind)
-            reach = self._sum(span, reach, kind)
+            reach = self._sum(self._product(value, self._last(level, kind), kind), reach, kind)
 
     def _pointer(self, access: Access) -> None:
         writer = self._writer

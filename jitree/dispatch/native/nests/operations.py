@@ -41,6 +41,8 @@ def is_pure(item: Instruction | Value) -> bool:
         return True
     if mnemonic.startswith(("div.i", "rem.i")):
         return _never_fails(item.operands[1])
+    if mnemonic.startswith("fpowi"):  # written out for its exponent
+        return item.operands[1].operation.startswith("const.")
     return mnemonic in EMITTERS or (mnemonic in SEMANTICS and SEMANTICS[mnemonic].math_function is not None)
 
 
@@ -180,6 +182,25 @@ def _reciprocal_root(kind: str) -> Emitter:
     return emit
 
 
+def _integer_power(kind: str) -> Emitter:
+    """By repeated squaring; the exponent is a constant, which a splat may be written around."""
+    multiply, divide = _binary("fmul", kind), _binary("fdiv", kind)
+
+    def emit(w: Writer, n: int, a: list[str]) -> str:
+        base, exponent = a[0], int(a[1].rstrip(")").split()[-1])
+        one = w.splat(kind, "1.0", n)
+        power, steps = one, abs(exponent)
+        while steps:
+            if steps & 1:
+                power = multiply(w, n, [base, power]) if power != one else base
+            steps >>= 1
+            if steps:
+                base = multiply(w, n, [base, base])
+        return divide(w, n, [one, power]) if exponent < 0 else power
+
+    return emit
+
+
 def _own_function(mnemonic: str) -> Emitter:
     kind = SEMANTICS[mnemonic].result_type
 
@@ -230,6 +251,7 @@ def _float_rows(kind: str) -> dict[str, Emitter]:
         f"max.{kind}": _smaller("fcmp olt", kind, (0, 1)),
         f"round.{kind}.even": _half_to_even(kind),
         f"rsqrt.{kind}": _reciprocal_root(kind),
+        f"fpowi.{kind}": _integer_power(kind),
         f"cmp.nan.{kind}": _is_nan(kind),
     }
     rows |= {f"{name}.{kind}": _binary(operation, kind) for name, operation in _FLOAT.items()}

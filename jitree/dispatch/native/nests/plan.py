@@ -9,12 +9,13 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import Access, Structure
 from jitree.dispatch.native.ssa import Value
 
@@ -33,6 +34,10 @@ LARGEST_TILE: Final = 700
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
+
+
+Order = tuple[tuple[Form, Level], ...]
+"""Parallel loops and their factors in an index, smallest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,8 @@ class Plan:
     """Loads of rows along this loop that become columns in registers."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
-    injective: dict[Access, tuple[Level, ...]] = field(default_factory=dict)
-    """Stores for which a guard has to check that each coefficient exceeds what the smaller ones reach, and
-    the parallel loops by coefficient, smallest first."""
+    injective: dict[Access, Order] = field(default_factory=dict)
+    """Stores for which a guard has to check that each factor exceeds what the smaller ones reach."""
 
     @property
     def forwards(self) -> bool:
@@ -67,9 +71,9 @@ class Plan:
         return not self.reductions
 
 
-def make_plan(structure: Structure, dependence: Dependence) -> Plan:
+def make_plan(structure: Structure, splits: Sequence[Split], dependence: Dependence) -> Plan:
     """The best plan known for a nest; there always is one."""
-    return _Planner(structure, dependence).parallel() or _in_order(structure)
+    return _Planner(structure, splits, dependence).parallel() or _in_order(structure)
 
 
 def _in_order(structure: Structure) -> Plan:
@@ -77,8 +81,9 @@ def _in_order(structure: Structure) -> Plan:
 
 
 class _Planner:
-    def __init__(self, structure: Structure, dependence: Dependence) -> None:
+    def __init__(self, structure: Structure, splits: Sequence[Split], dependence: Dependence) -> None:
         self._structure = structure
+        self._splits = splits
         self._dependence = dependence
         index = structure.stores[0].index
         self._parallel = [level for level in structure.levels if index.coefficient(level.counter).terms]
@@ -89,7 +94,7 @@ class _Planner:
         accumulators = self._accumulators()
         if accumulators is None or not self._stores_agree():
             return None
-        injective: dict[Access, tuple[Level, ...]] = {}
+        injective: dict[Access, Order] = {}
         for store in self._structure.stores:
             order = self._injective(store)
             if order is None:
@@ -121,23 +126,36 @@ class _Planner:
             injective=injective,
         )
 
-    def _injective(self, store: Access) -> tuple[Level, ...] | None:
+    def _injective(self, store: Access) -> Order | None:
         """The order that a guard has to check; empty: the numbers show it, None: it is not so."""
-        coefficients = {level: store.index.coefficient(level.counter) for level in self._parallel}
-        numbers = {level: form.number for level, form in coefficients.items()}
-        inner_first = list(reversed(self._parallel))
-        constant = [level for level in inner_first if numbers[level] is not None]
-        order = sorted(constant, key=lambda level: abs(numbers[level] or 0))
-        order += [level for level in inner_first if numbers[level] is None]
+        factors = self._factors(store.index)
+        constant = [pair for pair in factors if pair[0].number is not None]
+        order = sorted(constant, key=lambda pair: abs(pair[0].number or 0))
+        order += [pair for pair in factors if pair[0].number is None]
         reach: int | None = 0
-        for level in order:
-            number, count = numbers[level], level.extent
+        for factor, level in order:
+            number, count = factor.number, level.extent
             if number is None or reach is None:
-                return tuple(order) if all((numbers[one] or 1) > 0 for one in order) else None
+                return tuple(order) if all((one.number or 1) > 0 for one, _ in order) else None
             if abs(number) <= reach:
                 return None
             reach = None if count is None else reach + abs(number) * (count - 1)
         return ()
+
+    def _factors(self, index: Form) -> list[tuple[Form, Level]]:
+        """Of the parallel loops, from the innermost; a split one that is used as a whole counts as one."""
+        found: list[tuple[Form, Level]] = []
+        whole: set[Level] = set()
+        for level in reversed(self._parallel):
+            factor = index.coefficient(level.counter)
+            for split in self._splits:
+                outer = index.coefficient(split.outer.counter)
+                if level is split.inner and outer == factor * split.inner.bound:
+                    found.append((factor, split.whole))
+                    whole |= {split.inner, split.outer}
+            if level not in whole:
+                found.append((factor, level))
+        return found
 
     def _accumulators(self) -> dict[Value, Access] | None:
         """None if a stored element is used in a way that lanes would change."""

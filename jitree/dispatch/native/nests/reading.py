@@ -8,7 +8,7 @@ workgroup numbers are. The guard checks each assumption.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import is_pure
@@ -43,6 +43,14 @@ class Level:
         return None if distance is None else -(-distance // self.step)
 
 
+class Split(NamedTuple):
+    """A loop that became two."""
+
+    whole: Level
+    outer: Level
+    inner: Level
+
+
 class FormReader:
     """Reads values as forms over the counters of a nest."""
 
@@ -52,6 +60,9 @@ class FormReader:
         """By counter, from the outermost to the innermost."""
         self.variables: dict[Value, Form] = {}
         """What the program's variables are in terms of counters."""
+        self.splits: list[Split] = []
+        self.limits: list[Value] = []
+        """Conditions of loops that are split with a rest."""
         self._forms: dict[Value, Form] = {}
         self.not_negative: set[Value] = set()
         """Values from outside that are assumed to be so."""
@@ -62,8 +73,9 @@ class FormReader:
         self.levels[level.counter] = level
         self._define(variable, level.initial + Form.symbol(level.counter) * Form.constant(level.step))
 
-    def add_split(self, variable: Value, outer: Level, inner: Level) -> None:
+    def add_split(self, variable: Value, whole: Level, outer: Level, inner: Level) -> None:
         """The next loop inwards as two: its variable is ``outer * (iterations of inner) + inner``."""
+        self.splits.append(Split(whole, outer, inner))
         self.levels[outer.counter] = outer
         self.levels[inner.counter] = inner
         self._define(variable, Form.symbol(outer.counter) * inner.bound + Form.symbol(inner.counter))
@@ -136,7 +148,10 @@ class FormReader:
         """Whether a comparison always or never holds, None if neither is known."""
         operation, operands = condition.operation, condition.operands
         if operation == "cmp.lt.i64.s":
-            low, high = self._range(self.read(operands[0]) - self.read(operands[1]))
+            difference = self.read(operands[0]) - self.read(operands[1])
+            low, high = self._range(difference)
+            if high < 0 or low >= 0:
+                self._assume(difference)
             return True if high < 0 else False if low >= 0 else None
         if operation == "cmp.nz.i32":
             return self._truth(operands[0])
@@ -152,7 +167,7 @@ class FormReader:
         return None
 
     def _range(self, form: Form) -> tuple[int, int]:
-        """Least and greatest value; assumes of the values from outside that they are not negative."""
+        """Least and greatest value if values from outside are not negative."""
         low = high = 0
         for monomial, number in form.terms.items():
             greatest = 1
@@ -160,8 +175,11 @@ class FormReader:
                 greatest *= self._greatest(symbol)
             low += min(0, number * greatest) if monomial else number
             high += max(0, number * greatest) if monomial else number
-            self.not_negative.update(symbol for symbol in monomial if symbol not in self.levels)
         return low, high
+
+    def _assume(self, form: Form) -> None:
+        """Something has been concluded from the form's range."""
+        self.not_negative |= form.symbols() - set(self.levels)
 
     def _greatest(self, symbol: Value) -> int:
         level = self.levels.get(symbol)
@@ -173,6 +191,7 @@ class FormReader:
         quotient, rest = form.divided(divisor)
         if self._range(form)[0] < 0 or not self._is_rest(rest, divisor):
             return None
+        self._assume(form)
         return quotient if operation.startswith("div") else rest
 
     def _is_rest(self, rest: Form, divisor: Form) -> bool:

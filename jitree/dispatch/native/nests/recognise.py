@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
-from jitree.dispatch.native.ssa import PHI, Block, Instruction, Loop, Value
+from jitree.dispatch.native.nests.splitting import add_level
+from jitree.dispatch.native.ssa import Block, Instruction, Loop, Value
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.ssa import Function
@@ -86,7 +87,7 @@ def recognise(loop: Loop) -> tuple[Structure, FormReader]:
         level = _level(reader, outer)
         if outer is loop:
             outermost = level
-        _add_level(reader, outer, level)
+        add_level(reader, outer, level)
         if inner is not None:
             _require_only_arithmetic(outer, inner)
     body = _Body(reader, chain[-1])
@@ -129,42 +130,6 @@ def _level(reader: FormReader, loop: Loop) -> Level:
     return level
 
 
-def _add_level(reader: FormReader, loop: Loop, level: Level) -> None:
-    """Two loops in one, told apart by division: the compiler's way to merge parallel loops."""
-    inner = _divisor(loop, level) if level.initial.number == 0 and level.step == 1 else None
-    variable = loop.header.parameters[0]
-    if inner is None:
-        reader.add(variable, level)
-        return
-    zero = Form.constant(0)
-    counters = [
-        Value(-2 * variable.number - part, "i64", PHI, [], (), variable.pc, variable.block) for part in (1, 2)
-    ]
-    reader.add_split(
-        variable,
-        Level(counters[0], zero, level.bound.divided(inner)[0], 1, level.unsigned),
-        Level(counters[1], zero, inner, 1, level.unsigned),
-    )
-
-
-def _divisor(loop: Loop, level: Level) -> Form | None:
-    """What the variable is divided by, if the number of iterations is a multiple of that."""
-    probe = FormReader(loop)
-    probe.add(loop.header.parameters[0], level)
-    for block in sorted(loop.blocks, key=lambda block: block.order):
-        for instruction in block.instructions:
-            if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
-                continue
-            try:
-                dividend, divisor = map(probe.read, instruction.operands)
-            except NotANest:
-                continue
-            quotient, rest = level.bound.divided(divisor)
-            if dividend == Form.symbol(level.counter) and quotient.terms and not rest.terms:
-                return divisor if quotient.number != 1 else None
-    return None
-
-
 def _entering_and_stepped(loop: Loop, counter: Value) -> tuple[Value, Value]:
     pairs = list(zip(loop.header.predecessors, counter.operands, strict=True))
     entering = {value for block, value in pairs if block not in loop.blocks}
@@ -198,6 +163,8 @@ class _Body:
         self.choices: dict[Value, tuple[Literal, Value, Value]] = {}
         self.conditions: dict[Value, Form] = {}
         self._predicates: dict[Block, Predicate] = {}
+        for limit in reader.limits:
+            self._read_condition(limit)
         header = loop.header
         for block in sorted(loop.blocks - {header}, key=lambda block: block.order):
             self._predicates[block] = self._predicate(block)
@@ -214,7 +181,7 @@ class _Body:
 
     def _edge(self, source: Block, target: Block) -> Predicate:
         if source is self._loop.header:
-            return frozenset()
+            return frozenset((limit, True) for limit in self._reader.limits)
         predicate = self._predicates[source]
         if len(source.successors) == 1:
             return predicate

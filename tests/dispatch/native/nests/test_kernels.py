@@ -307,3 +307,22 @@ def test_library_functions(mnemonic: str) -> None:
         text.store(kind, 0, at[0], text.op(mnemonic, *operands))
 
     check(program([Level(21)], body))
+
+
+@pytest.mark.parametrize("count", [12, 30, 8, 5])
+@pytest.mark.parametrize("bound", ["constant", "argument"])
+def test_elements_of_tiles(count: int, bound: str) -> None:
+    """A layout of tiles of 8, the last one not full."""
+
+    def body(text: Text, at: list[str]) -> None:
+        zero, width = text.constant(0), text.constant(8)
+        negative = text.op("cmp.lt.i64.s", at[1], zero)
+        mirrored = text.op("sub.i64", text.constant(-1), at[1])
+        positive = text.op("select.i64", negative, mirrored, at[1])
+        quotient = text.op("div.i64.s", positive, width)
+        tile = text.op("select.i64", negative, text.op("sub.i64", text.constant(-1), quotient), quotient)
+        rest = text.op("rem.i64.s", at[1], width)
+        loaded = text.load("f32", 1, text.index(0, (tile, 24), (at[0], 8), (rest, 1)))
+        text.store("f32", 0, text.index(0, (at[0], 30), (at[1], 1)), loaded)
+
+    check(program([Level(3), Level(count if bound == "constant" else argument(0))], body), (count,))

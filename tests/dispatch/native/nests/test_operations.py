@@ -32,13 +32,13 @@ def _values(kind: str, random: np.random.Generator) -> npt.NDArray[np.uint8]:
     return np.concatenate([edges, noise, usual])[:COUNT].copy().view(np.uint8)
 
 
-def _check(mnemonic: str, count: int, divisor: int | None = None) -> None:
+def _check(mnemonic: str, count: int, constant: int | None = None) -> None:
     arguments, result = _kinds(mnemonic)
 
     def body(text: Text, at: list[str]) -> None:
         loads = [text.load(kind, number + 1, at[0]) for number, kind in enumerate(arguments)]
-        if divisor is not None:
-            loads[1] = text.constant(divisor, arguments[1])
+        if constant is not None:
+            loads[1] = text.constant(constant, arguments[1])
         text.store(result, 0, at[0], text.op(mnemonic, *loads))
 
     function = program([Level(count)], body)
@@ -57,14 +57,12 @@ def _check(mnemonic: str, count: int, divisor: int | None = None) -> None:
     if result.startswith("f"):
         same |= np.isnan(one) & np.isnan(other)
     wrong = np.flatnonzero(~same)[:4]
-    operands = [
-        buffer.view(DTYPES[kind])[wrong] for buffer, kind in zip(buffers[1:], arguments, strict=True)
-    ]
+    operands = [buffer.view(DTYPES[kind])[wrong] for buffer, kind in zip(buffers[1:], arguments, strict=True)]
     assert not len(wrong), f"{mnemonic} of {operands}: {one[wrong]}, not {other[wrong]}"
 
 
 @pytest.mark.parametrize(
-    "mnemonic", [name for name in EMITTERS if not name.startswith(("div.i", "rem.i"))]
+    "mnemonic", [name for name in EMITTERS if not name.startswith(("div.i", "rem.i", "fpowi"))]
 )
 def test_vectors(mnemonic: str) -> None:
     _check(mnemonic, COUNT)
@@ -74,3 +72,9 @@ def test_vectors(mnemonic: str) -> None:
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_division_by_constants(mnemonic: str, divisor: int) -> None:
     _check(mnemonic, COUNT, divisor)
+
+
+@pytest.mark.parametrize("mnemonic", ["fpowi.f32", "fpowi.f64"])
+@pytest.mark.parametrize("exponent", [0, 1, 3, 10, -1, -6])
+def test_powers_with_constant_exponents(mnemonic: str, exponent: int) -> None:
+    _check(mnemonic, COUNT, exponent)
