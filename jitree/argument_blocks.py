@@ -32,14 +32,15 @@ _OWN_REFERENCES: Final = 1
 class Block:
     """A block, the array to copy into, and the handle of its buffer view."""
 
-    __slots__ = ("_counts", "_index", "_objects", "_resting", "elements", "handle")
+    __slots__ = ("_counts", "_objects", "_resting", "count", "elements", "handle")
 
     def __init__(self, view: BufferView, elements: npt.NDArray[Any], table: HandleTable) -> None:
         """The lock of the table's context must be held."""
         self.elements = elements
         self.handle = table.wrap(view)
         self._counts = table.i32
-        self._index = ((self.handle - table.base) >> 2) + _COUNT
+        self.count = ((self.handle - table.base) >> 2) + _COUNT
+        """Where the handle's count is in the table's 32-bit words."""
         self._objects = (view, view.buffer, view.buffer.allocation, elements.base)
         """Whatever leads to the memory. The last one is the base of every array over it."""
         self._resting = 0
@@ -54,7 +55,7 @@ class Block:
         self._resting = self.references()
 
     def is_free(self) -> bool:
-        if self._counts[self._index] != _OWN_REFERENCES:
+        if self._counts[self.count] != _OWN_REFERENCES:
             return False
         view, buffer, allocation, base = self._objects
         references = getrefcount(view) + getrefcount(buffer) + getrefcount(allocation) + getrefcount(base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from jitree.errors import FailedPreconditionError, StatusCode
 from jitree.hal.buffer import BufferView
 from jitree.hal.exchange import HostTransfers
+from jitree.regs.layout import ENTRY
 from jitree.transfers import to_numpy
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
     from jitree.result_views import Place, ResultViews
 
+_COUNT: Final = ENTRY.word("count")
 _REPR_ELEMENTS = 1000
 """Elements that are shown; larger arrays are summarised as numpy does."""
 
@@ -36,8 +38,8 @@ class Array(NDArrayOperatorsMixin):
     """
 
     __slots__ = (
-        "__weakref__", "_array", "_device", "_fence", "_handle", "_passed_as", "_place", "_table", "_view",
-        "_views",
+        "__weakref__", "_array", "_count", "_device", "_fence", "_handle", "_passed_as", "_place", "_table",
+        "_view", "_views",
     )  # fmt: skip
 
     def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
@@ -51,6 +53,8 @@ class Array(NDArrayOperatorsMixin):
         self._table: HandleTable | None = None
         self._passed_as: object = None
         """The type of the last parameter that took the array as it is, without looking at it again."""
+        self._count = 0
+        """Where the handle's count is in ``_table.i32``, once a parameter has taken the array."""
         self._views: ResultViews | None = None
         """For the result of a direct call: what gives out its elements, and takes its handle back."""
         self._place: Place | None = None
@@ -62,6 +66,7 @@ class Array(NDArrayOperatorsMixin):
         if self._table is None:
             self._handle = table.wrap(self.view)
             self._table = table
+        self._count = ((self._handle - table.base) >> 2) + _COUNT
         return self._table is table
 
     def __del__(self) -> None:

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 _CACHED_SOURCES: Final = 512
 _FILE: Final = "<direct call>"
-_TESTED: Final = frozenset(("Array", "__builtins__", "call_general", "invoker", "lock", "ndarray"))
+_TESTED: Final = frozenset((
+    "Array", "__builtins__", "acquire", "call_general", "invoker", "ndarray", "owned", "release",
+))  # fmt: skip
 """What the code names before anything happens, besides the parameters' own."""
 _KIND: Final = ENTRY.word("kind")
-_COUNT: Final = ENTRY.word("count")
 _RANGE_CHECKED: Final = {"i": 32, "I": 64}
 
 
@@ -130,11 +131,14 @@ class _Generator:
         table = self._invoker.table
         self._table = table
         views = function.session.result_views
+        lock = self._invoker.lock
         self._scope: dict[str, Any] = {
             "Array": Array, "BufferView": BufferView, "ndarray": np.ndarray, "new_array": Array.__new__,
             "call_general": type(function).call_general, "device": function.session.device,
-            "invoker": self._invoker, "lock": self._invoker.lock, "table": table, "entry": entry,
-            "run": entry.run, "host": frame.host, "state": frame.state, "address": frame.address,
+            "invoker": self._invoker, "acquire": lock.acquire, "release": lock.release,
+            "owned": lock._is_owned,  # type: ignore[attr-defined]
+            "table": table, "entry": entry,
+            "run": frame.run, "bound": frame.bound, "host": frame.host, "state": frame.state,
             "frame_words": frame.frame_words, "state_words": frame.state_words,
             "place": direct.STATE_ENTRY, "i32": frame.i32, "i64": frame.i64, "f32": frame.f32,
             "f64": frame.f64, "refs": frame.refs, "entries": table.i32, "vm_function": vm_function,
@@ -167,24 +171,32 @@ class _Generator:
             "        return call_general(self, arguments, named)",
             *([f"    {', '.join(names)}, = arguments"] if names else []),
             *_indented(1, [line for argument in arguments for line in argument.tests]),
-            "    with lock:",
+            "    held = machine = None",
+            "    try:",
+            "        held = acquire()",
             "        machine = invoker.ready",
-            "        if machine is None:",
-            "            return call_general(self, arguments, named)",
-            "        try:",
+            "        if machine is not None:",
             "            invoker.ready = None",
             "            invoker.nesting = 1",
             *_indented(3, self._body(arguments, results)),
-            "        except BaseException as error:",
+            "    except BaseException as error:",
+            "        if machine is not None:",
             "            invoker.abandon(error, machine, vm_function)",
             "            if isinstance(error, StatusError):",
             "                error.with_context(f'`{self.declaration}`')",
-            "            raise",
+            "        raise",
+            "    finally:",
+            "        if held or owned():",
+            "            release()",
+            "    if machine is None:",
+            "        return call_general(self, arguments, named)",
             f"    return {returned}",
         ]
         return self._scope, "\n".join(lines)
 
     def _body(self, arguments: list[Argument], results: list[list[str]]) -> list[str]:
+        """What happens with the lock held. It is taken and given back by its methods, which takes half as
+        long as ``with``; Ctrl-C after it was taken and before ``held`` was set leaves it ``owned``."""
         return [
             "if machine.host is not host:",
             "    machine.show_host(host, frame_words)",
@@ -195,7 +207,7 @@ class _Generator:
             "if gone:",
             f"    views.sweep(state, {len(results) + 3})",
             *(line for argument in arguments for line in argument.stores),
-            "if run(address):",
+            "if run():",
             "    invoker.carry_on(machine, entry)",
             *(line for result in results for line in result),
             f"if state[{direct.RELEASED}]:",
@@ -256,13 +268,13 @@ class _Generator:
         tests += ["else:", "    return call_general(self, arguments, named)"]
         stores = [
             f"if {pool} is None:",
-            f"    h = {name}._handle",
+            f"    entries[{name}._count] += 1",
+            f"    {target} = {name}._handle",
             "else:",
             f"    block = {pool}.take()",
             f"    block.elements[...] = {name}",
-            "    h = block.handle",
-            f"entries[(h - {self._table.base} >> 2) + {_COUNT}] += 1",
-            f"{target} = h",
+            "    entries[block.count] += 1",
+            f"    {target} = block.handle",
         ]
         return Argument(tests, stores)
 

@@ -39,6 +39,8 @@ _TYPE: Final = ENTRY["element_type"] // 8
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY["rank"] // 8
 _LOW: Final = 0xFFFFFFFF
+_OWNER_UNIT: Final = 1 << 32
+"""In the word with the rank."""
 _MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions lie in the table."""
 
@@ -95,7 +97,9 @@ class ResultViews:
         table = self._table
         words = table.i64
         entry = (handle - table.base) >> 3
-        rank = words[entry + _RANK] & _LOW
+        owner, rank = divmod(words[entry + _RANK], _OWNER_UNIT)
+        if owner != OWNER_CODE:
+            return None
         address = words[entry + _ADDRESS]
         start = entry + self._extension
         if rank == 1:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion
+from jitree.dispatch.direct import BoundEntry
 from jitree.dispatch.engine import Engine, Entry
 from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction, RepeatedCall
 from jitree.dispatch.pending import YIELD, Pending
@@ -58,6 +59,7 @@ class Invoker:
         self.nesting = 0
         """Calls in progress, one inside the other."""
         self._direct: Machine | None = None
+        self._bound: tuple[Entry, BoundEntry] | None = None
         self._idle: list[Machine] = []
 
     def require_open(self) -> None:
@@ -73,7 +75,7 @@ class Invoker:
     def close(self) -> None:
         """No more calls."""
         self.closed = True
-        self.ready = self._direct = None
+        self.ready = self._direct = self._bound = None
         self._idle.clear()
 
     # -- direct calls --------------------------------------------------------------------------------
@@ -85,6 +87,12 @@ class Invoker:
             entry.attach(machine)
             self._direct = machine
         return self._direct
+
+    def direct_entry(self, entry: Entry) -> BoundEntry:
+        """Machine code entered with that machine's state."""
+        if self._bound is None or self._bound[0] is not entry:
+            self._bound = entry, BoundEntry(entry.run, self.direct_machine(entry).state_address)
+        return self._bound[1]
 
     def may_prepare(self) -> bool:
         """Whether the machine of direct calls may be touched; the lock must be held."""
