@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
+from jitree.dispatch.native.generate import PROGRAM
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import NEVER_ASK
 from jitree.dispatch.native.source import decode
@@ -15,7 +16,7 @@ from jitree.loaders.vmvx_layout import span_symbol
 from jitree.loaders.vmvx_text import Kernel, list_changes, span_text
 
 KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
-"""Loop nests come in vectors already; the rest is straight-line code."""
+"""Of kernels whose loops are all nests: these come in vectors already, the rest is straight-line code."""
 _WORTH_SPLITTING: Final = 6
 """Kernels that are worth two units, which are compiled at the same time."""
 
@@ -25,19 +26,32 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
     :func:`jitree.dispatch.native.source.encode` writes it, ``ordinals`` (i32) are the kernels in it.
     The notes say why others were not."""
     source = decode(data)
-    lowered = lower(source, (), NEVER_ASK)
+    wanted = array("i", ordinals)
+    lowered = lower(source, (), wanted, NEVER_ASK)
     refusals = dict(lowered.refusals)
-    chosen = [ordinal for ordinal in array("i", ordinals) if ordinal in lowered.needs]
+    chosen = [ordinal for ordinal in wanted if ordinal in lowered.needs]
     changes = sorted(set(list_changes(source.words, source.instruction_words)))
     if changes:
         refusals |= dict.fromkeys(chosen, f"{', '.join(changes)} in the executable")
         chosen = []
     kernels = [Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal]) for ordinal in chosen]
-    halves = (kernels[::2], kernels[1::2]) if len(kernels) >= _WORTH_SPLITTING else (kernels,)
-    units = [_unit(lowered.text, half) for half in halves if half]
-    return Generated(units, tuple(map(span_symbol, chosen)), json.dumps({"refusals": refusals}).encode())
+    nests = [kernel for kernel in kernels if kernel.ordinal not in lowered.scalar]
+    units = [
+        _unit(lowered.text, part, pipeline)
+        for part, pipeline in (
+            *((part, KERNELS) for part in _parts(nests)),
+            ([kernel for kernel in kernels if kernel.ordinal in lowered.scalar], PROGRAM),
+        )
+        if part
+    ]
+    notes = json.dumps({"refusals": refusals, "loops": lowered.loops})
+    return Generated(units, tuple(map(span_symbol, chosen)), notes.encode())
 
 
-def _unit(text: str, kernels: Sequence[Kernel]) -> Unit:
+def _parts(kernels: list[Kernel]) -> Sequence[list[Kernel]]:
+    return (kernels[::2], kernels[1::2]) if len(kernels) >= _WORTH_SPLITTING else (kernels,)
+
+
+def _unit(text: str, kernels: Sequence[Kernel], pipeline: Pipeline) -> Unit:
     entries = tuple(span_symbol(kernel.ordinal) for kernel in kernels)
-    return Unit([text + span_text(kernels)], entries, KERNELS)
+    return Unit([text + span_text(kernels)], entries, pipeline)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.native import nests
-from jitree.dispatch.native.build import Refusal, build
-from jitree.dispatch.native.lower_function import check_supported
-from jitree.dispatch.native.source import Source, from_program
-from jitree.dispatch.native.ssa import Function, Loop
-from jitree.loaders.vmvx_images import executables
+from jitree.dispatch.image import Recipe
+from jitree.dispatch.image.build import generate
+from jitree.dispatch.native import nests, tiering
+from jitree.dispatch.native.build import build
+from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.ssa import Loop
+from jitree.loaders import vmvx_images
 
 
 class _Count(NamedTuple):
@@ -28,13 +30,17 @@ class _Count(NamedTuple):
 
 def tier_lines(module: BytecodeModule) -> Iterator[str]:
     """A report of a module and of its VMVX executables."""
-    yield from _module_lines(f"module @{module.name}", module)
-    for number, executable in enumerate(executables(module.module)):
+    yield from _module_lines(f"module @{module.name}", module, tiering.recipe(module.program, module.name))
+    for number, executable in enumerate(vmvx_images.executables(module.module)):
         yield ""
-        yield from _module_lines(f"executable {number}, @{executable.name}", executable)
+        yield from _module_lines(
+            f"executable {number}, @{executable.name}", executable, vmvx_images.recipe(executable)
+        )
 
 
-def _module_lines(title: str, module: BytecodeModule) -> Iterator[str]:
+def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterator[str]:
+    """``recipe`` is that of the module's image: its generator says what is refused."""
+    refusals: dict[str, str] = json.loads(generate(recipe).notes)["refusals"]
     source = from_program(module.program)
     names = [module.module.function_name(row.ordinal) for row in source.functions]
     width = max(map(len, names), default=0)
@@ -42,15 +48,13 @@ def _module_lines(title: str, module: BytecodeModule) -> Iterator[str]:
     yield f"{title}:"
     for row, name in zip(source.functions, names, strict=True):
         start = f"  [{row.ordinal:3}] {name:{width}}  "
-        try:
-            function = _analyse(source, row.ordinal)
-        except Refusal as refusal:
-            yield f"{start}fast: {refusal}"
+        if str(row.ordinal) in refusals:
+            yield f"{start}fast: {refusals[str(row.ordinal)]}"
             count = count.add(1, 0, 0, 0)
             continue
         yield f"{start}native"
         count = count.add(1, 1, 0, 0)
-        for found in nests.find(function):
+        for found in nests.find(build(source, row.ordinal)):
             taken = isinstance(found, nests.Nest)
             what = (
                 f"nest of {_depth(found.loop)}"
@@ -64,13 +68,6 @@ def _module_lines(title: str, module: BytecodeModule) -> Iterator[str]:
         f"  {count.native_functions} of {count.functions} functions native, "
         f"{count.nests} of {count.loops} loops are nests"
     )
-
-
-def _analyse(source: Source, ordinal: int) -> Function:
-    """Raises Refusal for a function that is not compiled as a whole."""
-    function = build(source, ordinal)
-    check_supported(function)
-    return function
 
 
 def _depth(loop: Loop) -> int:

@@ -45,11 +45,15 @@ class Lowered(NamedTuple):
     """Word indices at which each function can be resumed."""
     loops: Mapping[int, tuple[str, ...]]
     """What became of each loop that was looked at: that it is a nest, or why not."""
+    scalar: frozenset[int]
+    """Functions with loops that are no nests."""
 
 
-def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> Lowered:
+def lower(
+    source: Source, resumable: Container[int], hot: Container[int] = (), slow: str = ASK_PYTHON
+) -> Lowered:
     """Lowers all functions; those whose ordinals are ``resumable`` can also be entered at loop headers and
-    where a call goes on that has waited."""
+    where a call goes on that has waited. ``hot`` ones are called often by others than the module."""
     refusals = _too_large(source)
     functions: dict[int, Function] = {}
     for row in source.functions:
@@ -61,7 +65,7 @@ def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> 
             functions[row.ordinal] = function
         except Refusal as refusal:
             refusals[row.ordinal] = str(refusal)
-    refusals |= _not_worth_it(functions)
+    refusals |= {k: text for k, text in _not_worth_it(functions).items() if k not in hot}
     for ordinal in refusals:
         functions.pop(ordinal, None)
     callees = _callees(source, functions)
@@ -70,9 +74,12 @@ def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> 
     entries = []
     places: dict[int, tuple[int, ...]] = {}
     loops: dict[int, tuple[str, ...]] = {}
+    scalar: set[int] = set()
     for ordinal, function in functions.items():
         row = source.functions[ordinal]
         nests, loops[ordinal] = _find_nests(row, function)
+        if len(nests) < len(loops[ordinal]):
+            scalar.add(ordinal)
         texts.append(lower_function(function, nests, module, callees, f"f{ordinal}"))
         texts.append(enter_text(row, callees.needs[ordinal]))
         entries.append(enter_symbol(ordinal))
@@ -85,7 +92,7 @@ def lower(source: Source, resumable: Container[int], slow: str = ASK_PYTHON) -> 
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
     text = "\n".join([prelude(slow), module.text(), *texts])
-    return Lowered(text, tuple(entries), callees.needs, refusals, places, loops)
+    return Lowered(text, tuple(entries), callees.needs, refusals, places, loops, frozenset(scalar))
 
 
 def _too_large(source: Source) -> dict[int, str]:
