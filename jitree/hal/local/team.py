@@ -26,8 +26,8 @@ from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000
 """Work that is worth sharing while a helper spins. Joining costs 0.2 us, but data that one processor has just
-written costs the other more: with 3 us a loop of small dispatches took twice the time of one thread, from 6 us on
-nothing of the kind was measured."""
+written costs the other more: with 3 us a loop of small dispatches took twice the time of one thread, from 6
+us on nothing of the kind was measured."""
 PARKED_NANOSECONDS: Final = 60_000
 """Work that is worth waking helpers (measured: 60 to 100 us)."""
 UNKNOWN: Final = -1
