@@ -255,3 +255,18 @@ def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatc
         assert closed == [1], "no reference cycles"
     finally:
         gc.enable()
+
+
+def test_kernels_for_another_machine() -> None:
+    """The text is for any machine; the code of each kernel needs nothing from outside."""
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.dispatch.image.build import link_objects
+    from jitree.dispatch.image.compile import Target, one_by_one
+    from jitree.loaders import vmvx_build, vmvx_images
+    from tests.loaders.samples import sample
+
+    recipe = vmvx_images.recipe(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))
+    generated = vmvx_build.generate(*recipe.data)
+    target = Target("aarch64-linux-gnu", "generic", "")
+    flat = link_objects(one_by_one(generated.units, target), generated.entries, target)
+    assert set(flat.entries) == set(generated.entries) != set()

@@ -40,16 +40,25 @@ def generate(recipe: Recipe) -> Generated:
 def build(recipe: Recipe, compile_units: CompileUnits | None = None) -> FlatImage:
     """Generates, compiles (one unit after the other unless told how) and links; imports llvmlite and what the
     generator imports."""
-    from jitree.dispatch.image.compile import compile_object, host_target, one_by_one
-    from jitree.dispatch.image.link import link
-    from jitree.dispatch.image.object_file import ObjectFile
+    from jitree.dispatch.image.compile import host_target, one_by_one
 
     generated, target = generate(recipe), host_target()
     objects = (compile_units or one_by_one)(generated.units, target)
+    return link_objects(objects, (*recipe.entries, *generated.entries), target, generated.notes)
+
+
+def link_objects(
+    objects: Sequence[bytes], entries: Sequence[str], target: Target, notes: bytes = b""
+) -> FlatImage:
+    """As :func:`~jitree.dispatch.image.link.link`, with the functions for blocks of memory that are called."""
+    from jitree.dispatch.image.compile import compile_object
+    from jitree.dispatch.image.link import link
+    from jitree.dispatch.image.object_file import ObjectFile
+
     if any(ObjectFile(data).undefined() & set(_MEMORY_FUNCTIONS) for data in objects):
         text = _MEMORY_TEXT.read_text(encoding="ascii")
-        objects.append(compile_object([text], _MEMORY_FUNCTIONS, target))
-    return link(objects, (*recipe.entries, *generated.entries), generated.notes)
+        objects = [*objects, compile_object([text], _MEMORY_FUNCTIONS, target)]
+    return link(objects, entries, notes)
 
 
 def main() -> None:
