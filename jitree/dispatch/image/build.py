@@ -50,7 +50,7 @@ def build(recipe: Recipe, compile_units: CompileUnits | None = None) -> FlatImag
 def link_objects(
     objects: Sequence[bytes], entries: Sequence[str], target: Target, notes: bytes = b""
 ) -> FlatImage:
-    """As :func:`~jitree.dispatch.image.link.link`, with the functions for blocks of memory that are called."""
+    """As :func:`~jitree.dispatch.image.link.link`, with the functions on blocks of memory that are called."""
     from jitree.dispatch.image.compile import compile_object
     from jitree.dispatch.image.link import link
     from jitree.dispatch.image.object_file import ObjectFile
