@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jitree.module import Call, Function, Module
     from jitree.regs.objects import VmBuffer, VmList
     from jitree.session import Session, load
+    from jitree.storage_arguments import donate
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _LAZY = {
     "Session": "jitree.session",
     "VmBuffer": "jitree.regs.objects",
     "VmList": "jitree.regs.objects",
+    "donate": "jitree.storage_arguments",
     "f32": "jitree.custom_types",
     "f64": "jitree.custom_types",
     "i32": "jitree.custom_types",
@@ -71,6 +73,7 @@ __all__ = [
     "VmBuffer",
     "VmList",
     "__version__",
+    "donate",
     "errors",
     "f32",
     "f64",

@@ -69,6 +69,11 @@ class Array(NDArrayOperatorsMixin):
         self._count = ((self._handle - table.base) >> 2) + _COUNT
         return self._table is table
 
+    def give_up(self) -> None:
+        """Lets go of the elements, which are somebody else's from now on."""
+        self.__del__()
+        self._table = self._views = self._view = self._array = self._place = self._passed_as = None
+
     def __del__(self) -> None:
         try:
             table = self._table
@@ -87,7 +92,8 @@ class Array(NDArrayOperatorsMixin):
         """The buffer view, whose elements may still be computed."""
         view = self._view
         if view is None:
-            assert self._table is not None
+            if self._table is None:
+                raise FailedPreconditionError("the array was donated to a call and cannot be used any more")
             view = self._view = cast(BufferView, self._table.object(self._handle))
         return view
 
@@ -310,6 +316,8 @@ class Array(NDArrayOperatorsMixin):
         return np.array, (self._implicitly().copy(),)
 
     def __repr__(self) -> str:
+        if self._view is None and self._table is None:
+            return "jitree.Array(donated to a call)"
         head = f"jitree.Array({'x'.join(map(str, self.shape)) or 'rank 0'} {self.dtype} on {self._device.id}"
         if not self.ready:
             return f"{head}, being computed)"

@@ -23,6 +23,8 @@ _HEAD: Final = re.compile(r"\s*(?:(sync|async)\s+)?func\s+@")
 _NAME: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s("]+)\s*')
 _PARAMETER: Final = re.compile(r"\s*(?:%([\w.$-]+)\s*:\s*)?(.*)", re.DOTALL)
 _TENSOR: Final = re.compile(r"tensor<\s*((?:(?:\?|\d+)x)*)(.*?)\s*(?:,\s*#.*)?>", re.DOTALL)
+_STORAGE: Final = re.compile(r"\biree\.abi\.output\s*=\s*(\d+)")
+_CONSUMED: Final = re.compile(r"\biree\.abi\.consume\b")
 _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
 
@@ -48,6 +50,10 @@ class Parameter(NamedTuple):
     """As declared: ``tensor<4xf32>``, ``i32``, ``!hal.buffer_view``; without a declaration as the calling
     convention has it."""
     tensor: TensorType | None = None
+    storage_of: int | None = None
+    """The number of the result that the program puts into this argument's memory."""
+    consumed: bool = False
+    """Whether the program may overwrite the argument."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
@@ -161,7 +167,15 @@ def _parameter(text: str, default_name: str) -> Parameter:
     name, written = match.groups()
     opened = next((position for position, depth in _depths(written, 0) if written[position] == "{"), -1)
     kind = (written if opened < 0 else written[:opened]).strip()
-    return Parameter(name or default_name, kind, parse_tensor_type(kind))
+    attributes = "" if opened < 0 else written[opened:]
+    storage = _STORAGE.search(attributes)
+    return Parameter(
+        name or default_name,
+        kind,
+        parse_tensor_type(kind),
+        None if storage is None else int(storage.group(1)),
+        _CONSUMED.search(attributes) is not None,
+    )
 
 
 def parse_tensor_type(text: str) -> TensorType | None:

@@ -242,7 +242,7 @@ class _Generator:
     def _array(self, index: int, parameter: Parameter, target: str) -> Argument:
         """A device array that this type of parameter took before, or a small numpy array."""
         tensor = parameter.tensor
-        if tensor is None:
+        if tensor is None or parameter.consumed:
             raise Unsuitable
         name, marker, pools, pool = f"a{index}", f"t{index}", f"pools{index}", f"p{index}"
         accepted = _Acceptance(self._function, parameter.name, tensor)

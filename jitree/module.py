@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from jitree.session import Session
     from jitree.vmfb.schema import Dependency
 
+OUT: Final = "out"
+"""The keyword of calls that names the storage of their results."""
 _HIDDEN: Final = "__"
 """How names begin that are not for callers: ``__init`` and the like."""
 
@@ -110,8 +112,9 @@ class Function:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the function and waits for its results.
 
-        Arguments may be given by the names of the declaration. INVALID_ARGUMENT, naming the argument, for
-        what it does not take; whatever the program fails with.
+        Arguments may be given by the names of the declaration. ``out=`` gives the memory that results are put
+        into, in place of the arguments that the compiler made for it (:mod:`jitree.storage_arguments`).
+        INVALID_ARGUMENT, naming the argument, for what it does not take; whatever the program fails with.
         """
         return self.call_general(arguments, named)
 
@@ -181,6 +184,8 @@ class Function:
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         names = [parameter.name for parameter in self.signature.arguments]
+        if OUT in named and OUT not in names:
+            return self._with_storage(arguments, named)
         values = dict(zip(names, arguments, strict=False))
         for name, value in named.items():
             if name not in names or name in values:
@@ -197,6 +202,23 @@ class Function:
                 )
             )
         return (*(values[name] for name in names), *arguments[len(names) :])
+
+    def _with_storage(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments of a call with ``out=``: the others by position are those that are no storage."""
+        from jitree.storage_arguments import storage_of
+
+        others = {name: value for name, value in named.items() if name != OUT}
+        try:
+            storage = storage_of(self.signature, named[OUT], self._device)
+        except StatusError as error:
+            self._in_call(error)
+            raise
+        given = [parameter.name for parameter in self.signature.arguments if parameter.name not in storage]
+        if len(arguments) > len(given):
+            raise self._in_call(
+                InvalidArgumentError(f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}")
+            )
+        return self._positional((), {**dict(zip(given, arguments, strict=False)), **others, **storage})
 
     def _in_call(self, error: StatusError) -> StatusError:
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")

@@ -32,7 +32,7 @@ from jitree.number_packing import (
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
-from jitree.transfers import native_row
+from jitree.transfers import copy_to_device, native_row
 from jitree.types import ENCODING_DENSE, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 
@@ -97,9 +97,23 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
         return SpanPacker(parameter, item, transfer, ref_types)
     if item in NUMBER_BITS:
         return number_packer(parameter, item)
+    if parameter.tensor is not None and parameter.consumed:
+        from jitree.storage_arguments import ConsumedPacker
+
+        own = transfer._replace(import_array=copy_to_device)
+        return ConsumedPacker(parameter.name, parameter.tensor, own)
     if parameter.tensor is not None:
         return TensorPacker(parameter.name, parameter.tensor, transfer)
     return ReferencePacker(parameter, transfer, ref_types)
+
+
+class Donation:
+    """An array that its owner gives to the program that it is passed to."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
 
 
 # -- tensors -----------------------------------------------------------------------------------------
@@ -127,6 +141,10 @@ class TensorPacker:
         self._import_array = transfer.implicit
         self._view_of = transfer.view_of
 
+    @property
+    def device(self) -> Device:
+        return self._transfer.device
+
     def pack(self, value: Any) -> object:
         if type(value) is Array:
             view = self._view_of(value)
@@ -145,6 +163,11 @@ class TensorPacker:
             raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
         if isinstance(value, Array):
             value = self._view_of(value)
+        if isinstance(value, Donation):
+            view = self._view_of(value.array)
+            self.check(view)
+            value.array.give_up()
+            return view
         if isinstance(value, BufferView):
             self.check(value)
             return value

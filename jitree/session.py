@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from jitree.argument_blocks import ArgumentBlocks
 from jitree.array import Array
@@ -39,7 +40,7 @@ from jitree.modules.hal.trace import write_to_stderr
 from jitree.number_packing import describe
 from jitree.packing import as_array
 from jitree.result_views import ResultViews
-from jitree.transfers import native_row, wrap_or_copy
+from jitree.transfers import empty, native_row, wrap_or_copy
 from jitree.types import ElementType
 from jitree.vmfb.archive import Source
 
@@ -338,6 +339,18 @@ class Session:
         if row is None:
             raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
         return Array(wrap_or_copy(array, row, self.device), self.device)
+
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
+        """An array on the session's first device with whatever its memory holds, for ``out=``.
+
+        INVALID_ARGUMENT for element types that programs cannot have.
+        """
+        self._require_open()
+        row = native_row(np.dtype(dtype))
+        if row is None:
+            raise InvalidArgumentError(f"empty: no device array can have dtype {np.dtype(dtype)}")
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        return Array(empty(dimensions, row, self.device), self.device)
 
     def tensor_marker(self, tensor: TensorType) -> object:
         """An object that stands for a type of parameters in this session, always the same."""

@@ -63,6 +63,21 @@ def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> B
     return copy_to_device(array, row, device)
 
 
+def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:
+    """A buffer view over an array's own memory, for programs that write to it; None if that cannot be."""
+    row = native_row(array.dtype)
+    if row is None or is_packed(row) or not array.flags.c_contiguous or not array.flags.writeable:
+        return None
+    buffer = device.device_allocator.import_host(_flat(array).data, DEVICE_LOCAL, BUFFER_USAGE)
+    return None if buffer is None else _view(buffer, array.shape, row)
+
+
+def empty(shape: tuple[int, ...], row: ElementType, device: Device) -> BufferView:
+    """A buffer view of new memory, whatever is in there."""
+    size = row.byte_length(math.prod(shape))
+    return _view(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row)
+
+
 def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> npt.NDArray[Any]:
     """The elements, over the buffer's own memory where the host can see it (packed elements are copied).
 

@@ -1,0 +1,94 @@
+"""Arguments that programs write to: storage of results (``out=``) and tensors that they may overwrite.
+
+A compiler marks them: ``iree.abi.output = n`` on the argument that result ``n`` is put into,
+``iree.abi.consume`` on a tensor whose memory the program uses for something else when it has read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jitree.array import Array
+from jitree.declaration import Signature
+from jitree.errors import InvalidArgumentError
+from jitree.hal.buffer import BufferView
+from jitree.hal.device import Device
+from jitree.hal.fence import Fence
+from jitree.module import OUT
+from jitree.number_packing import describe
+from jitree.packing import Donation, TensorPacker
+from jitree.transfers import BUFFER_USAGE, DEVICE_LOCAL, wrap_in_place
+
+_ANY_QUEUE = -1
+
+
+def storage_of(signature: Signature, out: Any, device: Device) -> Mapping[str, Array]:
+    """The arguments, by name, that ``out`` stands for: an array, or a tuple with one for each result that the
+    program puts into storage of its caller.
+
+    Numpy arrays are written in place. INVALID_ARGUMENT for a program that has no such results, for another
+    number of arrays, and for arrays that cannot be written in place.
+    """
+    targets = sorted(
+        (parameter.storage_of, parameter.name)
+        for parameter in signature.arguments
+        if parameter.storage_of is not None
+    )
+    if not targets:
+        raise InvalidArgumentError(
+            f"{OUT}: the program puts no result into storage of its caller; compile it with an argument that "
+            "has `iree.abi.output`, or copy its results"
+        )
+    arrays = out if isinstance(out, (tuple, list)) else (out,)
+    if len(arrays) != len(targets):
+        raise InvalidArgumentError(f"{OUT}: expected {len(targets)} arrays but got {len(arrays)}")
+    return {name: _in_place(array, device) for (_, name), array in zip(targets, arrays, strict=True)}
+
+
+def _in_place(value: Any, device: Device) -> Array:
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, np.ndarray):
+        view = wrap_in_place(value, device)
+        if view is not None:
+            return Array(view, device)
+    raise InvalidArgumentError(
+        f"{OUT}: {describe(value)} cannot be written in place; it takes device arrays (session.empty), and "
+        "numpy arrays that are contiguous, writable and aligned to 64 bytes where the device uses host memory"
+    )
+
+
+class ConsumedPacker(TensorPacker):
+    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not."""
+
+    __slots__ = ()
+
+    def pack(self, value: Any) -> object:
+        packed = super().pack(value)
+        if isinstance(value, (Array, BufferView)):
+            assert isinstance(packed, BufferView)
+            return _copy(packed, self.device)
+        return packed
+
+
+def _copy(view: BufferView, device: Device) -> BufferView:
+    source = view.buffer
+    target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
+    done = Fence.create(device)
+    device.queue_copy(_ANY_QUEUE, None, done, source, 0, target, 0, source.byte_length)
+    done.wait()
+    return BufferView(target, view.shape, view.element_type, view.encoding)
+
+
+def donate(array: Array) -> Donation:
+    """For an argument of one call: the array is the program's from then on, which may use its memory for
+    something else if it was compiled so (``iree.abi.consume``). The caller cannot use it any more.
+
+    INVALID_ARGUMENT for anything but a :class:`jitree.Array`.
+    """
+    if not isinstance(array, Array):
+        raise InvalidArgumentError(f"donate: expected a jitree.Array but got {describe(array)}")
+    return Donation(array)
