@@ -31,12 +31,11 @@ A caller does this, with the lock of the invoker held::
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.memory import Mapping, map_code
+from jitree.dispatch.builtin_entry import builtin_entry
 from jitree.regs.layout import STATE
 from jitree.regs.machine import STATE_ENTRY
 
@@ -52,32 +51,14 @@ RELEASED: Final = STATE.word("released")
 __all__ = ["RELEASED", "RUNNING", "STATE_ENTRY", "BoundEntry", "DirectFrame"]
 
 
-_LOAD_ARGUMENT: Final = bytes.fromhex("48bf")
-_LOAD_TARGET: Final = bytes.fromhex("48b8")
-_JUMP: Final = bytes.fromhex("ffe0")
-"""x86-64: movabs rdi, state; movabs rax, run; jmp rax."""
-
-
 class BoundEntry:
-    """Machine code entered with one state: a call without arguments takes ctypes half the time."""
+    """Machine code entered with one state."""
 
-    __slots__ = ("_code", "run")
+    __slots__ = ("run",)
 
     def __init__(self, run: Callable[[int], int], state: int) -> None:
-        self._code: Mapping | None = None
         target = ctypes.cast(run, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
-        if os.uname().machine != "x86_64" or target is None:
-            self.run: Callable[[], int] = partial(run, state)
-            return
-        parts = (
-            _LOAD_ARGUMENT,
-            state.to_bytes(8, "little"),
-            _LOAD_TARGET,
-            target.to_bytes(8, "little"),
-            _JUMP,
-        )
-        self._code = map_code(b"".join(parts))
-        self.run = ctypes.CFUNCTYPE(ctypes.c_int64)(self._code.address)
+        self.run: Callable[[], int] = builtin_entry(target or 0, state) or partial(run, state)
 
 
 class DirectFrame:
