@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import Access, Structure
-from jitree.dispatch.native.nests.transpose import transpose
+from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.vector_math_ir import llvm_type
 
@@ -130,18 +130,20 @@ class Memory:
     def load_column(self, region: Region, access: Access, along: Level, offsets: Offsets) -> Operand:
         """A column of a square of rows: its rows lie along the other loop, one for each lane."""
         writer, lanes = self._writer, self._plan.lanes
-        assert self._plan.vector is not None
+        vector = self._plan.vector
+        assert vector is not None
         at = {**offsets, along: 0}
         key = (access, *(at.get(level, 0) for level in self._structure.levels))
         columns = region.rows.get(key)
         if columns is None:
-            vector = self._vector(access, lanes)
-            first = at.get(self._plan.vector, 0)
-            rows = []
-            for lane in range(lanes):
-                pointer = self.pointer(region, access, {**at, self._plan.vector: first + lane})
-                rows.append(writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}"))
-            columns = region.rows[key] = transpose(writer, vector, rows)
+            kind, first = ELEMENT_LLVM[access.element], at.get(vector, 0)
+
+            def load(row: int, start: int, count: int) -> str:
+                place = {**at, vector: first + row, along: start}
+                pointer = self.pointer(region, access, place)
+                return writer.let(f"load <{count} x {kind}>, ptr {pointer}, align 1{writer.context.access}")
+
+            columns = region.rows[key] = load_columns(writer, kind, lanes, load)
         return Operand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
 
     def store(self, region: Region, access: Access, text: str, offsets: Offsets, mask: str | None) -> None:

@@ -105,11 +105,13 @@ class _Planner:
         lanes = self._lanes() if vector is not None else 1
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
         tiled = along if along in self._parallel else self._tiled(vector)
-        vectors = 1 if transposed or vector is None else self._vectors(vector, lanes)
         steps = lanes if along in self._reductions else 1
+        vectors = 1 if transposed or vector is None else self._vectors(vector, lanes)
         copies = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
             copies = lanes
+        elif steps > 1 and tiled is not None and not self._shared(tiled, vector):
+            copies = 1
         rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
         return Plan(
             outer=rest,
@@ -225,14 +227,18 @@ class _Planner:
         if not self._reductions or not others:
             return None
 
-        def shared(level: Level) -> int:
-            return sum(
-                level.counter not in load.index.symbols()
-                and (vector is None or vector.counter in load.index.symbols())
-                for load in self._structure.loads.values()
-            )
+        return max(
+            reversed(others),
+            key=lambda level: (min(_count(level), MAXIMUM_VECTORS), self._shared(level, vector)),
+        )
 
-        return max(reversed(others), key=lambda level: (min(_count(level), MAXIMUM_VECTORS), shared(level)))
+    def _shared(self, level: Level, vector: Level | None) -> int:
+        """The loads of vectors that all iterations of a loop have in common."""
+        return sum(
+            level.counter not in load.index.symbols()
+            and (vector is None or vector.counter in load.index.symbols())
+            for load in self._structure.loads.values()
+        )
 
     def _vectors(self, vector: Level, lanes: int) -> int:
         if self._reductions:

@@ -1,28 +1,62 @@
-"""Transposes a square of vectors in registers."""
+"""Transposes a square of elements on its way from memory into vectors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jitree.dispatch.native.nests.writer import Writer
 
+PARTS = 4
+"""128-bit parts of a vector of 512 bits: instructions that work inside them are the cheap ones."""
 
-def transpose(writer: Writer, vector: str, rows: list[str]) -> list[str]:
-    """The columns of as many rows as the vector type has elements, a power of two.
 
-    In step k the bit k of row and column number change places: two shuffles for each pair of rows.
+def load_columns(writer: Writer, element: str, lanes: int, load: Callable[[int, int, int], str]) -> list[str]:
+    """The columns of a square of ``lanes`` rows; ``load(row, first, count)`` loads a piece of a row.
+
+    The squares of parts change places by being loaded where they belong, the elements of each square by
+    interleaving: half the shuffles of a transposition in registers.
     """
-    count = len(rows)
-    rows = list(rows)
-    bit = 1
-    while bit < count:
-        low = [lane if not lane & bit else count + (lane ^ bit) for lane in range(count)]
-        high = [lane ^ bit if not lane & bit else count + lane for lane in range(count)]
-        masks = ["<" + ", ".join(f"i32 {lane}" for lane in order) + ">" for order in (low, high)]
-        for first in range(count):
-            if first & bit:
-                continue
-            pair = f"{vector} {rows[first]}, {vector} {rows[first | bit]}"
-            rows[first], rows[first | bit] = (
-                writer.let(f"shufflevector {pair}, <{count} x i32> {mask}") for mask in masks
-            )
-        bit *= 2
+    width = lanes // PARTS
+    columns: list[str] = []
+    for part in range(PARTS):
+        rows = []
+        for row in range(width):
+            pieces = [load(row + width * other, width * part, width) for other in range(PARTS)]
+            halves = [_join(writer, element, width, *pieces[at : at + 2]) for at in (0, 2)]
+            rows.append(_join(writer, element, 2 * width, *halves))
+        columns += _interleave(writer, element, lanes, rows)
+    return columns
+
+
+def _join(writer: Writer, element: str, count: int, left: str, right: str) -> str:
+    vector = f"<{count} x {element}>"
+    mask = ", ".join(f"i32 {lane}" for lane in range(2 * count))
+    return writer.let(f"shufflevector {vector} {left}, {vector} {right}, <{2 * count} x i32> <{mask}>")
+
+
+def _interleave(writer: Writer, element: str, lanes: int, rows: list[str]) -> list[str]:
+    """Transposes the squares of the parts of as many rows as a part has elements."""
+    size, count = 1, len(rows)
+    while size < count:
+        # Runs of `size` elements of two rows alternate: the lower halves of the parts, then the upper ones.
+        half = count // 2
+        merged: list[str] = []
+        for first in range(half):
+            for start in (0, half):
+                merged.append(_alternate(writer, element, lanes, rows[first], rows[first + half], start))
+        rows = merged
+        size *= 2
     return rows
+
+
+def _alternate(writer: Writer, element: str, lanes: int, left: str, right: str, start: int) -> str:
+    width = lanes // PARTS
+    order = [
+        lane + part * width + source * lanes
+        for part in range(PARTS)
+        for lane in range(start, start + width // 2)
+        for source in (0, 1)
+    ]
+    mask = ", ".join(f"i32 {lane}" for lane in order)
+    vector = f"<{lanes} x {element}>"
+    return writer.let(f"shufflevector {vector} {left}, {vector} {right}, <{lanes} x i32> <{mask}>")
