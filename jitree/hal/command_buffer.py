@@ -44,6 +44,8 @@ _ARGUMENT_FLAGS: Final = int(
     | DispatchFlags.STATIC_INDIRECT_ARGUMENTS
 )
 """Arguments in other forms than constants and bindings."""
+_TRANSFER: Final = int(CommandCategory.TRANSFER)
+_DISPATCH: Final = int(CommandCategory.DISPATCH)
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 _INLINE: Final = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 
@@ -136,13 +138,13 @@ class CommandBuffer(abc.ABC):
 
     def flush_buffer(self, target: Reference) -> None:
         """Makes device writes visible to others: nothing to do on coherent memory."""
-        self._begin("flush_buffer", CommandCategory.TRANSFER)
+        self._begin("flush_buffer", _TRANSFER)
         if target[1] is None:  # the real runtime does not look at the range, and nothing happens to it
             self._check(target, "flush_buffer", 0, 0)
 
     def invalidate_buffer(self, target: Reference) -> None:
         """Makes writes of others visible: nothing to do on coherent memory."""
-        self._begin("invalidate_buffer", CommandCategory.TRANSFER)
+        self._begin("invalidate_buffer", _TRANSFER)
         if target[1] is None:
             self._check(target, "invalidate_buffer", 0, 0)
 
@@ -151,7 +153,7 @@ class CommandBuffer(abc.ABC):
 
         INVALID_ARGUMENT for another pattern length and for an offset or length that is no multiple of it.
         """
-        self._begin("fill_buffer", CommandCategory.TRANSFER)
+        self._begin("fill_buffer", _TRANSFER)
         checks.check_flags("fill_buffer", flags)
         target = self._check(target, "fill_buffer", _TARGET, _WRITE)
         checks.check_fill(target[2], target[3], pattern_length)
@@ -165,7 +167,7 @@ class CommandBuffer(abc.ABC):
 
         OUT_OF_RANGE outside the source, INVALID_ARGUMENT for more bytes.
         """
-        self._begin("update_buffer", CommandCategory.TRANSFER)
+        self._begin("update_buffer", _TRANSFER)
         checks.check_flags("update_buffer", flags)
         target = self._check(target, "update_buffer", _TARGET, _WRITE)
         contents = checks.update_contents(source, source_offset, target[3])
@@ -174,7 +176,7 @@ class CommandBuffer(abc.ABC):
 
     def copy_buffer(self, source: Reference, target: Reference, flags: int = 0) -> None:
         """Copies between ranges of one length that do not overlap (else INVALID_ARGUMENT)."""
-        self._begin("copy_buffer", CommandCategory.TRANSFER)
+        self._begin("copy_buffer", _TRANSFER)
         checks.check_flags("copy_buffer", flags)
         source = self._check(source, "copy_buffer", _SOURCE, _READ)
         length = source[3] if source[3] != WHOLE_BUFFER else target[3]
@@ -198,7 +200,7 @@ class CommandBuffer(abc.ABC):
         element_count: int,
     ) -> None:
         """A collective operation over a channel (encoding: kind | reduction << 8 | element type << 16)."""
-        self._begin("collective", CommandCategory.TRANSFER)
+        self._begin("collective", _TRANSFER)
         send = None if send is None else self._check(send, "collective", 0, _READ)
         receive = None if receive is None else self._check(receive, "collective", 0, _WRITE)
         self._record_collective(channel, operation, parameter, send, receive, element_count)
@@ -218,7 +220,7 @@ class CommandBuffer(abc.ABC):
         more than 32 bindings, INVALID_ARGUMENT for other counts of constants or bindings than the executable
         states.
         """
-        self._begin("dispatch", CommandCategory.DISPATCH)
+        self._begin("dispatch", _DISPATCH)
         checked = self._check_dispatch(executable, function, constants, bindings, flags)
         if 0 not in workgroups:
             self._record_dispatch(executable, function, workgroups, constants, checked, flags)
@@ -236,7 +238,7 @@ class CommandBuffer(abc.ABC):
 
         The offset must be a multiple of 4 (INVALID_ARGUMENT) and the 12 bytes inside the buffer.
         """
-        self._begin("dispatch_indirect", CommandCategory.DISPATCH)
+        self._begin("dispatch_indirect", _DISPATCH)
         checked = self._check_dispatch(executable, function, constants, bindings, flags)
         slot, buffer, offset, _ = workgroups
         if offset % 4:
