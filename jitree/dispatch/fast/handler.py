@@ -235,7 +235,7 @@ class Handler:
         self._fuel = self.let(f"sub i64 {self._fuel}, 1")
         tired, going_on = self.fresh("tired"), self.fresh("fuelled")
         self.branch(self.let(f"icmp eq i64 {self._fuel}, 0"), tired, going_on, UNLIKELY)
-        self._escapes += [f"{tired}:", *_tail_call("@tired", place, f"%left.{self._names}")]
+        self._escapes += [f"{tired}:", *_tail_call("@tired", place, f"%left.{self._names}", fuel=self._fuel)]
         self._names += 1
         self.label(going_on)
 

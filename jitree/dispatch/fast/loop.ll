@@ -2974,7 +2974,7 @@ each.13.done:
   %t28 = musttail call tailcc i64 %t27(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t28
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 }
 
@@ -3014,7 +3014,7 @@ false.12:
   %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t30
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 }
 
@@ -3155,7 +3155,7 @@ false.12:
   %t30 = musttail call tailcc i64 %t29(ptr %t25, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t30
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 }
 
@@ -3201,7 +3201,7 @@ each.13.done:
   %t28 = musttail call tailcc i64 %t27(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t28
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 }
 
@@ -4653,7 +4653,7 @@ other.13:
   %t76 = musttail call tailcc i64 %t75(ptr %t71, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t76
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 }
 
@@ -8273,7 +8273,7 @@ interpreted.84:
   %t107 = musttail call tailcc i64 %t106(ptr %t102, ptr %t16, ptr %t18, ptr %state, ptr %table, i64 %t0)
   ret i64 %t107
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 escape.32:
   %left.33 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
@@ -8469,7 +8469,7 @@ escape.16:
   %left.17 = musttail call tailcc i64 @escape(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
   ret i64 %left.17
 tired.32:
-  %left.35 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.35 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t31)
   ret i64 %left.35
 stopped.114:
   store i64 3, ptr %state, align 8
@@ -8493,7 +8493,7 @@ fuelled.2:
   %t13 = musttail call tailcc i64 %t12(ptr %t8, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %t13
 tired.1:
-  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel)
+  %left.4 = musttail call tailcc i64 @tired(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %t0)
   ret i64 %left.4
 }
 
