@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 _NO_BUFFER: Final = (0, -1)
-_TABLES_KEPT: Final = 8
+_TABLES_KEPT: Final = 16
 """Blocks of parameters by binding table; programs alternate between a few."""
 
 

@@ -21,7 +21,7 @@ _PARAMETER_WORDS: Final = PARAMETERS_SIZE // 8
 _GRID_WORD: Final = 1
 _MOST_EDGES: Final = 64
 """Between two groups; with more, an empty node stands between them."""
-INSTANCES_KEPT: Final = 4
+INSTANCES_KEPT: Final = 8
 """Executable graphs of one segment, each with the parameters of its last run."""
 
 Part = tuple[Plan, Segment]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
     from jitree.hal.allocator import Allocator
 
-_BLOCKS_KEPT: Final = 8
+_BLOCKS_KEPT: Final = 16
 """Parameter blocks by addresses of arguments and results, which alternate between a few."""
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.graph import INSTANCES_KEPT
 from jitree.cuda.plan import describe
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
@@ -142,10 +143,10 @@ def test_new_addresses_change_what_uses_them(rig: Rig) -> None:
     rig.add(commands, 1, 2, 2)
     commands.finalize()
     source, middle = rig.buffer(1, 1, 1, 1), rig.buffer()
-    targets = [rig.buffer() for _ in range(9)]
+    targets = [rig.buffer() for _ in range(INSTANCES_KEPT + 5)]
     for target in targets:
         rig.run(commands, [(source, 0, -1), (middle, 0, -1), (target, 0, -1)]).wait()
-    assert rig.fake.count("cuGraphInstantiate") == 4  # as many as are kept
+    assert rig.fake.count("cuGraphInstantiate") == INSTANCES_KEPT
     assert rig.fake.count("cuGraphExecKernelNodeSetParams") == 5  # one node of each further run
     assert all(rig.read(target) == [4] * 4 for target in targets)
 
