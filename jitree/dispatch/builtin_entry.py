@@ -68,9 +68,8 @@ def _interface() -> tuple[Callable[..., Any], dict[str, int]] | None:
     """What makes such functions, and the functions of Python that their code calls."""
     if os.uname().machine != "x86_64" or sys.implementation.name != "cpython":
         return None
-    new_function = ctypes.pythonapi.PyCFunction_NewEx
-    new_function.restype = ctypes.py_object
-    new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    new_function: Callable[..., Any] = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
     names = {"save": "PyEval_SaveThread", "restore": "PyEval_RestoreThread", "truth": "PyBool_FromLong"}
     pointers = {
         key: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for key, name in names.items()
