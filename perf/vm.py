@@ -1,6 +1,6 @@
 """Times bytecode without tensors: jitree's tiers against iree.runtime, the same module in one process.
 
-    python perf/vm.py [--tier fast] [--seconds 0.5] [--only REGEX]
+    python perf/vm.py [--tier native] [--seconds 0.5] [--only REGEX]
 
 Needs the `perf` extra. The figure of a program is the median time of iree.runtime over the median time of
 jitree, both measured alternately in one run (above 1: jitree is faster); the last line is the geometric mean.
@@ -18,6 +18,7 @@ from pathlib import Path
 from comparison import alternate, row, summary
 
 import jitree
+from jitree.tools import cache_warm
 
 MODULE = Path(__file__).parent / "programs" / "vm.vmfb"
 PROGRAMS = {
@@ -44,12 +45,13 @@ def peer_functions() -> Callable[[str], Program]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="times bytecode: jitree's tiers against iree.runtime")
-    parser.add_argument("--tier", default="fast")
+    parser.add_argument("--tier", default="native")
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     peer = peer_functions()
     ratios = []
+    cache_warm.main([str(MODULE)])  # says what is in the cache and how long the rest took
     with jitree.Session(device="local-sync", tier=options.tier) as session:
         module = session.load(MODULE)
         for name, argument in PROGRAMS.items():

@@ -118,3 +118,13 @@ def test_unit_that_cannot_be_compiled(folder: Path) -> None:
         image.provider(recipe("bad_second_unit")).wait()
     (log,) = folder.glob("*.log")
     assert "nonsense" in log.read_text()
+
+
+def test_sources_that_change_meanwhile(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text("one")
+    changing = Recipe("made", "changing", "tests.dispatch.image_texts:texts", (source,), ("twice",), 1.0)
+    provider = image.provider(changing)
+    source.write_text("two")
+    with pytest.raises(UnavailableError, match="have changed since this program was started"):
+        provider.wait()

@@ -59,8 +59,9 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
         if cache.load(recipe, key) is not None:  # the other one has just finished
             return None
         with open(log_path, "wb") as log, _file_of(recipe.data) as data:
+            arguments = (to_json(recipe), str(niceness), str(data.fileno()), key.hex())
             process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, to_json(recipe), str(niceness), str(data.fileno())],
+                [sys.executable, "-c", _PROGRAM, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -63,12 +63,14 @@ def link_objects(
 
 def main() -> None:
     """The builder process. Argument 1 is the recipe as :func:`to_json` wrote it, 2 the process's niceness,
-    3 the descriptor of a file with the recipe's data."""
+    3 the descriptor of a file with the recipe's data, 4 the key that is waited for, as hexadecimal number."""
     from jitree.dispatch.image.compile import at_once
 
-    recipe = from_json(sys.argv[1], int(sys.argv[3]))
+    recipe, key = from_json(sys.argv[1], int(sys.argv[3])), bytes.fromhex(sys.argv[4])
     os.nice(int(sys.argv[2]))
-    path = cache.store(recipe, key_of(recipe), build(recipe, at_once))
+    if key_of(recipe) != key:
+        sys.exit("the sources of the image have changed since this program was started; start it again")
+    path = cache.store(recipe, key, build(recipe, at_once))
     contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
         path.with_suffix(suffix).unlink(missing_ok=True)
