@@ -313,5 +313,6 @@ def test_no_growth(fake: FakeDriver, fake_session: Session) -> None:
         handles = fake_session.context.table.live_count
         return fake.live_bytes, len(fake.graphs), len(fake.executables), handles
 
-    before = run(80)
-    assert run(120) == before
+    for _ in range(4):  # each time the addresses go round in another way, up to the graphs that are kept
+        before = run(100)
+    assert run(100) == before
