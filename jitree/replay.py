@@ -67,7 +67,7 @@ class ReplayingFunction(Function):
 
         def view_of(array: Array) -> BufferView:
             fence = array.fence
-            if fence is not None and not device.replays.follows(fence):
+            if fence is not None and not device.stream.follows(fence):
                 array.wait()
             return array.view
 
@@ -116,7 +116,7 @@ class ReplayingFunction(Function):
         references = last.arrays
         if len(arguments) != len(references) or not self._repeats(last.kind):
             return False
-        follows = self._gpu.replays.follows
+        follows = self._gpu.stream.follows
         for argument, reference in zip(arguments, references, strict=True):
             array = reference()
             if array is None or array is not argument:
@@ -140,7 +140,7 @@ class ReplayingFunction(Function):
         key = _key(packed, state)
         if key is None:
             return None
-        follows = self._gpu.replays.follows
+        follows = self._gpu.stream.follows
         if not all(follows(value) for value in state if isinstance(value, Fence)):
             return None
         kinds = self._kinds

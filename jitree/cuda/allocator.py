@@ -45,6 +45,9 @@ _DEVICE_REGION: Final = 64 << 20
 _PINNED_REGION: Final = 16 << 20
 """Bytes; a multiple of what small models use at a time."""
 
+_MOST_PINNED: Final = 2 << 30
+"""Bytes of pinned memory in use from which on results get ordinary memory."""
+
 
 class _Pool:
     """Pieces of one kind of memory, and the pieces that have come back."""
@@ -87,6 +90,8 @@ class CudaAllocator(Allocator):
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self._closed = False
+        self._pinned_bytes = 0
+        """Of pinned pieces in use, as far as has been noticed."""
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 256 bytes must be powers of two."""
@@ -194,6 +199,15 @@ class CudaAllocator(Allocator):
             self._collect()
             return self._device.pieces.kept_bytes + self._pinned.pieces.kept_bytes
 
+    @property
+    def has_pinned_room(self) -> bool:
+        """Whether less pinned memory is in use than should be taken from the system for results."""
+        if self._pinned_bytes < _MOST_PINNED:
+            return True
+        with self._lock:
+            self._collect()
+            return self._pinned_bytes < _MOST_PINNED
+
     def close(self) -> None:
         """As :meth:`trim`; what comes back later goes to the driver at once."""
         self._closed = True
@@ -229,6 +243,8 @@ class CudaAllocator(Allocator):
         piece = pool.pieces.take(size)
         piece.memory_type, piece.size = memory_type, size
         piece.ordered_by, piece.pool = self._stream, pool
+        if pool is self._pinned:
+            self._pinned_bytes += piece.capacity
         self._accounting.allocated(memory_type, size)
         return piece
 
@@ -248,6 +264,7 @@ class CudaAllocator(Allocator):
         while pinned.returned:
             piece, tick = pinned.returned.popleft()
             self._accounting.freed(piece.memory_type, piece.size)
+            self._pinned_bytes -= piece.capacity
             pinned.resting.append((piece, tick))
         resting = pinned.resting
         while resting and resting[0][1] <= self._stream.completed:

@@ -426,7 +426,7 @@ class CudaDevice(Device):
             if wait is not None:
                 wait.wait()
             return source.host_array()
-        if wait is not None and not self.replays.follows(wait):
+        if wait is not None and not self.stream.follows(wait):
             wait.wait()
         data = self._queue.perform("download", lambda: submissions.download(self.stream, source))
         self.stream.synchronize()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.cuda import capsules
-from jitree.cuda.queue import is_scheduled
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.enums import MemoryAccess
@@ -200,7 +199,7 @@ class CudaExchange:
 
     def _settle(self, wait: Fence | None) -> None:
         """Waits on the host for what the order of streams does not ensure."""
-        if wait is not None and (wait.failure is not None or not is_scheduled(wait)):
+        if wait is not None and not self._stream.follows(wait):
             wait.wait()
 
     def _order_before(self, consumer: int) -> None:

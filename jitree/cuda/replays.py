@@ -62,19 +62,6 @@ class Replays:
         buffers = replay.run(arguments, self.allocator)
         return None if buffers is None else (buffers, self._fence_here())
 
-    def follows(self, fence: Fence) -> bool:
-        """Whether whatever is submitted from now on runs behind what the fence stands for."""
-        return all(
-            semaphore.is_reached(value)
-            or (
-                isinstance(semaphore, CudaSemaphore)
-                and semaphore.stream is self.stream
-                and semaphore.promised >= value
-                and semaphore.failure is None
-            )
-            for semaphore, value in fence.timepoints
-        )
-
     def drop(self) -> None:
         """Gives back all that recordings keep; the calls are run, and recorded, anew."""
         for replay in list(self._made):

@@ -21,11 +21,12 @@ from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.semaphore import Semaphore, again
 
 if TYPE_CHECKING:
+    from jitree.cuda.allocator import CudaAllocator
     from jitree.cuda.completion import CompletionThread
     from jitree.cuda.context import Context
     from jitree.cuda.kernels import Kernels
-    from jitree.hal.allocator import Allocator
     from jitree.hal.buffer import Allocation, Buffer
+    from jitree.hal.fence import Fence
     from jitree.hal.profiling import Profiler
 
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
@@ -64,7 +65,7 @@ class Stream:
         context.enter()
         self.handle: Handle = self.api.call("cuStreamCreate", _NON_BLOCKING)
         self.events = EventPool(context)
-        self.allocator: Allocator | None = None
+        self.allocator: CudaAllocator | None = None
         """For staging."""
         self.gather: Gather | None = None
         self._kernels: Kernels | None = None
@@ -146,6 +147,8 @@ class Stream:
         owner = getattr(buffer.allocation.source, "stream", None)
         if owner is self:
             return buffer.address
+        if isinstance(owner, Stream) and buffer.host_address is not None:
+            return buffer.address  # pinned for every device of the process
         if not isinstance(owner, Stream):
             raise PermissionDeniedError(
                 f"{buffer!r} lies in memory that {self.api.name} cannot reach; copy it to the device first"
@@ -153,12 +156,29 @@ class Stream:
         self.context.enable_peer(owner.context)
         return buffer.address
 
+    def follows(self, fence: Fence) -> bool:
+        """Whether whatever is submitted here from now on runs behind what the fence stands for."""
+        for semaphore, value in fence.timepoints:
+            if not semaphore.is_reached(value) and not (
+                isinstance(semaphore, CudaSemaphore)
+                and semaphore.stream is self
+                and semaphore.promised >= value
+                and semaphore.failure is None
+            ):
+                return False
+        return True
+
     def pinned(self, size: int) -> Buffer:
         """Pinned memory. The host may reuse it as soon as it is dropped, when what had been submitted by then
         is done."""
         if self.allocator is None:
             raise InternalError("a stream without an allocator has no pinned memory")
         return self.allocator.allocate(_STAGING, _STAGING_USAGE, size)
+
+    @property
+    def has_pinned_room(self) -> bool:
+        """Whether results should be read into pinned memory: the system needs the rest."""
+        return self.allocator is not None and self.allocator.has_pinned_room
 
     def stage(self, data: memoryview | bytes) -> tuple[int, object]:
         """Device address of a pinned copy of the bytes, and what keeps it until work that reads it has been
@@ -324,16 +344,23 @@ class Stream:
             return self.tick
 
     def _wait_until(self, deadline: float) -> None:
+        """Asks for the stream, if there is no time, else for an event behind what has been submitted."""
         tick = self._before_wait()
-        start = time.monotonic()
-        sleep = 0.0
-        while tick > self.completed:
-            if self.api.stream_is_idle(self.handle):
+        now = start = time.monotonic()
+        if now >= deadline:
+            if tick > self.completed and self.api.stream_is_idle(self.handle):
                 self.retire(tick)
-                return
-            now = time.monotonic()
-            if now >= deadline:
-                return
-            if now - start > _SPIN_SECONDS:
-                sleep = min(_LONGEST_SLEEP, max(2 * sleep, _SPIN_SECONDS), deadline - now)
-                time.sleep(sleep)
+            return
+        event = self.mark()
+        sleep = 0.0
+        try:
+            while tick > self.completed and now < deadline:
+                if self.api.event_is_reached(event):
+                    self.retire(tick)
+                    return
+                if now - start > _SPIN_SECONDS:
+                    sleep = min(_LONGEST_SLEEP, max(2 * sleep, _SPIN_SECONDS), deadline - now)
+                    time.sleep(sleep)
+                now = time.monotonic()
+        finally:
+            self.events.release(event)

@@ -23,7 +23,7 @@ _STAGED_LIMIT: Final = 1 << 20
 """Bytes of host memory that are copied to pinned memory first. The driver's own way with pageable memory is
 as quick above, and slower below because it waits."""
 _PINNED_LIMIT: Final = 64 << 20
-"""Bytes of results that are read into pinned memory, which is kept for reuse."""
+"""Bytes of a result that is read into pinned memory, which is kept for reuse."""
 _CHUNK: Final = 8 << 20
 """Bytes of a file that are moved at a time."""
 
@@ -63,7 +63,7 @@ def upload(stream: Stream, target: int, data: Bytes) -> None:
 
 def download(stream: Stream, source: int, length: int) -> Bytes:
     """A copy of device memory on the host, to be looked at once the stream has got there."""
-    if length <= _PINNED_LIMIT:
+    if length <= _PINNED_LIMIT and stream.has_pinned_room:
         target = stream.pinned(length)
         if length:
             copy(stream, target.address, source, length)

@@ -157,7 +157,7 @@ def test_a_lost_device_names_the_first_failure_from_then_on(fake: FakeDriver, de
         lambda: device.device_allocator.allocate(0x30, 0, 100 << 20),
     ]
     for call in calls:
-        with pytest.raises(StatusError, match=r"cuda://0 is lost.*cuStream.*CUDA_ERROR_ILLEGAL_ADDRESS"):
+        with pytest.raises(StatusError, match=r"cuda://0 is lost.*CUDA_ERROR_ILLEGAL_ADDRESS"):
             call()
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitree.cuda import allocator as allocator_module
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Region, Suballocator
@@ -219,6 +220,18 @@ def test_pinned_memory_that_the_system_refuses(fake: FakeDriver, device: CudaDev
         fake.fail_next("cuMemHostAlloc", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     with pytest.raises(ResourceExhaustedError, match="cuMemHostAlloc"):
         allocator_of(device).allocate(HOST_LOCAL, 0, 100 << 20)
+
+
+def test_results_take_ordinary_memory_when_much_is_pinned(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator_module, "_MOST_PINNED", 10_000)
+    buffer = allocator_of(device).allocate(DEVICE_LOCAL, 0, 4096)
+    results = [device.read_buffer(buffer) for _ in range(5)]
+    assert fake.count("cuMemcpyDtoHAsync") == 2
+    results.clear()
+    device.read_buffer(buffer)
+    assert fake.count("cuMemcpyDtoHAsync") == 2
 
 
 def test_accounting(device: CudaDevice) -> None:
