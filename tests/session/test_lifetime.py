@@ -63,6 +63,26 @@ def test_a_function_keeps_its_session() -> None:
     assert session() is None
 
 
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+def test_sessions_are_freed_without_the_garbage_collector(tier: str) -> None:
+    """Their memory goes when the last reference does, however many functions were called."""
+    gc.collect()
+    gc.disable()
+    try:
+        with jitree.Session("local-sync", tier=tier) as session:
+            module = session.load(ARITHMETIC)
+            for _ in range(3):
+                module.add(X, X)
+                results = module.sums(np.arange(4), 2), module.twice(np.zeros((2, 3), np.float32))
+            np.asarray(results[1])
+            things = [session, session.context, module, module.add, module.vm_module.program, results[1]]
+            references = [weakref.ref(thing) for thing in things]
+        del session, module, things, results
+        assert [reference() for reference in references] == [None] * 6
+    finally:
+        gc.enable()
+
+
 def test_what_load_cannot_load_leaves_nothing() -> None:
     before = threading.active_count()
     with pytest.raises(NotFoundError):
