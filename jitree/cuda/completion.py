@@ -6,6 +6,7 @@ It starts with the first event given to it. Calls that wait for their own result
 from __future__ import annotations
 
 import threading
+import warnings
 from _thread import allocate_lock
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -51,11 +52,18 @@ def _run(inbox: SimpleQueue[tuple[Stream, int, Handle] | None]) -> None:
     while (item := inbox.get()) is not None:
         stream, tick, event = item
         try:
-            stream.context.enter()
-            stream.api.call("cuEventSynchronize", event)
-        except StatusError as error:
-            stream.fail(error)
-        else:
-            stream.retire(tick)
+            _await(stream, tick, event)
+        except Exception as error:  # a callback that raises is a defect, but others wait for this thread
+            warnings.warn(f"{stream.api.name}: a callback raised {error!r}", RuntimeWarning, stacklevel=1)
         stream.events.release(event)
         del stream, item
+
+
+def _await(stream: Stream, tick: int, event: Handle) -> None:
+    try:
+        stream.context.enter()
+        stream.api.call("cuEventSynchronize", event)
+    except StatusError as error:
+        stream.fail(error)
+    else:
+        stream.retire(tick)

@@ -121,7 +121,10 @@ class DeferredWork:
 def _run(inbox: SimpleQueue[_Ready | None]) -> None:
     while (ready := inbox.get()) is not None:
         submit, operation = ready
-        submit(operation)
+        try:
+            submit(operation)
+        except Exception as error:  # a callback that raises is a defect, but others wait for this thread
+            warnings.warn(f"{operation.name}: a callback raised {error!r}", RuntimeWarning, stacklevel=1)
         del ready, submit, operation
 
 

@@ -294,8 +294,14 @@ class Stream:
                 due.append(promises.popleft())
             while kept and kept[0][0] <= tick:
                 dropped.append(kept.popleft())
+        raised: BaseException | None = None
         for _, semaphore, value in due:
-            semaphore.advance(value)
+            try:
+                semaphore.advance(value)
+            except BaseException as error:  # of a callback; the others have been promised
+                raised = raised or error
+        if raised is not None:
+            raise raised
 
     def fail(self, error: StatusError) -> StatusError:
         """The device is lost: fails everything that was promised and is not done. Returns what to raise."""

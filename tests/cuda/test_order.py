@@ -178,6 +178,46 @@ def test_who_asked_before_the_submission_is_called_too(device: CudaDevice) -> No
     assert called.wait(TIMEOUT)
 
 
+def test_callbacks_that_raise_stop_nobody(fake: FakeDriver, device: CudaDevice) -> None:
+    def broken(failure: StatusError | None) -> None:
+        raise ZeroDivisionError("callback")
+
+    buffer = allocate(device)
+    fill(device, buffer, None, None)
+    for host in (None, Fence.create(device)):  # on the completion thread, and behind deferred work
+        with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+            fake.hold()
+            broken_one, done = Fence.create(device), Fence.create(device)
+            fill(device, buffer, host, broken_one)
+            broken_one.on_reached(broken)
+            fill(device, buffer, broken_one, done)
+            called = threading.Event()
+            done.on_reached(lambda failure, called=called: called.set())
+            if host is not None:
+                host.signal()
+            fake.release()
+            assert called.wait(TIMEOUT)
+
+
+def test_a_callback_that_raises_keeps_no_other_signal(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(failure: StatusError | None) -> None:
+        raise ZeroDivisionError("callback")
+
+    monkeypatch.setattr(type(device.stream), "watch", lambda stream: None)  # this thread is to call it
+    buffer = allocate(device)
+    fill(device, buffer, None, None)
+    with fake.busy():
+        first, second = Fence.create(device), Fence.create(device)
+        fill(device, buffer, None, first)
+        first.on_reached(broken)
+        fill(device, buffer, None, second)
+    with pytest.raises(ZeroDivisionError):
+        device.stream.synchronize()
+    assert first.is_reached() and second.is_reached()
+
+
 def test_asyncio(fake: FakeDriver, device: CudaDevice) -> None:
     buffer = allocate(device)
     fill(device, buffer, None, None)
