@@ -86,7 +86,7 @@ def retire(function: Function) -> None:
         return
     function.__class__ = type(function).__mro__[1]
     scope = call.__globals__
-    scope["invoker"] = _Retired()
+    scope["invoker"] = _Retired(scope["acquire"])
     for name in list(scope):
         kind = name.rstrip("0123456789")
         if kind == "accept":
@@ -101,6 +101,9 @@ class _Retired:
     """In place of an invoker: nothing is ready."""
 
     ready = None
+
+    def __init__(self, acquire: Callable[[], bool]) -> None:
+        self.wait_for_turn = acquire
 
 
 class _NoPools(dict[tuple[int, ...], None]):
@@ -173,7 +176,7 @@ class _Generator:
             *_indented(1, [line for argument in arguments for line in argument.tests]),
             "    held = machine = None",
             "    try:",
-            "        held = acquire()",
+            "        held = acquire(False) or invoker.wait_for_turn()",
             "        machine = invoker.ready",
             "        if machine is not None:",
             "            invoker.ready = None",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,7 +21,7 @@ from jitree.errors import (
     error_context,
 )
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import STATE
+from jitree.regs.layout import CROWDED, PATIENT, PROMPT, STATE
 from jitree.regs.machine import NESTED_STACK, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
@@ -32,9 +33,9 @@ MAXIMUM_NESTING: Final = 64
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_PROMPT: Final = STATE.word("prompt")
-_PATIENT: Final = 0
-_PROMPT: Final = 1
-"""The host goes on with something else as soon as it can."""
+_CROWDED_SECONDS: Final = 1.0
+"""After a thread has found another in its context, how long calls leave the context alone while devices
+work."""
 
 T = TypeVar("T")
 
@@ -61,6 +62,27 @@ class Invoker:
         self._direct: Machine | None = None
         self._bound: tuple[Entry, BoundEntry] | None = None
         self._idle: list[Machine] = []
+        self._crowded_until = 0.0
+        """By ``time.monotonic``."""
+
+    def wait_for_turn(self) -> bool:
+        """Takes the lock, which another thread has. From then on, for a while, work of devices that takes
+        long is done without it. True."""
+        self._crowded_until = time.monotonic() + _CROWDED_SECONDS
+        machine = self._direct
+        if machine is not None:
+            machine.state[_STATE_PROMPT] = CROWDED
+        return self.lock.acquire()
+
+    def _in_turn(self) -> threading.RLock:
+        """The lock, to be taken; notices whether another thread has it."""
+        if not self.lock.acquire(False):
+            self.wait_for_turn()
+        self.lock.release()
+        return self.lock
+
+    def _is_crowded(self) -> bool:
+        return self._crowded_until > 0.0 and self._crowded_until > time.monotonic()
 
     def require_open(self) -> None:
         """FAILED_PRECONDITION once closed."""
@@ -106,6 +128,8 @@ class Invoker:
 
     def carry_on(self, machine: Machine, entry: Entry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
+        if machine.state[_STATE_PROMPT] and not self._is_crowded():
+            machine.state[_STATE_PROMPT] = PATIENT
         entry.go_on(machine)
         self._complete(machine)
 
@@ -124,14 +148,14 @@ class Invoker:
 
     def submit(self, function: Function, arguments: Sequence[object]) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.submit`."""
-        return self.invoke(function, arguments, _PROMPT)
+        return self.invoke(function, arguments, PROMPT)
 
-    def invoke(self, function: Function, arguments: Sequence[object], prompt: int = _PATIENT) -> list[Any]:
+    def invoke(self, function: Function, arguments: Sequence[object], prompt: int = PATIENT) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke`. ``prompt`` is what STATE.prompt says."""
         if not isinstance(function, BytecodeFunction):
             assert isinstance(function, NativeFunction)
             return self._invoke_native(function, arguments)
-        with self.lock:
+        with self._in_turn():
             nesting = self.nesting
             try:
                 self._enter()
@@ -215,9 +239,9 @@ class Invoker:
         self.nesting = nesting
         self.settle()
 
-    def _take_machine(self, prompt: int = _PATIENT) -> Machine:
+    def _take_machine(self, prompt: int = PATIENT) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
-        machine.state[_STATE_PROMPT] = prompt
+        machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
         machine.limit_stack(STACK if self.nesting <= 1 else NESTED_STACK)
         return machine
 
@@ -327,7 +351,7 @@ class Invoker:
             return await self._invoke_native_async(function, arguments)
         assert isinstance(function, BytecodeFunction)
         with self.lock:
-            machine = self._take_machine(_PROMPT)
+            machine = self._take_machine(PROMPT)
         shortcomings: list[str] = []
         try:
             self._locked(lambda: self._start(machine, function, arguments), shortcomings)

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from jitree import Instance, Session
+from jitree.dispatch import invocation
 from jitree.errors import CancelledError, FailedPreconditionError, StatusCode
 from jitree.hal import watchdog
 from jitree.hal.fence import Fence
 from jitree.hal.local import task
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.semaphore import Semaphore
-from tests.hal.helpers import TIMEOUT
+from tests.hal.helpers import TIMEOUT, wait_until
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, STATE
 
 X = np.arange(64, dtype=np.float32)
@@ -190,6 +191,34 @@ def test_one_session_from_threads_and_tasks_together(tier: str, device: str) -> 
             stop.set()
             resizing.result(TIMEOUT)
         assert sorted(counts) == list(range(11, 11 + 6 * 15))
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
+def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long device work of calls is done without the session then, until nobody has waited for a while."""
+    monkeypatch.setattr(task, "PATIENCE", 0)
+    with Session(device, tier="fast") as session:
+        large = session.load(ARITHMETIC).large
+        values = np.ones(65536, np.float32)
+        expected = np.array(large(values))
+        invoker = session.context.invoker
+
+        def call_while_another_has_it() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                with invoker.lock:
+                    before = invoker._crowded_until
+                    result = pool.submit(large, values)
+                    wait_until(lambda: invoker._crowded_until > before)
+                assert np.array_equal(result.result(TIMEOUT), expected)
+
+        for _ in range(3):
+            assert np.array_equal(large(values), expected) and not invoker._is_crowded()
+        monkeypatch.setattr(invocation, "_CROWDED_SECONDS", 3600.0)
+        call_while_another_has_it()
+        assert invoker._is_crowded()
+        assert np.array_equal(large(values), expected)
+        invoker._crowded_until = 0.0
+        assert np.array_equal(large(values), expected) and not invoker._is_crowded()
 
 
 def test_sessions_that_share_a_device_and_its_threads() -> None:

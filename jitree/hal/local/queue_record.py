@@ -14,7 +14,7 @@ QUEUE: Final = Record(
     i64 open              # 1 = machine code may execute lists here; 0 = Python does it
     i64 team              # address of the TEAM record to share work with; 0 = the calling thread alone
     i64 immediate         # ticks that a call which must not be held up may spend on a list; ANY_COST
-    i64 patience          # ticks that a call which waits anyway may spend, which has its session meanwhile
+    i64 patience          # ticks that a call may spend while others wait for its session
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
     """,
 )

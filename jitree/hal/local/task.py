@@ -36,8 +36,8 @@ INLINE_DEFERRED_COST: Final = 10_000
 """Nanoseconds that a thread which only signals a fence may be held up for; a hand-over costs it as much."""
 
 PATIENCE: Final = 2_000_000
-"""Nanoseconds for which a call may keep other threads from its session by working itself; what takes longer
-goes through Python, which costs some 30 us."""
+"""Nanoseconds for which a call may keep threads that wait for its session by working itself; what takes
+longer goes through Python, which costs some 300 us."""
 INLINE_BYTES: Final = 16 * 1024
 """Operand bytes of a command buffer up to which its cost is taken to be small before it has been measured:
 what a kernel can do with so little takes microseconds."""

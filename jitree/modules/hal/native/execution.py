@@ -21,7 +21,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.regs.layout import OWNER_CODE
+from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT
 
 Job = Fields(JOB)
 Queue = Fields(QUEUE)
@@ -230,8 +230,12 @@ def execute(natives: int, job: int) -> int:
 
 
 def is_short(state: int, natives: int, queue: int, job: int) -> bool:
-    """Whether a list takes no longer than this call may hold up its host and others of its context."""
-    most = load(queue, Queue.immediate) if load(state, State.prompt) else load(queue, Queue.patience)
+    """Whether a list takes no longer than this call may hold up its host or others that wait for its
+    context."""
+    prompt = load(state, State.prompt)
+    if prompt == PATIENT:
+        return True
+    most = load(queue, Queue.immediate) if prompt == PROMPT else load(queue, Queue.patience)
     if most < 0:
         return True
     ticks = call(load(natives, Natives.estimate), job)
