@@ -9,7 +9,7 @@ import struct
 
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.forms import Form
-from jitree.dispatch.native.nests.memory import Memory, Offsets, Operand, Region
+from jitree.dispatch.native.nests.memory import Memory, Offsets, Operand, Places, Region
 from jitree.dispatch.native.nests.operations import EMITTERS, condition, uses_library
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader
@@ -23,17 +23,28 @@ class Body:
     """Computes values of one nest."""
 
     def __init__(
-        self, writer: Writer, structure: Structure, reader: FormReader, plan: Plan, dependence: Dependence
+        self,
+        writer: Writer,
+        structure: Structure,
+        reader: FormReader,
+        plan: Plan,
+        dependence: Dependence,
+        places: Places,
+        invariants: dict[Value, str],
     ) -> None:
+        """``places`` and ``invariants`` are filled in front of the nest."""
         self._writer = writer
         self._structure = structure
         self._reader = reader
         self._plan = plan
         self._dependence = dependence
-        self._invariants: dict[Value, str] = {}
-        self._memory = Memory(writer, structure, plan)
-        self.places = self._memory.places
+        self._invariants = invariants
+        self._memory = Memory(writer, structure, plan, places)
+        self.places = places
         self._levels = {level.counter: level for level in structure.levels}
+        self._ahead: Body | None = None
+        if plan.ahead is not None:
+            self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
 
     def invariant(self, value: Value) -> str:
         """A scalar that does not change in the nest. First asked for in front of it."""
@@ -59,7 +70,9 @@ class Body:
         key = (value, *(offsets.get(self._levels[c], 0) for c in self._ordered(value)))
         known = region.known.get(key)
         if known is None:
-            if value in self._reader.variables:
+            if region.ahead is not None and not self._dependence.reads_stored(value):
+                known = self._one_of(region.ahead, value, offsets)
+            elif value in self._reader.variables:
                 known = self._variable(region, self._reader.variables[value], offsets)
             elif access is not None:
                 known = self._load(region, access, value, offsets)
@@ -69,6 +82,18 @@ class Body:
                 known = self._operation(value, [self.value(region, o, offsets) for o in value.operands])
             region.known[key] = known
         return known
+
+    def _one_of(self, region: Region, value: Value, offsets: Offsets) -> Operand:
+        """An iteration's value out of those that are computed at once."""
+        assert self._ahead is not None
+        plan = self._ahead._plan
+        assert plan.vector is not None
+        at = {level: offset for level, offset in offsets.items() if level is not plan.vector}
+        operand = self._ahead.value(region, value, at)
+        if operand.lanes == 1:
+            return operand
+        lane, vector = offsets.get(plan.vector, 0), llvm_type(value.type, operand.lanes)
+        return Operand(self._writer.let(f"extractelement {vector} {operand.text}, i64 {lane}"), 1)
 
     def copy(self, store: Access, offsets: Offsets) -> tuple[object, ...]:
         """The name of an accumulator: those of a tile differ in these offsets."""

@@ -23,19 +23,21 @@ class Dependence:
     def __init__(self, structure: Structure, reader: FormReader) -> None:
         self._structure = structure
         self._reader = reader
+        self._stored = {store.buffer for store in structure.stores}
         self._counters: dict[Value, frozenset[Value]] = {}
+        self._reading: dict[Value, bool] = {}
         self.invariants: dict[Value, None] = {}
         """Values from outside and the largest expressions over them, in the order of need."""
         self.weight = 0
         for store in structure.stores:
-            self.of(store.stored)
-            self._of_predicate(store.predicate)
-        for access in (*structure.loads.values(), *structure.stores):
-            for symbol in access.index.symbols() - set(structure.counters):
-                self.invariants[symbol] = None
+            for value in (store.stored, *conditions(store.predicate)):
+                self.of(value)
+        forms = [access.index for access in (*structure.loads.values(), *structure.stores)]
         for level in (structure.outermost, *structure.levels):
-            for symbol in level.initial.symbols() | level.bound.symbols():
-                self.invariants[symbol] = None
+            forms += [level.initial, level.bound]
+        for form in forms:
+            symbols = form.symbols() - set(structure.counters)
+            self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda value: value.number)))
         if self.weight > LARGEST_BODY:
             raise NotANest("a body of more than 400 instructions")
 
@@ -43,37 +45,56 @@ class Dependence:
         """The counters whose change may change the value."""
         known = self._counters.get(value)
         if known is None:
-            known = self._counters[value] = frozenset(self._find(value))
+            inputs = self._inputs(value)
+            known = frozenset(self._own_counters(value)).union(*map(self.of, inputs))
+            self._counters[value] = known
+            self._weigh(value)
         return known
 
-    def _find(self, value: Value) -> Iterator[Value]:
+    def reads_stored(self, value: Value) -> bool:
+        """Depends on what the nest stores."""
+        known = self._reading.get(value)
+        if known is None:
+            load = self._structure.loads.get(value)
+            known = load is not None and load.buffer in self._stored
+            known = known or any(map(self.reads_stored, self._inputs(value)))
+            self._reading[value] = known
+        return known
+
+    def _inputs(self, value: Value) -> tuple[Value, ...]:
+        """The values in the body that it is computed from."""
+        if value in self._reader.variables or self._reader.is_invariant(value):
+            return ()
+        if value in self._structure.loads:
+            return tuple(conditions(self._structure.loads[value].predicate))
+        if value in self._structure.choices:
+            (condition, _), *branches = self._structure.choices[value]
+            return (condition, *branches)
+        if value.operation == PHI:
+            raise NotANest("a value is carried through the nest")
+        if not is_pure(value):
+            raise NotANest(f"'{value.operation}' that can fail")
+        return tuple(value.operands)
+
+    def _own_counters(self, value: Value) -> Iterator[Value]:
         if value in self._reader.variables:
             yield from self._reader.variables[value].symbols() & set(self._structure.counters)
-        elif self._reader.is_invariant(value):
-            if not value.operation.startswith("const."):
-                self.invariants[value] = None
         elif value in self._structure.loads:
             load = self._structure.loads[value]
-            yield from (c for c in self._structure.counters if c in load.index.symbols())
-            yield from self._of_predicate(load.predicate)
-            if any(load.buffer is store.buffer for store in self._structure.stores):
-                yield from self._structure.counters
-            self.weight += 1
-        elif value in self._structure.choices:
-            (condition, _), *branches = self._structure.choices[value]
-            for operand in (condition, *branches):
-                yield from self.of(operand)
-            self.weight += 1
-        else:
-            if value.operation == PHI:
-                raise NotANest("a value is carried through the nest")
-            if not is_pure(value):
-                raise NotANest(f"'{value.operation}' that can fail")
-            own = value.operation in vector_math_ir.MNEMONICS or uses_library(value)
-            self.weight += FUNCTION_WEIGHT if own else 1
-            for operand in value.operands:
-                yield from self.of(operand)
+            changing = load.buffer in self._stored
+            yield from (c for c in self._structure.counters if changing or c in load.index.symbols())
 
-    def _of_predicate(self, predicate: Predicate) -> Iterator[Value]:
-        for condition, _ in predicate:
-            yield from self.of(condition)
+    def _weigh(self, value: Value) -> None:
+        if value in self._reader.variables:
+            return
+        if self._reader.is_invariant(value):
+            if not value.operation.startswith("const."):
+                self.invariants[value] = None
+            return
+        function = value.operation in vector_math_ir.MNEMONICS or uses_library(value)
+        self.weight += FUNCTION_WEIGHT if function else 1
+
+
+def conditions(predicate: Predicate) -> list[Value]:
+    """What a predicate compares, in a stable order."""
+    return sorted((condition for condition, _ in predicate), key=lambda value: value.number)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
-from jitree.dispatch.native.nests.memory import Offsets, Operand, Region
+from jitree.dispatch.native.nests.memory import Offsets, Operand, Places, Region
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader, Level
 from jitree.dispatch.native.nests.recognise import Access, Structure
@@ -38,7 +38,7 @@ def emit_nest(
 ) -> str:
     """The text of the nest's blocks behind the label that the context's owner writes."""
     writer = Writer(context)
-    body = Body(writer, structure, reader, plan, dependence)
+    body = Body(writer, structure, reader, plan, dependence, Places(), {})
     if any(level.extent is not None and (level.extent or 0) < 1 for level in structure.levels):
         Guard(writer, structure, reader, plan, body).write_empty()
     else:
@@ -237,6 +237,8 @@ class _Loops:
         with self._writer.loop(start, end, steps, self._carried(keys, values)) as turns:
             squares = steps == self._plan.lanes
             region = Region({**outer.counters, level: turns.counter}, outer.mask, squares)
+            if self._plan.ahead is not None and steps > 1:
+                region.ahead = Region(region.counters, None, squares=False)
             current = turns.values
             for step in range(steps):
                 for (store, offsets), value in zip(keys, current, strict=True):

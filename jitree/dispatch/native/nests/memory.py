@@ -50,16 +50,18 @@ class Region:
     known: dict[tuple[object, ...], Operand] = field(default_factory=dict)
     rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
     pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
+    ahead: Region | None = None
+    """The same block for values that are computed for several of its iterations at once."""
 
 
 class Memory:
     """Writes the accesses of one nest. Masks are vectors of i1 over the plan's lanes; None: all lanes."""
 
-    def __init__(self, writer: Writer, structure: Structure, plan: Plan) -> None:
+    def __init__(self, writer: Writer, structure: Structure, plan: Plan, places: Places) -> None:
         self._writer = writer
         self._structure = structure
         self._plan = plan
-        self.places = Places()
+        self.places = places
 
     def is_uniform(self, access: Access) -> bool:
         """All lanes touch one element."""

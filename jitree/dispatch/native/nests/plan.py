@@ -10,10 +10,10 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import Access, Structure
@@ -60,6 +60,9 @@ class Plan:
     """Loads that find what the iteration before has stored, and its store: kept in registers."""
     transposed: dict[Value, Level]
     """Loads of rows along this loop that become columns in registers."""
+    ahead: Plan | None
+    """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
+    iterations of the last reduction."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
     injective: dict[Access, Order] = field(default_factory=dict)
@@ -77,7 +80,7 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, True)
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, None, True)
 
 
 class _Planner:
@@ -110,10 +113,10 @@ class _Planner:
         copies = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
             copies = lanes
-        elif steps > 1 and tiled is not None and not self._shared(tiled, vector):
+        elif steps > 1 and tiled is not None and vector is not None and not self._shared(tiled, vector):
             copies = 1
         rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
-        return Plan(
+        plan = Plan(
             outer=rest,
             vector=vector,
             tiled=tiled,
@@ -124,9 +127,15 @@ class _Planner:
             steps=steps,
             accumulators=accumulators,
             transposed=transposed,
+            ahead=None,
             in_order=False,
             injective=injective,
         )
+        if vector is not None or not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
+            return plan
+        lanes = self._lanes()
+        ahead = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
+        return replace(plan, steps=lanes, ahead=ahead)
 
     def _injective(self, store: Access) -> Order | None:
         """The order that a guard has to check; empty: the numbers show it, None: it is not so."""
@@ -187,7 +196,7 @@ class _Planner:
         )
 
     def _vector(self) -> Level | None:
-        if not self._parallel:
+        if all(level.extent == 1 for level in self._parallel):
             return None
         index = self._structure.stores[0].index
         widest = max(self._parallel, key=lambda level: _count(level))
@@ -224,7 +233,7 @@ class _Planner:
     def _tiled(self, vector: Level | None) -> Level | None:
         """Where there are reductions, the parallel loop over which most vectors can be shared."""
         others = [level for level in self._parallel if level is not vector]
-        if not self._reductions or not others:
+        if vector is None or not self._reductions or not others:
             return None
 
         return max(
@@ -232,11 +241,10 @@ class _Planner:
             key=lambda level: (min(_count(level), MAXIMUM_VECTORS), self._shared(level, vector)),
         )
 
-    def _shared(self, level: Level, vector: Level | None) -> int:
+    def _shared(self, level: Level, vector: Level) -> int:
         """The loads of vectors that all iterations of a loop have in common."""
         return sum(
-            level.counter not in load.index.symbols()
-            and (vector is None or vector.counter in load.index.symbols())
+            level.counter not in load.index.symbols() and vector.counter in load.index.symbols()
             for load in self._structure.loads.values()
         )
 

@@ -173,13 +173,44 @@ def test_row_sum(rows: int, columns: int, function: str) -> None:
     check(program([Level(rows), Level(columns)], body))
 
 
-def test_sum_to_one_element() -> None:
+@pytest.mark.parametrize("count", [9, 16, 50])
+@pytest.mark.parametrize("function", ["none", "exp", "sin"])
+def test_sum_to_one_element(count: int, function: str) -> None:
+    """Functions are computed for several elements at once, and added one after the other."""
+
     def body(text: Text, at: list[str]) -> None:
         out = text.constant(3)
-        value = text.load("f32", 1, text.index(0, (at[0], 9), (at[1], 1)))
+        value = text.load("f32", 1, text.index(0, (at[0], count), (at[1], 1)))
+        value = value if function == "none" else text.op(f"{function}.f32", value)
         text.store("f32", 0, out, text.op("add.f32", text.load("f32", 0, out), value))
 
-    check(program([Level(7), Level(9)], body))
+    check(program([Level(7), Level(count)], body))
+    check(program([Level(7), Level(argument(0))], body), (count,))
+
+
+def test_softmax_of_one_row() -> None:
+    """A parallel loop of one iteration has no lanes to offer."""
+
+    def body(text: Text, at: list[str]) -> None:
+        value = text.load("f32", 1, text.index(0, (at[0], 40), (at[1], 1)))
+        power = text.op("exp.f32", text.op("sub.f32", value, text.load("f32", 2, at[0])))
+        text.store("f32", 0, at[0], text.op("add.f32", power, text.load("f32", 0, at[0])))
+
+    check(program([Level(1), Level(40)], body))
+
+
+def test_store_under_a_condition() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        value = text.load("f32", 1, at[0])
+        keep, end = text.label(), text.label()
+        threshold = text.op("cast.si32.f32", text.op("trunc.i64.i32", argument(0)))
+        text.lines.append(f"cond_br {text.op('cmp.lt.f32.o', threshold, value)}, {keep}, {end}")
+        text.lines.append(f"{keep}:")
+        text.store("f32", 0, at[0], text.op("neg.f32", value))
+        text.lines.append(f"br {end}")
+        text.lines.append(f"{end}:")
+
+    check(program([Level(37)], body))
 
 
 @pytest.mark.parametrize("element", ["i8", "i16"])
