@@ -33,7 +33,7 @@ _UNSUITABLE: Final = frozenset(
 )
 """Instructions outside of the initialiser that make calls differ in ways that nobody sees from outside."""
 _UNSUITABLE_IMPORTS: Final = (
-    "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.ex.", "hal.channel.", "hal.fence.query",
+    "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.channel.", "hal.fence.query",
     "hal.fence.signal", "hal.fence.fail",
 )  # fmt: skip
 _INITIALISER: Final = "__init"

@@ -37,6 +37,7 @@ PROGRAM_KERNELS = {
     "repeat_dispatch_1_elementwise": _elementwise(lambda i: i + 1, ("i4", "i4"), 1),
     "repeat_dispatch_2_elementwise_8_f32": _elementwise(lambda x: x * np.float32(0.5), ("f4", "f4"), 8),
     "repeat_dispatch_3_elementwise": _elementwise(np.less, ("i4", "i4", "u1"), 1),
+    "shift_dispatch_0_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
     "twice_dispatch_0_elementwise_8_f32": _elementwise(lambda x: x + x, ("f4", "f4"), 8),
     "accumulate_dispatch_0_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
 }

@@ -75,6 +75,14 @@ def test_results_are_arguments_of_further_calls(session: Session) -> None:
     assert np.array_equal(np.asarray(x), np.full(8, 2.0**10, np.float32))
 
 
+def test_constants_of_a_program_stay_where_they_are(session: Session) -> None:
+    shift = session.load(STATELESS).shift
+    for call in range(6):
+        expected = vector(call) + np.arange(1, 9, dtype=np.float32)
+        assert np.array_equal(np.asarray(shift(vector(call))), expected)
+    assert recordings(shift) == 1
+
+
 def test_one_array_twice_is_not_repeated(session: Session) -> None:
     scale = session.load(STATELESS).scale
     x = session.to_device(np.arange(8, dtype=np.float32))

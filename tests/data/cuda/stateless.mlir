@@ -23,3 +23,9 @@ func.func @repeat(%x: tensor<8xf32>, %steps: tensor<i32>) -> tensor<8xf32> {
   }
   return %result#1 : tensor<8xf32>
 }
+func.func @shift(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %c = arith.constant dense<[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]> : tensor<8xf32>
+  %constant = util.optimization_barrier %c : tensor<8xf32>
+  %y = arith.addf %x, %constant : tensor<8xf32>
+  return %y : tensor<8xf32>
+}
