@@ -16,7 +16,7 @@ from jitree.dispatch.fast.engine import (
     run_loop,
     run_slice,
 )
-from jitree.dispatch.native import slow_calls, tiering
+from jitree.dispatch.native import slow_calls
 from jitree.regs.layout import STATE
 from jitree.regs.machine import Machine
 from jitree.vmfb.words import OPCODE
@@ -35,6 +35,8 @@ def attach(machine: Machine) -> None:
 def promote(machine: Machine, following: int) -> None:
     """Notes that the current function runs for long: has its module compiled, and goes on in its native code
     when that is there and has a way in at ``following``."""
+    from jitree.dispatch.native import tiering  # most programs never run for so long
+
     module = tiering.look(machine.module)
     if module is not None:
         machine.state[_RESUME] = tiering.resume_address(machine, module, following)
@@ -42,14 +44,18 @@ def promote(machine: Machine, following: int) -> None:
 
 def resume(machine: Machine) -> None:
     """As :func:`promote`, for a call that goes on behind what it has waited for."""
-    if machine.frame and isinstance(machine.module.native, tiering.NativeModule):
-        pc = machine.pc
-        if machine.code[pc] == _BARE:
-            pc += machine.code[pc + 1]
-        address = tiering.resume_address(machine, machine.module.native, pc)
-        if address:
-            machine.pc = pc
-            machine.state[_RESUME] = address
+    if not machine.frame or machine.module.native is None:
+        return
+    from jitree.dispatch.native import tiering
+
+    assert isinstance(machine.module.native, tiering.NativeModule)
+    pc = machine.pc
+    if machine.code[pc] == _BARE:
+        pc += machine.code[pc + 1]
+    address = tiering.resume_address(machine, machine.module.native, pc)
+    if address:
+        machine.pc = pc
+        machine.state[_RESUME] = address
 
 
 class NativeEngine:
