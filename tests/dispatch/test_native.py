@@ -15,7 +15,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import FUNCTION
 from jitree.regs.records import ModuleRecord
 from tests.assembler import Assembler
-from tests.dispatch.harness import TIERS, Natives, Vm
+from tests.dispatch.harness import TIERS, Natives, Vm, load
 
 SUM = """
     %i1 = const.i32 1
@@ -170,3 +170,18 @@ def test_what_python_executes_in_between_sees_and_changes_registers(vm: Vm) -> N
 
     vm.add(Natives("n", [("same", "0ri_ri", same)]), module)
     assert vm.call("f", buffers[0], 5) == [buffers[1], 100]
+
+
+def test_builds_for_aarch64() -> None:
+    """The text does not depend on the machine, and the linker knows every relocation that comes out."""
+    from jitree.dispatch.image.build import link_objects
+    from jitree.dispatch.image.compile import Target, compile_object
+    from jitree.dispatch.native.generate import program
+    from jitree.dispatch.native.source import encode, from_program
+
+    module = load(Assembler("m").function("f", "0i_i", DEEP).function("sum", "0i_i", SUM))
+    (unit,) = (generated := program(encode(from_program(module.program)))).units
+    target = Target("aarch64-linux-gnu", "generic", "")
+    flat = link_objects([compile_object(unit.texts, unit.entries, target)], generated.entries, target)
+    assert set(flat.entries) == {"enter.0", "enter.1", "resume.1"}
+    assert all(offset % 4 == 0 for offset in flat.entries.values())
