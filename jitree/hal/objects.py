@@ -38,7 +38,8 @@ class Channel(Protocol):
     def count(self) -> int: ...
 
     def split(self, color: int, key: int, flags: int = 0) -> Channel | None:
-        """The part of the channel whose members give the same color, ranked by key; None for a negative color."""
+        """The part of the channel whose members give the same color, ranked by key; None for a negative
+        color."""
 
 
 class ChannelProvider(Protocol):
