@@ -208,7 +208,7 @@ class _Variant(NamedTuple):
     """One way that calls of a kind have gone."""
 
     replay: CudaReplay
-    outputs: tuple[_Output, ...]
+    outputs: tuple[_Output | _ViewOutput, ...]
     stores: tuple[Store, ...]
     fresh: tuple[int, ...]
     """Numbers of the allocations that results and variables lie in."""
@@ -261,16 +261,25 @@ def _remembered(arguments: Sequence[object], kind: _Kind, located: Located) -> _
 
 
 class _Output(NamedTuple):
-    """A result: a view of a buffer with a place, or always the same."""
+    """A result that is always the same."""
 
     value: Any
-    place: Place | None = None
+    place: None = None
 
     def make(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
-        view = self.value
-        if self.place is None:
-            return view
-        return BufferView(self.place.find(arguments, fresh), view.shape, view.element_type, view.encoding)
+        return self.value
+
+
+class _ViewOutput(NamedTuple):
+    """A result that is a view of an argument's or a fresh buffer. It keeps nothing of the recorded call."""
+
+    place: Place
+    shape: tuple[int, ...]
+    element_type: int
+    encoding: int
+
+    def make(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
+        return BufferView(self.place.find(arguments, fresh), self.shape, self.element_type, self.encoding)
 
 
 def _key(packed: Iterable[object], state: Sequence[object]) -> tuple[object, ...] | None:
@@ -306,11 +315,11 @@ def _buffers(packed: Iterable[object]) -> list[Buffer]:
 
 def _outputs(
     results: Sequence[Any], made: recording.Recording, lasting: set[int]
-) -> tuple[_Output, ...] | None:
+) -> tuple[_Output | _ViewOutput, ...] | None:
     """How to make the results again; None when that is not known, or when the program keeps an argument."""
     if any(id(buffer.allocation) in lasting for buffer in made.arguments):
         return None
-    outputs = []
+    outputs: list[_Output | _ViewOutput] = []
     for value in results:
         if type(value) is not BufferView:
             if type(value) not in (int, float):
@@ -319,7 +328,7 @@ def _outputs(
             continue
         place = place_of(value.buffer, made)
         if place is not None:
-            outputs.append(_Output(value, place))
+            outputs.append(_ViewOutput(place, value.shape, value.element_type, value.encoding))
         elif id(value.buffer.allocation) in lasting:
             outputs.append(_Output(value))
         else:

@@ -285,6 +285,16 @@ def test_a_lost_device_says_so(fake: FakeDriver, fake_session: Session) -> None:
         scale(vector(0), vector(1))
 
 
+def test_recordings_keep_no_results(device: CudaDevice, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    x, y = fake_session.to_device(vector(0)), fake_session.to_device(vector(1))
+    live = []
+    for _ in range(6):
+        scale(x, y)
+        live.append(device.device_allocator.statistics.device.live)
+    assert len(set(live)) == 1 and recordings(scale) == 1
+
+
 def test_trim_drops_recordings(fake: FakeDriver, fake_session: Session) -> None:
     scale = fake_session.load(STATELESS).scale
     for _ in range(4):
