@@ -7,9 +7,10 @@ and what the call left in their place is made anew, as results are.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from jitree.dispatch.context import ContextFlags
 from jitree.hal.buffer import Buffer, BufferView
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
     from jitree.regs.records import ModuleRecord
 
 _STORE_REFERENCE: Final = OPCODE["global.store.ref"]
-_UNSUITABLE: Final = frozenset(
+_UNSUITABLE: Final = [
     number
     for name, number in OPCODE.items()
     if name.startswith(("global.store.", "trace", "print", "break", "cond_break"))
     and number != _STORE_REFERENCE
-)
+]
 """Instructions outside of the initialiser that make calls differ in ways that nobody sees from outside."""
 _UNSUITABLE_IMPORTS: Final = (
     "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.channel.", "hal.fence.query",
     "hal.fence.signal", "hal.fence.fail",
 )  # fmt: skip
 _INITIALISER: Final = "__init"
+_BASE_OPCODES: Final = np.array(BASE_OPCODE)
 
 
 class Place(NamedTuple):
@@ -178,21 +180,15 @@ def _calls_hal_only(record: ModuleRecord, known: set[str]) -> bool:
 
 
 def _stored_slots(record: ModuleRecord) -> list[int] | None:
-    """Ref globals that functions other than the initialiser store; None when one does something
-    unsuitable."""
+    """Ref globals that functions other than the initialiser store; None when one does what is unsuitable."""
     program, words = record.program, record.program.words
+    positions = np.array(program.instruction_words, np.int64)
     initialiser = record.module.export(_INITIALISER)
-    ordinal = -1 if initialiser is None else initialiser.ordinal
-    slots = set()
-    for function in program.functions:
-        if function.ordinal == ordinal:
-            continue
-        first = bisect_left(program.instruction_words, function.start)
-        last = bisect_left(program.instruction_words, function.end)
-        for word in program.instruction_words[first:last]:
-            opcode = BASE_OPCODE[words[word]]
-            if opcode in _UNSUITABLE:
-                return None
-            if opcode == _STORE_REFERENCE:
-                slots.add(int(words[word + 1]))
-    return sorted(slots)
+    if initialiser is not None:
+        function = program.functions[initialiser.ordinal]
+        positions = positions[(positions < function.start) | (positions >= function.end)]
+    opcodes = _BASE_OPCODES[words[positions]]
+    if np.isin(opcodes, _UNSUITABLE).any():
+        return None
+    stores = positions[opcodes == _STORE_REFERENCE]
+    return [int(slot) for slot in np.unique(words[stores + 1])]
