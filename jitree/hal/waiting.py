@@ -97,12 +97,23 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
     Work that was submitted to signal them and has not been started is done here instead of waited for.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    dog = watchdog.current
+    if dog is None:
+        return _wait(points, mode, deadline)
+    activity = dog.enter("waiting", partial(describe_wait, points))
+    try:
+        return _wait(points, mode, deadline)
+    finally:
+        activity.end()
+
+
+def _wait(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
     if mode == WaitMode.ALL:
         for semaphore, value in points:
             semaphore.await_device(value, deadline)
     if _are_reached(points, mode):
         return True
-    if timeout == 0:
+    if deadline is not None and time.monotonic() >= deadline:
         return False
     help_with(partial(pending_producers, points, mode), deadline)
     wake = allocate_lock()
@@ -114,16 +125,12 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
         wake.release()
 
     open_points = when_reached(points, mode, reached)
-    dog = watchdog.current
-    activity = None if dog is None else dog.enter("waiting", partial(describe_wait, points))
     try:
         if deadline is None:
             wake.acquire()
         else:
             _acquire_until(wake, deadline)
     finally:  # also when a signal handler raised
-        if activity is not None:
-            activity.end()
         for timepoint in open_points:
             timepoint.cancel()
     if not failures:
