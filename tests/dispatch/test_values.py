@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from jitree.dispatch.primitives import INVALID_NAN as NAN
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from tests.assembler import Assembler
 from tests.dispatch.harness import Vm, load
@@ -168,3 +169,20 @@ def test_division_by_zero_fails_the_call(vm: Vm, operation: str) -> None:
         with pytest.raises(InvalidArgumentError, match="overflow"):
             vm.call("f", -(2**31), -1)
     assert vm.call("f", 7, 7) == [1 if operation.startswith("div") else 0]
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_arithmetic_of_constants_makes_the_processors_nan(vm: Vm, width: int) -> None:
+    """The same bits on every tier, whatever a compiler would make of it."""
+    infinity = {32: 0x7F800000, 64: 0x7FF0000000000000}[width]
+    text = f"""
+        %i4 = const.f{width}.zero
+        %i6 = const.f{width} 0x{infinity:X}
+        %i8 = div.f{width} %i4, %i4
+        %i10 = sub.f{width} %i6, %i6
+        %i12 = bitcast.f{width}.i{width} %i8
+        %i14 = bitcast.f{width}.i{width} %i10
+        return [%i12{"" if width == 32 else ":13"}, %i14{"" if width == 32 else ":15"}]
+    """
+    (expected,) = struct.unpack({32: "<i", 64: "<q"}[width], struct.pack({32: "<f", 64: "<d"}[width], NAN))
+    assert vm.run("0v_ii" if width == 32 else "0v_II", text) == [expected, expected]

@@ -12,7 +12,7 @@ from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant,
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
 from jitree.dispatch.native.ownership import SLOW
 from jitree.dispatch.native.slow import emit_slow
-from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, Function, Instruction
+from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, Function, Instruction, Value
 from jitree.dispatch.native.views import Refusal
 from jitree.regs.layout import FRAME
 
@@ -124,6 +124,8 @@ def _lower_instruction(emitter: Emitter, instruction: Instruction) -> None:
 def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
     mnemonic, result = instruction.mnemonic, instruction.results[0]
     arguments = [operand(value) for value in instruction.operands]
+    if result.type in ("f32", "f64") and all(constant(value) is not None for value in instruction.operands):
+        arguments[0] = _hidden(emitter, instruction.operands[0])
     if mnemonic.startswith(("div.i", "rem.i")):
         _require_quotient(emitter, mnemonic, *arguments)
     condition = scalars.condition(emitter.let, mnemonic, arguments)
@@ -133,6 +135,15 @@ def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
         return
     text = scalars.emit(emitter.let, emitter.module, mnemonic, arguments, emitter.math)
     emitter.name(result, text)
+
+
+def _hidden(emitter: Emitter, value: Value) -> str:
+    """A constant that LLVM does not know: it would compute with it, and a NaN that it makes has another sign
+    than the processor's."""
+    kind = LLVM_TYPES[value.type]
+    symbol = f'@"constant {kind} {operand(value)}"'
+    emitter.module.declare(f"{symbol} = internal constant {kind} {operand(value)}, align 8")
+    return emitter.let(f"load volatile {kind}, ptr {symbol}, align 8")
 
 
 def _require_quotient(emitter: Emitter, mnemonic: str, lhs: str, rhs: str) -> None:
