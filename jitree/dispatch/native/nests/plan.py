@@ -17,10 +17,9 @@ from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import Access, Structure
+from jitree.dispatch.native.nests.registers import accumulators
 from jitree.dispatch.native.ssa import Value
 
-ACCUMULATORS: Final = 16
-"""Vectors that a tile keeps in registers at most, of 32 with AVX-512."""
 MAXIMUM_VECTORS: Final = 4
 """Vectors along the vector loop in one tile."""
 MAXIMUM_COPIES: Final = 8
@@ -250,7 +249,7 @@ class _Planner:
 
     def _vectors(self, vector: Level, lanes: int) -> int:
         if self._reductions:
-            registers = ACCUMULATORS // len(self._structure.stores) // 2
+            registers = accumulators() // len(self._structure.stores) // 2
             most = min(registers, LARGEST_TILE // self._dependence.weight)
         else:
             weight = self._dependence.weight
@@ -260,7 +259,7 @@ class _Planner:
     def _copies(self, tiled: Level | None, vectors: int, steps: int) -> int:
         if tiled is None:
             return 1
-        registers = ACCUMULATORS // len(self._structure.stores) // vectors
+        registers = accumulators() // len(self._structure.stores) // vectors
         most = min(registers, LARGEST_TILE // (self._dependence.weight * steps * vectors))
         return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, _count(tiled)))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jitree.dispatch.native.nests import plan
 from jitree.dispatch.native.ssa import Function
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
@@ -357,3 +358,17 @@ def test_elements_of_tiles(count: int, bound: str) -> None:
         text.store("f32", 0, text.index(0, (at[0], 30), (at[1], 1)), loaded)
 
     check(program([Level(3), Level(count if bound == "constant" else argument(0))], body), (count,))
+
+
+@pytest.mark.parametrize("registers", [6, 16])
+def test_fewer_registers(registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of other processors: rows and vectors that are no divisors of the extents."""
+    monkeypatch.setattr(plan, "accumulators", lambda: registers)
+
+    def body(text: Text, at: list[str]) -> None:
+        out = text.index(0, (at[0], 70), (at[1], 1))
+        left = text.load("f32", 1, text.index(0, (at[0], 5), (at[2], 1)))
+        right = text.load("f32", 2, text.index(0, (at[2], 70), (at[1], 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    check(program([Level(7), Level(70), Level(5)], body))
