@@ -89,7 +89,7 @@ def recognise(loop: Loop) -> tuple[Structure, FormReader]:
             outermost = level
         add_level(reader, outer, level)
         if inner is not None:
-            _require_only_arithmetic(outer, inner)
+            _require_only_arithmetic(reader, outer, inner)
     body = _Body(reader, chain[-1])
     if not body.stores:
         raise NotANest("no store")
@@ -139,17 +139,32 @@ def _entering_and_stepped(loop: Loop, counter: Value) -> tuple[Value, Value]:
     return entering.pop(), stepped[0]
 
 
-def _require_only_arithmetic(outer: Loop, inner: Loop) -> None:
+def _require_only_arithmetic(reader: FormReader, outer: Loop, inner: Loop) -> None:
     for block in outer.blocks - inner.blocks:
         if block.parameters and block is not outer.header:
             raise NotANest("branches between loops")
         for instruction in block.instructions:
-            if not is_pure(instruction) and not _is_control(outer, block, instruction):
+            if not (
+                is_pure(instruction)
+                or _is_control(outer, block, instruction)
+                or _is_settled_division(reader, instruction)
+            ):
                 raise NotANest(f"'{instruction.mnemonic}' between loops")
 
 
 def _is_control(loop: Loop, block: Block, instruction: Instruction) -> bool:
     return instruction is block.terminator and (block is loop.header or len(block.successors) == 1)
+
+
+def _is_settled_division(reader: FormReader, instruction: Instruction) -> bool:
+    """Whether it is a division that is known to succeed, because it is no division any more."""
+    if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
+        return False
+    try:
+        reader.read(instruction.results[0])
+    except NotANest:
+        return False
+    return not reader.is_invariant(instruction.results[0])
 
 
 class _Body:
@@ -170,14 +185,6 @@ class _Body:
             self._predicates[block] = self._predicate(block)
             for instruction in block.instructions:
                 self._add(block, instruction)
-
-    def _is_form(self, value: Value) -> bool:
-        """A division that is known to succeed, because it is no division any more."""
-        try:
-            self._reader.read(value)
-        except NotANest:
-            return False
-        return not self._reader.is_invariant(value)
 
     def _edge(self, source: Block, target: Block) -> Predicate:
         if source is self._loop.header:
@@ -225,7 +232,7 @@ class _Body:
     def _add(self, block: Block, instruction: Instruction) -> None:
         if is_pure(instruction) or instruction is block.terminator:
             return
-        if instruction.mnemonic.startswith(("div.i64", "rem.i64")) and self._is_form(instruction.results[0]):
+        if _is_settled_division(self._reader, instruction):
             return
         mnemonic = instruction.mnemonic
         if not mnemonic.startswith(("buffer.load.", "buffer.store.")):
