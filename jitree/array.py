@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,8 @@ class Array(NDArrayOperatorsMixin):
     """
 
     __slots__ = (
-        "__weakref__", "_array", "_count", "_device", "_fence", "_handle", "_passed_as", "_place", "_table",
-        "_view", "_views",
+        "__weakref__", "_array", "_count", "_device", "_fence", "_give_back", "_handle", "_passed_as",
+        "_place", "_table", "_view", "_views",
     )  # fmt: skip
 
     def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
@@ -56,7 +56,9 @@ class Array(NDArrayOperatorsMixin):
         self._count = 0
         """Where the handle's count is in ``_table.i32``, once a parameter has taken the array."""
         self._views: ResultViews | None = None
-        """For the result of a direct call: what gives out its elements, and takes its handle back."""
+        """For the result of a direct call: what gives out its elements."""
+        self._give_back: Callable[[Any], None] | None = None
+        """Takes the handle, which is the array's as long as it lives."""
         self._place: Place | None = None
         """Where the elements are that ``_views`` gave out."""
 
@@ -65,6 +67,7 @@ class Array(NDArrayOperatorsMixin):
         False then. The lock of the table's context must be held."""
         if self._table is None:
             self._handle = table.wrap(self.view)
+            self._give_back = table.deferred.append
             self._table = table
         self._count = ((self._handle - table.base) >> 2) + _COUNT
         return self._table is table
@@ -72,18 +75,15 @@ class Array(NDArrayOperatorsMixin):
     def give_up(self) -> None:
         """Lets go of the elements, which are somebody else's from now on."""
         self.__del__()
-        self._table = self._views = self._view = self._array = self._place = self._passed_as = None
+        self._table = self._views = self._view = self._array = self._place = None
+        self._give_back = self._passed_as = None
 
     def __del__(self) -> None:
         try:
-            table = self._table
+            if self._give_back is not None:
+                self._give_back((self._handle, self._place))
         except AttributeError:  # an interrupt came while it was made
             return
-        if table is not None:
-            if self._views is None:
-                table.deferred.append((self._handle,))
-            else:
-                self._views.drop(self._handle, self._place)
 
     # -- what it is ----------------------------------------------------------------------------------
 
@@ -94,7 +94,8 @@ class Array(NDArrayOperatorsMixin):
         if view is None:
             if self._table is None:
                 raise FailedPreconditionError("the array was donated to a call and cannot be used any more")
-            view = self._view = cast(BufferView, self._table.object(self._handle))
+            view = self._view = self._table.object(self._handle)  # type: ignore[assignment]  # a buffer view
+            assert view is not None
         return view
 
     @property
@@ -192,7 +193,7 @@ class Array(NDArrayOperatorsMixin):
                 elements = to_numpy(view, self._device, self._fence)
                 self._fence = None
             array = elements.view()
-            exchange = self._device.array_exchange
+            exchange = self._device.array_exchange if self._views is None else None
             if exchange is not None and exchange.is_shared(view):
                 return array  # somebody else may write to the memory
             self._array = array

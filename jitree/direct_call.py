@@ -43,14 +43,18 @@ _TESTED: Final = frozenset((
 ))  # fmt: skip
 """What the code names before anything happens, besides the parameters' own."""
 _KIND: Final = ENTRY.word("kind")
-_RANGE_CHECKED: Final = {"i": 32, "I": 64}
+_REGISTER_BITS: Final = {"i": 32, "I": 64}
 
 
 class Argument(NamedTuple):
-    """Lines of code for one argument: before the lock is taken, and with the registers there."""
+    """Lines of code for one argument."""
 
     tests: list[str]
+    """Before the lock is taken."""
     stores: list[str]
+    """With the registers there."""
+    trials: tuple[str, ...] = ()
+    """Before that: stores that Python refuses if the number does not fit. Nothing has happened then."""
 
 
 class Unsuitable(Exception):
@@ -146,7 +150,8 @@ class _Generator:
             "place": direct.STATE_ENTRY, "i32": frame.i32, "i64": frame.i64, "f32": frame.f32,
             "f64": frame.f64, "refs": frame.refs, "entries": table.i32, "vm_function": vm_function,
             "deferred": table.deferred, "views": views, "gone": () if views is None else views.gone,
-            "large_views": None if views is None else views.for_large(),
+            "give_back": table.deferred.append if views is None else views.give_back,
+            "give_back_large": table.deferred.append if views is None else views.give_back_large,
             "StatusError": StatusError, "take_reference": self._take_reference,
         }  # fmt: skip
 
@@ -178,6 +183,7 @@ class _Generator:
             "    try:",
             "        held = acquire(False) or invoker.wait_for_turn()",
             "        machine = invoker.ready",
+            *_indented(2, _trials(arguments)),
             "        if machine is not None:",
             "            invoker.ready = None",
             "            invoker.nesting = 1",
@@ -228,11 +234,14 @@ class _Generator:
         target = register(character, slot)
         if character == "r":
             return self._array(index, parameter, target)
-        if character in _RANGE_CHECKED:
+        if character in _REGISTER_BITS:
             packer = number_packer(parameter, character)
             if not isinstance(packer, IntegerPacker):
                 raise Unsuitable
             low, high = packer.unchanged
+            bits = _REGISTER_BITS[character]
+            if (low, high) == (-(1 << bits - 1), (1 << bits - 1) - 1):
+                return Argument(_general_if(f"{name}.__class__ is not int"), [], (f"{target} = {name}",))
             test = f"{name}.__class__ is not int or not {low} <= {name} <= {high}"
         elif character == "F":
             test = f"{name}.__class__ is not float"
@@ -295,7 +304,8 @@ class _Generator:
             f"    {name} = new_array(Array)",
             f"    {name}._fence = {name}._view = {name}._array = {name}._passed_as = {name}._place = None",
             f"    {name}._device = device",
-            f"    {name}._views = {'large_' if _may_be_large(parameter) else ''}views",
+            f"    {name}._views = views",
+            f"    {name}._give_back = give_back{'_large' if _may_be_large(parameter) else ''}",
             f"    {name}._handle = h",
             f"    {name}._table = table",
             "else:",
@@ -322,6 +332,19 @@ def _may_be_large(parameter: Parameter) -> bool:
     if tensor is None or tensor.element_type is None or None in tensor.shape:
         return True
     return tensor.element_type.byte_length(math.prod(size or 0 for size in tensor.shape)) >= LARGE
+
+
+def _trials(arguments: list[Argument]) -> list[str]:
+    lines = [line for argument in arguments for line in argument.trials]
+    if not lines:
+        return []
+    return [
+        "if machine is not None:",
+        "    try:",
+        *_indented(2, lines),
+        "    except ValueError:",
+        "        machine = None",
+    ]
 
 
 def _general_if(condition: str) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,8 +39,8 @@ _TYPE: Final = ENTRY["element_type"] // 8
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY["rank"] // 8
 _LOW: Final = 0xFFFFFFFF
-_OWNER_UNIT: Final = 1 << 32
-"""In the word with the rank."""
+_OWNED_BY_CODE: Final = OWNER_CODE << 32
+"""In the word with the rank. Views of other owners have less there."""
 _MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions lie in the table."""
 
@@ -64,22 +64,25 @@ class _Piece:
 class Place:
     """An array over a piece of a block; callers get views of it."""
 
-    __slots__ = ("_bytes", "elements")
+    __slots__ = ("bytes", "elements")
 
     def __init__(self, memory: npt.NDArray[np.uint8], dtype: np.dtype[Any], shape: Sequence[int]) -> None:
-        self._bytes: npt.NDArray[np.uint8] = np.asarray(_Piece(memory))
+        self.bytes: npt.NDArray[np.uint8] = np.asarray(_Piece(memory))
         """The base of every view: numpy goes no further back, since its own base is no array."""
-        self.elements = self._bytes.view(dtype).reshape(shape)
+        self.elements = self.bytes.view(dtype).reshape(shape)
 
     def is_unused(self) -> bool:
         """Whether there is no view of the array."""
-        return getrefcount(self._bytes) == _UNUSED
+        return getrefcount(self.bytes) == _UNUSED
 
 
 class ResultViews:
     """The places of one session's results."""
 
-    __slots__ = ("_allocator", "_extension", "_i32", "_invoker", "_places", "_table", "gone")
+    __slots__ = (
+        "_allocator", "_base", "_extension", "_i32", "_i64", "_invoker", "_places", "_table", "give_back",
+        "gone",
+    )  # fmt: skip
 
     def __init__(self, allocator: HeapAllocator, invoker: Invoker) -> None:
         """``allocator``: whose pooled blocks machine code uses."""
@@ -87,18 +90,20 @@ class ResultViews:
         self._invoker = invoker
         self._table = invoker.table
         self._extension = invoker.table.extension >> 3
-        self._i32 = invoker.table.i32
+        self._base = invoker.table.base
+        self._i32, self._i64 = invoker.table.i32, invoker.table.i64
         self._places: dict[tuple[int, ...], Place] = {}
         self.gone: deque[tuple[int, Place | None]] = deque()
         """Handles of arrays that are gone, and the places whose views may still be there."""
+        self.give_back: Callable[[tuple[int, Place | None]], None] = self.gone.append
+        """Takes the handle of an array that is gone; and its place, if its elements were looked at."""
 
     def find(self, handle: int) -> Place | None:
         """The place of a view in a pooled block; None for other memory and for packed elements."""
-        table = self._table
-        words = table.i64
-        entry = (handle - table.base) >> 3
-        owner, rank = divmod(words[entry + _RANK], _OWNER_UNIT)
-        if owner != OWNER_CODE:
+        words = self._i64
+        entry = (handle - self._base) >> 3
+        rank = words[entry + _RANK] - _OWNED_BY_CODE
+        if rank < 0:
             return None
         address = words[entry + _ADDRESS]
         start = entry + self._extension
@@ -150,26 +155,26 @@ class ResultViews:
         self._places[key] = place
         return place
 
-    def drop(self, handle: int, place: Place | None) -> None:
-        """Takes back the handle of an array that is gone; ``place`` if its elements were looked at."""
-        self.gone.append((handle, place))
-
     def sweep(self, state: memoryview, looks: int) -> None:
         """Gives back the handles that nobody uses among the next few: more than a call can add, so that there
         are not ever more. Machine code frees what they stood for when it is next done with ``state``. For
         direct calls, with the lock held."""
-        gone, i32, base = self.gone, self._i32, self._table.base
-        for _ in range(min(looks, len(gone))):
+        gone, i32 = self.gone, self._i32
+        left = len(gone)
+        if left > looks:
+            left = looks
+        while left:
+            left -= 1
             item = gone.popleft()
             handle, place = item
-            if place is not None and not place.is_unused():
+            if place is not None and getrefcount(place.bytes) != _UNUSED:
                 gone.append(item)
                 continue
-            word = handle - base >> 2
+            word = handle - self._base >> 2
             count = i32[word + _COUNT] - 1
             i32[word + _COUNT] = count
             if count == 0:
-                self._table.i64[(word >> 1) + _LINK] = state[_RELEASED]
+                self._i64[(word >> 1) + _LINK] = state[_RELEASED]
                 state[_RELEASED] = handle
 
     def collect(self) -> None:
@@ -192,25 +197,13 @@ class ResultViews:
             else:
                 self.gone.append(item)
 
-    def for_large(self) -> ResultViews:
-        """The same for arrays that may be large: memory that is not used any more is given back at once if
-        that is possible, and not by the next call."""
-        other = LargeResultViews(self._allocator, self._invoker)
-        other._places, other.gone = self._places, self.gone
-        return other
+    def give_back_large(self, item: tuple[int, Place | None]) -> None:
+        """As ``give_back``, for arrays that may be large: memory that is not used any more is given back at
+        once if that is possible, and not by the next call."""
+        self.gone.append(item)
+        if self._i64[((item[0] - self._base) >> 3) + _LENGTH] >= LARGE:
+            self.collect()
 
     def forget(self) -> None:
         """Lets go of the memory of all places, which callers' views keep."""
         self._places.clear()
-
-
-class LargeResultViews(ResultViews):
-    """See :meth:`ResultViews.for_large`."""
-
-    __slots__ = ()
-
-    def drop(self, handle: int, place: Place | None) -> None:
-        self.gone.append((handle, place))
-        table = self._table
-        if table.i64[((handle - table.base) >> 3) + _LENGTH] >= LARGE:
-            self.collect()

@@ -6,12 +6,14 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 import pytest
 
 import jitree
 from jitree import Instance, NativeExport, NativeModule, Session
+from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import (
     FailedPreconditionError,
     NotFoundError,
@@ -75,9 +77,10 @@ def test_sessions_are_freed_without_the_garbage_collector(tier: str) -> None:
                 module.add(X, X)
                 results = module.sums(np.arange(4), 2), module.twice(np.zeros((2, 3), np.float32))
             np.asarray(results[1])
-            things = [session, session.context, module, module.add, module.vm_module.program, results[1]]
+            program = cast(BytecodeModule, module.vm_module).program
+            things = [session, session.context, module, module.add, program, results[1]]
             references = [weakref.ref(thing) for thing in things]
-        del session, module, things, results
+        del session, module, things, results, program
         assert [reference() for reference in references] == [None] * 6
     finally:
         gc.enable()
