@@ -12,7 +12,7 @@ from jitree.dispatch.image.build import generate
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
-from jitree.dispatch.native.ssa import Loop
+from jitree.dispatch.native.ssa import Block, Loop
 from jitree.loaders import vmvx_images
 
 
@@ -22,7 +22,9 @@ class _Count(NamedTuple):
     functions: int = 0
     native_functions: int = 0
     loops: int = 0
+    """Innermost ones."""
     nests: int = 0
+    """Of them, those that are part of a nest."""
 
     def add(self, *numbers: int) -> _Count:
         return _Count(*(a + b for a, b in zip(self, numbers, strict=True)))
@@ -54,19 +56,20 @@ def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterato
             continue
         yield f"{start}native"
         count = count.add(1, 1, 0, 0)
-        for found in nests.find(build(source, row.ordinal)):
-            taken = isinstance(found, nests.Nest)
-            what = (
-                f"nest of {_depth(found.loop)}"
-                if isinstance(found, nests.Nest)
-                else f"no nest: {found.reason}"
-            )
-            offset = module.program.location(found.loop.header.pc)[1]
-            yield f"          loop at {offset:08X}: {what}"
-            count = count.add(0, 0, 1, taken)
+        function = build(source, row.ordinal)
+        taken: set[Block] = set()
+        for found in nests.find(function):
+            if isinstance(found, nests.Nest):
+                taken |= found.loop.blocks
+                what = f"nest of {_depth(found.loop)}"
+            else:
+                what = f"no nest: {found.reason}"
+            yield f"          loop at {module.program.location(found.loop.header.pc)[1]:08X}: {what}"
+        innermost = [loop for loop in function.all_loops() if not loop.children]
+        count = count.add(0, 0, len(innermost), sum(loop.header in taken for loop in innermost))
     yield (
         f"  {count.native_functions} of {count.functions} functions native, "
-        f"{count.nests} of {count.loops} loops are nests"
+        f"{count.nests} of {count.loops} innermost loops in nests"
     )
 
 

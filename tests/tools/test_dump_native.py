@@ -60,12 +60,12 @@ def test_tiers(output: Dump, module: str) -> None:
         "module @sums:",
         "  [  0] sum    native",
         "  [  1] mixed  fast: not.i32 at word 3 reads a register as another type than was written",
-        "  1 of 2 functions native, 0 of 1 loops are nests",
+        "  1 of 2 functions native, 0 of 1 innermost loops in nests",
         "",
         "executable 0, @module:",
         "  [  0] mul_dispatch_0_elementwise_1000_f32  native",
         "          loop at 0000009B: nest of 1",
-        "  1 of 1 functions native, 1 of 1 loops are nests",
+        "  1 of 1 functions native, 1 of 1 innermost loops in nests",
     ]
 
 
