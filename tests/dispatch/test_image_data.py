@@ -128,3 +128,16 @@ def test_sources_that_change_meanwhile(folder: Path, tmp_path: Path) -> None:
     source.write_text("two")
     with pytest.raises(UnavailableError, match="have changed since this program was started"):
         provider.wait()
+
+
+def test_started_images_are_built_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITREE_TEST_BUILDS", str(folder.with_name("builds")))
+    generator = "tests.dispatch.image_texts:slow_texts"
+    providers = [
+        image.provider(Recipe(f"together{n}", "slow", generator, (_TEXTS,), ("twice",), 1.0))
+        for n in range(3)
+    ]
+    for provider in providers:
+        provider.start()
+    assert [provider.is_building for provider in providers] == [True] * 3
+    assert [call(provider.wait(), "twice", 4) for provider in providers] == [8] * 3

@@ -24,7 +24,7 @@ from jitree.errors import StatusError, UnavailableError
 if TYPE_CHECKING:
     from jitree.dispatch.image.background import Builder
 
-__all__ = ["Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit", "get", "provider", "wait"]
+__all__ = ["Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit", "get", "provider", "start", "wait"]
 
 _POLL_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 300.0
@@ -68,6 +68,11 @@ class Provider:
         """The image if it has been built; never starts a builder."""
         self._look(_not_now)
         return self.image
+
+    def start(self) -> None:
+        """Has the image built at once, beside whatever else is built, if it is not there: it is going to be
+        waited for."""
+        self._look(_full_priority)
 
     def wait(self) -> Image:
         """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails."""
@@ -162,6 +167,11 @@ def _static_provider(recipe: Recipe) -> Provider:
 def get(recipe: Recipe) -> Image | None:
     """As :meth:`Provider.get`, for an image that the process keeps: one of its name."""
     return _static_provider(recipe).get()
+
+
+def start(recipe: Recipe) -> None:
+    """As :meth:`Provider.start`, for an image that the process keeps: one of its name."""
+    _static_provider(recipe).start()
 
 
 def wait(recipe: Recipe) -> Image:
