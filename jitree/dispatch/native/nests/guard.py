@@ -20,16 +20,19 @@ from jitree.dispatch.native.ssa import Value
 
 SYMBOL_BITS: Final = 31
 """Magnitude that values from outside may have in indices and bounds; one with more fails the guard."""
-_NARROW_BITS: Final = 62
-_WIDE_BITS: Final = 126
+_NARROW_BITS: Final = 60
+"""What a sum of a few indices may have in i64 without overflow."""
+_WIDE_BITS: Final = 124
 
 
 def require_sizes(structure: Structure) -> None:
     """NotANest if the guard could not compute ranges without overflow."""
     for level in structure.levels:
         for form in (level.initial, level.bound):
-            if form.bits(SYMBOL_BITS) > _NARROW_BITS - 1:
+            if form.bits(SYMBOL_BITS) > _NARROW_BITS:
                 raise NotANest("a bound with large factors")
+        if (level.extent or 0) > 1 << SYMBOL_BITS:
+            raise NotANest("more than 2**31 iterations")
     for access in (*structure.loads.values(), *structure.stores):
         if access.index.bits(SYMBOL_BITS) > _WIDE_BITS:
             raise NotANest("an index with large factors")
@@ -238,6 +241,7 @@ class Guard:
                 forwards = (
                     self._plan.forwards
                     and access not in stores
+                    and access.position < store.position
                     and access.index == store.index
                     and access.bytes == store.bytes
                 )

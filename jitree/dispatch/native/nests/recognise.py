@@ -124,7 +124,10 @@ def _level(reader: FormReader, loop: Loop) -> Level:
     if number is None or not 0 < number < 1 << 31:
         raise NotANest("a counter that is not stepped by a positive constant")
     bound = reader.read(condition.operands[1])
-    level = Level(counter, reader.read(initial), bound, number, condition.operation == "cmp.lt.i64.u")
+    unsigned = condition.operation == "cmp.lt.i64.u"
+    level = Level(counter, reader.read(initial), bound, number, unsigned)
+    if unsigned and min(level.initial.number or 0, bound.number or 0) < 0:
+        raise NotANest("an unsigned comparison with a negative number")
     if (level.initial.symbols() | level.bound.symbols()) & set(reader.levels):
         raise NotANest("a loop's bounds depend on an outer loop")
     return level

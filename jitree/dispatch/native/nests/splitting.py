@@ -23,6 +23,7 @@ def add_level(reader: FormReader, loop: Loop, level: Level) -> None:
     if exact:
         outer = (level.bound.divided(exact[0])[0], 1)
         reader.add_split(variable, level, *_split(variable, level, outer, exact[0]))
+        reader.not_negative |= exact[0].symbols()  # two negative factors make a positive product
     elif divisors and divisors[0].number is not None:
         outer = (level.bound, divisors[0].number)
         reader.add_split(variable, level, *_split(variable, level, outer, divisors[0]))

@@ -126,3 +126,28 @@ def test_large_strides_do_not_overflow() -> None:
         assert not _holds(function, _buffers(1600, 4000), stride, 1, 10)
         assert not _holds(function, _buffers(1600, 4000), 20, stride, 10)
         assert not _holds(function, _buffers(1600, 4000), 20, 1, stride) or stride < 0
+
+
+def test_a_load_behind_the_store_of_the_same_element() -> None:
+    """It has to see what was stored, through whatever reference."""
+
+    def body(text: Text, at: list[str]) -> None:
+        text.store("f32", 0, at[0], text.load("f32", 2, at[0]))
+        text.store("f32", 3, at[0], text.load("f32", 1, at[0]))
+
+    memory, source, out = _buffers(160, 160, 160)
+    assert _holds(program([Level(40)], body), [memory, np.zeros(160, np.uint8), source, out])
+    assert not _holds(program([Level(40)], body), [memory, memory, source, out])
+
+
+def test_negative_factors_of_a_merged_bound() -> None:
+    """-3 rows of -4 columns are 12 iterations; that is left to the interpreter."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column = text.op("div.i64.s", at[0], argument(0)), text.op("rem.i64.s", at[0], argument(0))
+        text.store("f32", 0, text.index(0, (row, 8), (column, 1)), text.load("f32", 1, at[0]))
+
+    function = program([Level((argument(0), argument(1)))], body)
+    assert _holds(function, _buffers(400, 400), 4, 3)
+    assert not _holds(function, _buffers(400, 400), -4, -3)
+    assert not _holds(function, _buffers(400, 400), 9, 3)

@@ -55,3 +55,18 @@ def test_an_inner_loop_is_taken_where_the_outer_one_is_not() -> None:
     assert [type(item) for item in found] == [nests.Refusal, nests.Nest]
     assert isinstance(found[0], nests.Refusal)
     assert "between loops" in found[0].reason
+
+
+def test_numbers_that_no_buffer_has() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        text.store("f32", 0, at[0], text.load("f32", 1, at[0]))
+
+    assert refusals(program([Level(2**40)], body)) == ["more than 2**31 iterations"]
+    unsigned = program([Level(8, start=-4, compare="cmp.lt.i64.u")], body)
+    assert refusals(unsigned) == ["an unsigned comparison with a negative number"]
+
+    def far(text: Text, at: list[str]) -> None:
+        text.store("f32", 0, text.index(0, (at[0], 2**62)), text.load("f32", 1, at[0]))
+
+    assert refusals(program([Level(8)], far)) == []
+    assert refusals(program([Level(8, start=2**62)], body)) == ["a bound with large factors"]
