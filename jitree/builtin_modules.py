@@ -46,6 +46,17 @@ def _hal_loader(session: Session) -> NativeModule:
     return HalLoaderModule(session.loaders)
 
 
+def begin_hal() -> None:
+    """Begins to build the machine code that programs with devices need, unless it is in the cache: beside
+    that of the engine, which a session may have to wait for."""
+    from jitree.dispatch import image
+    from jitree.hal.local import walk
+    from jitree.modules.hal.native.image import RECIPE
+
+    walk.native_walker()
+    image.get(RECIPE)
+
+
 HAL: Final = "hal"
 
 BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from jitree.argument_blocks import ArgumentBlocks
 from jitree.array import Array
-from jitree.builtin_modules import BUILTIN_MODULES, HAL
+from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal
 from jitree.declaration import TensorType
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
+from jitree.dispatch.engine import default_tier
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import (
@@ -126,6 +127,8 @@ class Session:
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier, tuple(executable_plugins), tuple(executable_modules)
         )
+        if HAL in self._builtins and (tier or default_tier()) != "plain":
+            begin_hal()
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         self._closed = False
         try:

@@ -14,7 +14,9 @@ import pytest
 
 import jitree
 from jitree import ContextFlags, Instance, NativeExport, NativeModule, Session
+from jitree.dispatch import context, image
 from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.engine import Engine
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -24,6 +26,7 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.hal.driver import DriverRegistry
+from jitree.hal.local import walk
 from tests.assembler import Assembler
 from tests.session.programs import ARITHMETIC, ECHO, LIBRARY, PROGRAM, STATE
 
@@ -387,3 +390,27 @@ def test_a_whole_program_in_a_fresh_process() -> None:
         "print(np.asarray(module.e1_f32([1, 2])).tolist())"
     )
     assert run_python(code) == "[1.0, 2.0]"
+
+
+@pytest.mark.parametrize(("tier", "built"), [("plain", set()), ("fast", {"walker", "hal"})])
+def test_what_devices_need_is_built_beside_the_engine(
+    tier: str, built: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that waits for the engine's machine code does not begin with the rest afterwards."""
+    begun: set[str] = set()
+
+    def create_engine(name: str | None) -> Engine:
+        begun.update(asked)
+        return original_engine(name)
+
+    def get(recipe: image.Recipe) -> image.Image | None:
+        asked.add(recipe.name)
+        return original_get(recipe)
+
+    asked: set[str] = set()
+    original_engine, original_get = context.create_engine, image.get
+    monkeypatch.setattr(context, "create_engine", create_engine)
+    monkeypatch.setattr(image, "get", get)
+    monkeypatch.setattr(walk, "_native", None)
+    with Session("local-sync", tier=tier):
+        assert begun == built
