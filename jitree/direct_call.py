@@ -135,6 +135,7 @@ class _Generator:
         assert entry is not None
         frame = DirectFrame(vm_function, self._invoker, entry)
         self._invoker.settle()
+        self._sets_state = frame.sets_state
         table = self._invoker.table
         self._table = table
         views = function.session.result_views
@@ -145,7 +146,7 @@ class _Generator:
             "invoker": self._invoker, "acquire": lock.acquire, "release": lock.release,
             "owned": lock._is_owned,  # type: ignore[attr-defined]
             "table": table, "entry": entry,
-            "run": frame.run, "bound": frame.bound, "host": frame.host, "state": frame.state,
+            "run": frame.run, "host": frame.host, "state": frame.state,
             "frame_words": frame.frame_words, "state_words": frame.state_words,
             "place": direct.STATE_ENTRY, "i32": frame.i32, "i64": frame.i64, "f32": frame.f32,
             "f64": frame.f64, "refs": frame.refs, "entries": table.i32, "vm_function": vm_function,
@@ -209,13 +210,13 @@ class _Generator:
         return [
             "if machine.host is not host:",
             "    machine.show_host(host, frame_words)",
-            "state[place] = state_words",
-            f"machine.pc = {direct.RUNNING}",
             "if deferred:",
             "    table.drain_deferred()",
             "if gone:",
             f"    views.sweep(state, {len(results) + 3})",
             *(line for argument in arguments for line in argument.stores),
+            *([] if self._sets_state else ["state[place] = state_words"]),
+            f"machine.pc = {direct.RUNNING}",
             "if run():",
             "    invoker.carry_on(machine, entry)",
             *(line for result in results for line in result),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ _NO_ARGUMENTS: Final = 4
 
 _CALL: Final = "48b8{} ffd0"
 """movabs rax, address; call rax"""
+_LOAD_STATE: Final = "48bf{state:016x}"
+"""movabs rdi, state"""
 _X86_64: Final = (
     "53 4154 4883ec08",  # push rbx; push r12; sub rsp, 8: the stack is aligned
     _CALL.format("{save:016x}"),
@@ -44,23 +46,37 @@ class _Definition(ctypes.Structure):
     )
 
 
-def builtin_entry(run: int, state: int) -> Callable[[], bool] | None:
+def builtin_entry(
+    run: int, state: int, presets: Mapping[int, int] | None = None
+) -> Callable[[], bool] | None:
     """A function that calls the C function at address ``run`` with ``state`` and tells whether the result was
-    not 0; None where there is no such code for the processor or this Python."""
+    not 0; None where there is no such code for the processor or this Python.
+
+    ``presets`` are 64-bit words that it writes before, by their offset in the state: below 128.
+    """
     interface = _interface()
     if interface is None:
         return None
     new_function, addresses = interface
-    code = map_code(_assemble(addresses | {"run": run, "state": state}))
+    writes = "".join(map(_write, *zip(*presets.items(), strict=True))) if presets else ""
+    code = map_code(_assemble(_LOAD_STATE + writes, addresses | {"run": run, "state": state}))
     definition = _Definition(b"enter", code.address, _NO_ARGUMENTS, None)
     kept = definition, code  # by the function, as its self
     function: Callable[[], bool] = new_function(ctypes.addressof(definition), kept, None)
     return function
 
 
-def _assemble(addresses: dict[str, int]) -> bytes:
-    swapped = {name: int.from_bytes(value.to_bytes(8, "little"), "big") for name, value in addresses.items()}
-    return bytes.fromhex("".join(_X86_64).format(**swapped))
+def _assemble(beginning: str, addresses: dict[str, int]) -> bytes:
+    swapped = {name: _swapped(value) for name, value in addresses.items()}
+    return bytes.fromhex("".join((beginning, *_X86_64)).format(**swapped))
+
+
+def _swapped(value: int) -> int:
+    return int.from_bytes((value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"), "big")
+
+
+def _write(offset: int, value: int) -> str:
+    return f"48b8{_swapped(value):016x} 488947{offset:02x}"  # movabs rax, value; mov [rdi + offset], rax
 
 
 @cache

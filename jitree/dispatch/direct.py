@@ -12,9 +12,10 @@ A caller does this, with the lock of the invoker held::
         invoker.ready, invoker.nesting = None, 1
         if machine.host is not frame.host:
             machine.show_host(frame.host, frame.frame_words)
-        state[STATE_ENTRY] = frame.state_words
-        machine.pc = RUNNING
         …                               # arguments into frame.i32, i64, f32, f64, refs
+        if not frame.sets_state:
+            state[STATE_ENTRY] = frame.state_words
+        machine.pc = RUNNING
         if frame.run():
             invoker.carry_on(machine, entry)
         …                               # results out of the same registers; refs that are taken become 0
@@ -48,24 +49,14 @@ RUNNING: Final = -1
 """As ``machine.pc``: machine code has the machine, STATE says where it is."""
 RELEASED: Final = STATE.word("released")
 
-__all__ = ["RELEASED", "RUNNING", "STATE_ENTRY", "BoundEntry", "DirectFrame"]
-
-
-class BoundEntry:
-    """Machine code entered with one state."""
-
-    __slots__ = ("run",)
-
-    def __init__(self, run: Callable[[int], int], state: int) -> None:
-        target = ctypes.cast(run, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
-        self.run: Callable[[], int] = builtin_entry(target or 0, state) or partial(run, state)
+__all__ = ["RELEASED", "RUNNING", "STATE_ENTRY", "DirectFrame"]
 
 
 class DirectFrame:
     """The host's frame of one function on the machine of direct calls."""
 
     __slots__ = (
-        "bound", "entry", "f32", "f64", "frame_words", "host", "i32", "i64", "machine", "refs", "run",
+        "entry", "f32", "f64", "frame_words", "host", "i32", "i64", "machine", "refs", "run", "sets_state",
         "state", "state_words",
     )  # fmt: skip
 
@@ -75,9 +66,13 @@ class DirectFrame:
         self.entry = entry
         self.machine = machine
         self.host = function.host
-        self.bound = invoker.direct_entry(entry)
-        self.run = self.bound.run
         self.state = machine.state
         self.frame_words, self.state_words = machine.host_words(function.host)
+        target = ctypes.cast(entry.run, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a C function
+        presets = {8 * (STATE_ENTRY.start + place): word for place, word in enumerate(self.state_words)}
+        run = builtin_entry(target, machine.state_address, presets)
+        self.sets_state = run is not None
+        """Whether ``run`` writes ``state_words`` itself."""
+        self.run: Callable[[], int] = run or partial(entry.run, machine.state_address)
         self.i32, self.i64, self.f32, self.f64 = machine.i32, machine.i64, machine.f32, machine.f64
         self.refs = machine.refs

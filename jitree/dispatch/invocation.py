@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion
-from jitree.dispatch.direct import BoundEntry
 from jitree.dispatch.engine import Engine, Entry
 from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction, RepeatedCall
 from jitree.dispatch.pending import YIELD, Pending
@@ -32,6 +31,7 @@ MAXIMUM_NESTING: Final = 64
 """Calls that native functions make back into their context. Each takes about eight Python frames, of which
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
+_STATE_FRAME: Final = STATE.word("frame")
 _STATE_PROMPT: Final = STATE.word("prompt")
 _CROWDED_SECONDS: Final = 1.0
 """After a thread has found another in its context, how long calls leave the context alone while devices
@@ -60,7 +60,6 @@ class Invoker:
         self.nesting = 0
         """Calls in progress, one inside the other."""
         self._direct: Machine | None = None
-        self._bound: tuple[Entry, BoundEntry] | None = None
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
         """By ``time.monotonic``."""
@@ -97,7 +96,7 @@ class Invoker:
     def close(self) -> None:
         """No more calls."""
         self.closed = True
-        self.ready = self._direct = self._bound = None
+        self.ready = self._direct = None
         self._idle.clear()
 
     # -- direct calls --------------------------------------------------------------------------------
@@ -109,12 +108,6 @@ class Invoker:
             entry.attach(machine)
             self._direct = machine
         return self._direct
-
-    def direct_entry(self, entry: Entry) -> BoundEntry:
-        """Machine code entered with that machine's state."""
-        if self._bound is None or self._bound[0] is not entry:
-            self._bound = entry, BoundEntry(entry.run, self.direct_machine(entry).state_address)
-        return self._bound[1]
 
     def may_prepare(self) -> bool:
         """Whether the machine of direct calls may be touched; the lock must be held."""
@@ -141,6 +134,7 @@ class Invoker:
             self._explain(error, machine, function)
         finally:
             machine.release_frames()
+            machine.state[_STATE_FRAME] = machine.frames_address
             self.nesting = 0
             self.settle()
 
