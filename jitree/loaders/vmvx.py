@@ -62,8 +62,8 @@ class VmvxLoader(ExecutableLoader):
             create = partial(Worker, executable, self._modules, names, parameters.constants, on_vm)
             compiled = _compiled(tier, executable, create)
             loaded = VmvxExecutable(executable.name, rows, Workers(create), compiled)
-            if compiled is not None and tier == _WAITS:
-                compiled.wait()
+            if tier == _WAITS:
+                loaded.require_compiled()
             return loaded
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from jitree.errors import StatusError
-from jitree.hal.local.commands import ENTRY_SPAN
+from jitree.hal.local.commands import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local.kernel_call import WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, read_span
@@ -20,6 +20,8 @@ from jitree.loaders.vmvx_worker import Worker, read_span
 if TYPE_CHECKING:
     from jitree.loaders.vmvx_native import CompiledKernels
 
+_ENTRY_WORDS: Final = ENTRY_POINT.size // 8
+_CODE: Final = ENTRY_POINT.word("code")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
@@ -115,7 +117,7 @@ class _Function:
         return result
 
     def crowd(self, dispatch: int, workgroup: int) -> int:
-        """Runs a span that found no lane."""
+        """Runs a span that found no lane, or that has to wait for compiled kernels."""
         assert self._compiled is not None
         try:
             result = self._compiled.run(self._ordinal, self.environment, dispatch, workgroup)
@@ -186,6 +188,13 @@ class VmvxExecutable(TabledExecutable):
         )  # fmt: skip
         if compiled is not None:
             compiled.serve(self._entries)
+
+    def require_compiled(self) -> None:
+        """Has the kernels compiled now; dispatches wait for that."""
+        if self._compiled is not None and not self._compiled.ready:
+            self._compiled.start()
+            for number in range(self.function_count):
+                self._entries[number * _ENTRY_WORDS + _CODE] = _CROWD_ADDRESS
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""

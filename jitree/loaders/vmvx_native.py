@@ -34,7 +34,7 @@ class CompiledKernels:
         self, provider: image.Provider, ordinals: Sequence[int], create_worker: Callable[[], Worker]
     ) -> None:
         """``ordinals`` are those of the kernels' functions in the module, in the order of the executable's
-        entries. Nothing happens until :meth:`look` or :meth:`wait`."""
+        entries. Nothing happens until :meth:`serve`."""
         self._provider = provider
         self._symbols = [span_symbol(ordinal) for ordinal in ordinals]
         self._create_worker = create_worker
@@ -66,9 +66,9 @@ class CompiledKernels:
         self._records = records
         self._use(self._provider.find())
 
-    def wait(self) -> None:
-        """Waits for the compiled kernels. UNAVAILABLE if they cannot be built."""
-        self._use(self._provider.wait())
+    def start(self) -> None:
+        """Has the kernels compiled now."""
+        self._provider.start()
 
     def spend(self, nanoseconds: int) -> None:
         """Counts time that the VM took for the kernels, and has them compiled when that is worth it."""
@@ -77,11 +77,14 @@ class CompiledKernels:
             self._use(self._provider.get())
 
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
-        """Runs a span on one more lane; None when there cannot be more, or the kernel is not compiled."""
-        code = self._codes[ordinal] if self._codes else None
-        if code is None or not self._add_lane():
+        """Runs a span that has found no lane, waiting for the kernels if they are not there; None when there
+        cannot be more lanes, or the kernel is not compiled. UNAVAILABLE if the kernels cannot be built."""
+        if self._image is None:
+            self._use(self._provider.wait())
+        elif self._codes[ordinal] is not None and not self._add_lane():
             return None
-        return code(environment, dispatch, group)
+        code = self._codes[ordinal]
+        return None if code is None else code(environment, dispatch, group)
 
     def finish(self, lane: int, ordinal: int, span: Span) -> None:
         """Runs the rest of a workgroup that left machine code on a lane; raises what the VM does."""

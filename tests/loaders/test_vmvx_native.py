@@ -270,3 +270,14 @@ def test_kernels_for_another_machine() -> None:
     target = Target("aarch64-linux-gnu", "generic", "")
     flat = link_objects(one_by_one(generated.units, target), generated.entries, target)
     assert set(flat.entries) == set(generated.entries) != set()
+
+
+def test_kernels_are_compiled_while_the_program_goes_on(empty_cache: None) -> None:
+    """Loading does not wait; the first dispatch does."""
+    executables = [
+        load(Assembler(name).function("f", ENTRY_CONVENTION, SCRATCH), "native") for name in ("one", "two")
+    ]
+    compiled = [executable._compiled for executable in executables]
+    assert [item._provider.is_building for item in compiled if item is not None] == [True, True]
+    assert all((run(executable, 5) == np.arange(5)).all() for executable in executables)
+    assert all(item.ready for item in compiled if item is not None)

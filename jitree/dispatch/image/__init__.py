@@ -72,6 +72,7 @@ class Provider:
     def start(self) -> None:
         """Has the image built at once, beside whatever else is built, if it is not there: it is going to be
         waited for."""
+        self._next_look = 0.0
         self._look(_full_priority)
 
     def wait(self) -> Image:
