@@ -14,6 +14,9 @@ from jitree.dispatch.vector_math_ir import llvm_type
 
 ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 
+LARGEST_STRIDE: Final = 4
+"""Elements between lanes up to which whole rows are loaded."""
+
 Offsets = dict[Level, int]
 """How far the copy of the body that is being written is from the counters of its block; absent is 0."""
 
@@ -68,9 +71,11 @@ class Memory:
         vector = self._plan.vector
         return vector is None or (access, vector) not in self.places.coefficients
 
-    def _is_row(self, access: Access) -> bool:
+    def _stride(self, access: Access) -> int:
+        """Elements from lane to lane; 0 if that is not constant."""
         vector = self._plan.vector
-        return vector is not None and self.places.coefficients[access, vector] == "1"
+        number = self.places.coefficients[access, vector] if vector is not None else "1"
+        return 0 if number.startswith("%") else int(number)
 
     def _vector(self, access: Access, lanes: int) -> str:
         kind = ELEMENT_LLVM[access.element]
@@ -119,7 +124,10 @@ class Memory:
     def load_lanes(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> Operand:
         """An element for each lane."""
         lanes, writer = self._plan.lanes, self._writer
-        if not self._is_row(access):
+        stride = self._stride(access)
+        if mask is None and 1 < stride <= LARGEST_STRIDE:
+            text = self._load_spread(region, access, offsets, stride)
+        elif stride != 1:
             text = self._gather(region, access, offsets, mask)
         elif mask is None:
             vector = self._vector(access, lanes)
@@ -153,7 +161,7 @@ class Memory:
         writer, lanes = self._writer, self._plan.lanes
         vector = self._vector(access, lanes)
         text = self._narrowed(access, text, lanes)
-        if lanes > 1 and not self._is_row(access):
+        if lanes > 1 and self._stride(access) != 1:
             self._scatter(region, access, text, offsets, mask)
             return
         pointer = self.pointer(region, access, offsets)
@@ -193,6 +201,31 @@ class Memory:
         return writer.let(
             f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
         )
+
+    def _load_spread(self, region: Region, access: Access, offsets: Offsets, stride: int) -> str:
+        """Lanes a few elements apart out of whole rows, the last of which ends with the last lane."""
+        writer, lanes = self._writer, self._plan.lanes
+        kind, vector = ELEMENT_LLVM[access.element], self._vector(access, lanes)
+        pointer = self.pointer(region, access, offsets)
+        starts = [*range(0, (stride - 1) * lanes, lanes), (stride - 1) * (lanes - 1)]
+        rows = []
+        for start in starts:
+            place = writer.let(f"getelementptr {kind}, ptr {pointer}, i64 {start}") if start else pointer
+            rows.append(writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}"))
+        result = rows[0]
+        for number, row in enumerate(rows):
+            first = number * lanes
+            order = []
+            for lane in range(lanes):
+                element = stride * lane
+                own = element >= first and (element < first + lanes or number == stride - 1)
+                # Lanes of earlier rows have been put in their places by the shuffle before.
+                at = lane if number else min(element, lanes - 1)
+                order.append(lanes + element - starts[number] if own and number else at)
+            mask = ", ".join(f"i32 {lane}" for lane in order)
+            operands = f"{vector} {result}, {vector} {row}"
+            result = writer.let(f"shufflevector {operands}, <{lanes} x i32> <{mask}>")
+        return result
 
     def _pointers(self, region: Region, access: Access, offsets: Offsets) -> str:
         """Of each lane's element."""

@@ -218,6 +218,7 @@ class _Planner:
     def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
         """The loads that lie along one other loop, and that loop: the last reduction, or a parallel one."""
         candidates = self._reductions[-1:] or [level for level in self._parallel if level is not vector]
+        candidates = [level for level in candidates if _count(level) >= self._lanes()]
         best: tuple[dict[Value, Level], Level | None] = ({}, None)
         for level in reversed(candidates):
             found = {

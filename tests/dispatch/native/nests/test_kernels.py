@@ -79,7 +79,7 @@ def test_no_iterations(compare: str) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 16, 33])
-@pytest.mark.parametrize("stride", [1, 2, 5, -1])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, -1])
 def test_strides_and_starts(count: int, stride: int) -> None:
     """Gathered loads, scattered stores, a loop that does not start at 0 and steps by 3."""
 
@@ -372,3 +372,25 @@ def test_fewer_registers(registers: int, monkeypatch: pytest.MonkeyPatch) -> Non
         text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
 
     check(program([Level(7), Level(70), Level(5)], body))
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("element", ["f32", "i8", "f64"])
+def test_strided_rows_end_with_the_last_lane(stride: int, element: str) -> None:
+    """The loaded buffer ends with the last element that is needed."""
+    count = 32
+
+    def body(text: Text, at: list[str]) -> None:
+        load = f"{element}.s" if element == "i8" else element
+        text.store(element, 0, at[0], text.load(load, 1, text.index(0, (at[0], stride))))
+
+    function = program([Level(count)], body)
+    size = {"f32": 4, "i8": 1, "f64": 8}[element]
+    memory = _memory(function)
+    memory[1] = memory[1][: size * (stride * (count - 1) + 1)]
+    nest = only_nest(function)
+    refs = [value for value in function.arguments if value.type == "ref"]
+    expected, actual = [[buffer.copy() for buffer in memory] for _ in range(2)]
+    interpret(nest.loop, dict(zip(refs, expected, strict=True)))
+    assert Compiled(nest).run(dict(zip(refs, actual, strict=True))) == count
+    assert (expected[0] == actual[0]).all()
