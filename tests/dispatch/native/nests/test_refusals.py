@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
+from jitree.dispatch.native.build import build
+from jitree.dispatch.native.source import from_program
 from tests.dispatch.native.nests.programs import Level, Text, program, refusals
 
 
@@ -70,3 +77,23 @@ def test_numbers_that_no_buffer_has() -> None:
 
     assert refusals(program([Level(8)], far)) == []
     assert refusals(program([Level(8, start=2**62)], body)) == ["a bound with large factors"]
+
+
+def _executables(path: Path) -> list[BytecodeModule]:
+    """The VMVX modules in a module's constants."""
+    segments = BytecodeModule.load(path).module.rodata
+    return [BytecodeModule.load(bytes(s.data), path.name) for s in segments if b"IREE" in bytes(s.data[:128])]
+
+
+_ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize("path", ["examples/digits/digits.vmvx.vmfb", "perf/programs/kernels_vmvx.vmfb"])
+def test_compiled_kernels_are_taken(path: str) -> None:
+    """All loops of the kernels that come with this package, but for look-ups in tables."""
+    modules = _executables(_ROOT / path)
+    assert modules
+    for module in modules:
+        source = from_program(module.program)
+        for function in source.functions:
+            assert set(refusals(build(source, function.ordinal))) <= {"an index through 'ext.i32.i64.s'"}
