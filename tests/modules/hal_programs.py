@@ -302,6 +302,9 @@ class _Drawing:
         self.program.call("command_buffer.create", DEVICE, modes, self.odd(3, 1, 2, 0), -1, capacity, to=to)
         for _ in range(self.one(0, 1, 2, 4, 8, 70)):
             self._command(to, capacity)
+            self.program.call(
+                "command_buffer.execution_barrier", to, 4, 8, 0
+            )  # else threads may swap commands
         if self.odd(True, False):
             self.program.call("command_buffer.finalize", to)
         self._execute(to)
@@ -361,15 +364,18 @@ class _Drawing:
         self.program.call("command_buffer.dispatch", to, EXECUTABLE, kernel, *counts, 0, constants, bindings)
 
     def _execute(self, commands: str) -> None:
+        """Also waits for it: what runs on another thread must have ended when the program does."""
+        done = self.one(*FENCES)
+        self.program.call("fence.create", DEVICE, 0, to=done)
         if self.program.rows is ROWS and self.odd(False, True):
-            self.program.call("device.queue.execute", DEVICE, -1, self.fence(), self.fence(), commands, 0)
-            return
-        entries = []
-        for _ in range(self.odd(3, 0, 1, 2)):
-            buffer = self.known([*BUFFERS[:3], *BUFFERS], 64)
-            entries.append([buffer or FALLBACK, self.odd(0, 100000, -1), self.odd(-1, 64)])
-        wait, signal = NULL, self.fence()
-        self.program.call("device.queue.execute.indirect", DEVICE, -1, wait, signal, commands, 0, entries)
+            self.program.call("device.queue.execute", DEVICE, -1, NULL, done, commands, 0)
+        else:
+            entries = []
+            for _ in range(self.odd(3, 0, 1, 2)):
+                buffer = self.known([*BUFFERS[:3], *BUFFERS], 64)
+                entries.append([buffer or FALLBACK, self.odd(0, 100000, -1), self.odd(-1, 64)])
+            self.program.call("device.queue.execute.indirect", DEVICE, -1, NULL, done, commands, 0, entries)
+        self.program.call("fence.await", -1, 0, [[done], [NULL]])
 
 
 @st.composite
