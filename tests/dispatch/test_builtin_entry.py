@@ -93,4 +93,5 @@ def test_words_are_written_before() -> None:
     state = array("q", [0] * 16)
     offsets = {0: ord("a") | ord("b") << 8, 8: -1, 40: 1 << 62, 120: 7}
     first = builtin_entry(address("strlen"), state.buffer_info()[0], offsets)
-    assert first is not None and first() and [state[offset // 8] for offset in offsets] == list(offsets.values())
+    assert first is not None and first()
+    assert [state[offset // 8] for offset in offsets] == list(offsets.values())
