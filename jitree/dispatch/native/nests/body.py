@@ -58,6 +58,9 @@ class Body:
             return literal(value)
         if value.block not in self._structure.loop.blocks:
             return self._writer.context.value(value)
+        if value in self._reader.hoisted:
+            place = self.invariant(value.operands[1])
+            return self._memory.load_in_front(self._structure.loads[value], place)
         operands = [Operand(self.invariant(operand), 1) for operand in value.operands]
         return self._operation(value, operands).text
 

@@ -19,7 +19,7 @@ from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
 SYMBOL_BITS: Final = 31
-"""Magnitude that values from outside may have in indices and bounds; one with more fails the guard."""
+"""Magnitude that values from outside and numbers of iterations may have; one with more fails the guard."""
 _NARROW_BITS: Final = 60
 """What a sum of a few indices may have in i64 without overflow."""
 _WIDE_BITS: Final = 124
@@ -34,8 +34,11 @@ def require_sizes(structure: Structure) -> None:
         if (level.extent or 0) > 1 << SYMBOL_BITS:
             raise NotANest("more than 2**31 iterations")
     for access in (*structure.loads.values(), *structure.stores):
-        if access.index.bits(SYMBOL_BITS) > _WIDE_BITS:
+        parts = narrowed(access, structure)
+        if any(form.bits(SYMBOL_BITS) > _WIDE_BITS for form in (access.index, parts.highest)):
             raise NotANest("an index with large factors")
+        if any(limit.bits(SYMBOL_BITS) > _NARROW_BITS for limit in parts.limits):
+            raise NotANest("a condition with large factors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,15 @@ class Guard:
         self._plan = plan
         self._body = body
         self._conditions: list[str] = []
+        self._narrowed = {
+            access: narrowed(access, structure) for access in (*structure.loads.values(), *structure.stores)
+        }
 
     def write(self) -> None:
         writer, context = self._writer, self._writer.context
-        accesses = [*self._structure.loads.values(), *self._structure.stores]
+        accesses = list(self._narrowed)
         self._require_small(accesses)
+        self._require_limits()
         self._extents()
         self._go_on_if_all(context.deopt)
         self._live_outs()
@@ -71,10 +78,9 @@ class Guard:
                 self._conditions.append(writer.let(f"icmp sgt i64 {self._body.places.extents[level]}, 0"))
         self._go_on_if_all(context.done)
         ranges = {access: self._range(access) for access in accesses}
-        if not self._plan.in_order:
-            self._require_apart(ranges)
-            for store, order in self._plan.injective.items():
-                self._require_injective(store, order)
+        self._require_apart(ranges)
+        for store, order in self._plan.injective.items():
+            self._require_injective(store, order)
         self._go_on_if_all(context.deopt)
         for access in accesses:
             self._pointer(access)
@@ -109,6 +115,7 @@ class Guard:
 
     def _require_small(self, accesses: Iterable[Access]) -> None:
         forms = [access.index for access in accesses]
+        forms += [limit for access in accesses for limit in self._narrowed[access].limits]
         levels = (self._structure.outermost, *self._structure.levels)
         forms += [form for level in levels for form in (level.initial, level.bound)]
         symbols = {symbol for form in forms for symbol in form.symbols()} - set(self._structure.counters)
@@ -119,12 +126,20 @@ class Guard:
                 name, limit = self._writer.let(f"add i64 {name}, {limit}"), 2 * limit
             self._conditions.append(self._writer.let(f"icmp ult i64 {name}, {limit}"))
 
+    def _require_limits(self) -> None:
+        """What predicates compare with is not negative: then what passes them lies between 0 and that."""
+        for limit in (limit for parts in self._narrowed.values() for limit in parts.limits):
+            if limit.number is None:
+                self._conditions.append(self._writer.let(f"icmp sge i64 {self._form(limit, 'i64')}, 0"))
+
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)
 
     def _extents(self) -> None:
         for level in self._structure.levels:
-            self._body.places.extents[level] = self._extent(level)
+            extent = self._body.places.extents[level] = self._extent(level)
+            if level.extent is None:
+                self._conditions.append(self._writer.let(f"icmp sle i64 {extent}, {1 << SYMBOL_BITS}"))
         for level in self._structure.levels:
             for form in (level.initial, level.bound) if level.unsigned else ():
                 if form.number is None:  # else an unsigned comparison means another one
@@ -157,10 +172,10 @@ class Guard:
     def _range(self, access: Access) -> _Range:
         """Checks that it lies in the buffer."""
         writer = self._writer
-        form, lowest, highest = narrowed(access, self._structure)
+        form, highest, _ = self._narrowed[access]
         kind = self._kind(access)
         base = form.without(self._structure.counters)
-        low, high = self._form(base + lowest, kind), self._form(base + highest, kind)
+        low, high = self._form(base, kind), self._form(base + highest, kind)
         for level in self._structure.levels:
             coefficient = form.coefficient(level.counter)
             if not coefficient.terms:
@@ -187,7 +202,8 @@ class Guard:
 
     def _kind(self, access: Access) -> str:
         """i64 where the numbers cannot overflow it, whatever the values from outside are."""
-        return "i64" if access.index.bits(SYMBOL_BITS) <= _NARROW_BITS else "i128"
+        forms = (access.index, self._narrowed[access].highest)
+        return "i64" if all(form.bits(SYMBOL_BITS) <= _NARROW_BITS for form in forms) else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
         return (
@@ -227,26 +243,21 @@ class Guard:
         return writer.let(f"add i64 {start}, {extra}") if extra else start
 
     def _require_apart(self, ranges: dict[Access, _Range]) -> None:
-        """A store and another access share no byte, or are the same element in each iteration."""
+        """A store and another access share no byte, or are the same element in each iteration. Where the
+        order of accesses is kept, this concerns only loads that have been made in front."""
         stores = self._structure.stores
+        hoisted = {self._structure.loads[value] for value in self._reader.hoisted}
         for number, store in enumerate(stores):
             for access in (*self._structure.loads.values(), *stores[number + 1 :]):
-                if (
-                    access.buffer is store.buffer
-                    and access.index == store.index
-                    and access.bytes == store.bytes
+                same_index = access.index == store.index and access.bytes == store.bytes
+                if access not in hoisted and (
+                    self._plan.in_order or (same_index and access.buffer is store.buffer)
                 ):
                     continue
                 left, right = ranges[access], ranges[store]
-                forwards = (
-                    self._plan.forwards
-                    and access not in stores
-                    and access.position < store.position
-                    and access.index == store.index
-                    and access.bytes == store.bytes
-                )
                 apart = self._apart(left, right)
-                if forwards:
+                forwards = self._plan.forwards and access not in hoisted and access not in stores
+                if forwards and same_index and access.position < store.position:
                     same = self._writer.let(f"icmp eq i64 {left.start}, {right.start}")
                     apart = self._writer.let(f"or i1 {apart}, {same}")
                 self._conditions.append(apart)

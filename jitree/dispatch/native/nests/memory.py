@@ -121,6 +121,18 @@ class Memory:
             text = writer.let(f"extractelement <1 x {ELEMENT_LLVM[access.element]}> {one}, i64 0")
         return Operand(self.extended(access, text, 1), 1)
 
+    def load_in_front(self, access: Access, index: str) -> str:
+        """One element before the guard has looked at its place; 0 if it is out of range."""
+        writer, kind = self._writer, ELEMENT_LLVM[access.element]
+        buffer = writer.context.buffer(access.buffer)
+        elements = writer.let(f"lshr i64 {buffer.length}, {access.bytes.bit_length() - 1}")
+        inside = writer.let(f"icmp ugt i64 {elements}, {index}")
+        mask = writer.let(f"insertelement <1 x i1> poison, i1 {inside}, i64 0")
+        pointer = writer.let(f"getelementptr {kind}, ptr {buffer.address}, i64 {index}")
+        one = self._masked_load(pointer, access, mask, 1)
+        text = writer.let(f"extractelement <1 x {kind}> {one}, i64 0")
+        return self.extended(access, text, 1)
+
     def load_lanes(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> Operand:
         """An element for each lane."""
         lanes, writer = self._plan.lanes, self._writer

@@ -7,15 +7,27 @@ is known to lie between 0 and the multiple of ``n - 1``, however far the counter
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.recognise import Access, Literal, Structure
 from jitree.dispatch.native.ssa import Value
 
 
-def narrowed(access: Access, structure: Structure) -> tuple[Form, Form, Form]:
-    """(what is left of the index, least and greatest value of the rest)."""
-    index, lowest, highest = access.index, Form.constant(0), Form.constant(0)
+class Narrowed(NamedTuple):
+    """An index in two parts."""
+
+    index: Form
+    """What is left of it."""
+    highest: Form
+    """Greatest value of the rest, if no limit is negative; the least one is 0."""
+    limits: tuple[Form, ...]
+    """What the predicate compares the rest with."""
+
+
+def narrowed(access: Access, structure: Structure) -> Narrowed:
+    """The index of an access without what its predicate bounds."""
+    index, highest, limits = access.index, Form.constant(0), []
     for literal in access.predicate:
         for form, limit in _ranges(literal, structure):
             factor = _factor(index, form, structure.counters)
@@ -23,7 +35,8 @@ def narrowed(access: Access, structure: Structure) -> tuple[Form, Form, Form]:
                 continue
             index = index - form * factor
             highest = highest + factor * (limit - Form.constant(1))
-    return index, lowest, highest
+            limits.append(limit)
+    return Narrowed(index, highest, tuple(limits))
 
 
 def _ranges(literal: Literal, structure: Structure) -> Iterator[tuple[Form, Form]]:
@@ -37,6 +50,8 @@ def _ranges(literal: Literal, structure: Structure) -> Iterator[tuple[Form, Form
     elif condition.operation in ("cmp.lt.i64.u", "cmp.lt.i64.s"):
         form, limit = (structure.conditions.get(operand) for operand in condition.operands)
         if form is None or limit is None or limit.symbols() & set(structure.counters):
+            return
+        if (limit.number or 0) < 0:
             return
         if condition.operation == "cmp.lt.i64.u" or _never_negative(form, structure):
             yield form, limit

@@ -67,6 +67,8 @@ class FormReader:
         self.not_negative: set[Value] = set()
         """Values from outside that are assumed to be so."""
         self._invariant: dict[Value, bool] = {}
+        self.hoisted: set[Value] = set()
+        """Loads that are made in front of the nest, because indices need them."""
 
     def add(self, variable: Value, level: Level) -> None:
         """The next loop inwards."""
@@ -89,7 +91,7 @@ class FormReader:
 
     def is_invariant(self, value: Value) -> bool:
         """From outside the nest, or computed from such values alone."""
-        if value.block not in self._loop.blocks:
+        if value.block not in self._loop.blocks or value in self.hoisted:
             return True
         known = self._invariant.get(value)
         if known is None:
@@ -128,9 +130,27 @@ class FormReader:
             divided = self._division(operation, self.read(operands[0]), self.read(operands[1]))
             if divided is not None:
                 return divided
-        if operation.startswith("buffer.load"):
-            raise NotANest("an index that is loaded from memory")
-        raise NotANest(f"an index through '{operation}'")
+        loads = self._loads_in_front(value)
+        if loads is None:
+            raise NotANest(f"an index through '{operation}'")
+        self.hoisted |= loads
+        self._invariant.clear()
+        return Form.symbol(value)
+
+    def _loads_in_front(self, value: Value) -> set[Value] | None:
+        """The loads to hoist for a value to be known in front; None if it changes in the nest."""
+        if self.is_invariant(value):
+            return set()
+        load = value.operation.startswith("buffer.load.") and self.is_outside(value.operands[0])
+        if not load and (value.operation == PHI or not is_pure(value)):
+            return None
+        found = {value} if load else set()
+        for operand in value.operands[1:] if load else value.operands:
+            needed = self._loads_in_front(operand)
+            if needed is None:
+                return None
+            found |= needed
+        return found
 
     def _arithmetic(self, operation: str, operands: list[Value]) -> Form | None:
         if operation == "shl.i64":

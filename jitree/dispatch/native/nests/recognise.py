@@ -93,6 +93,9 @@ def recognise(loop: Loop) -> tuple[Structure, FormReader]:
     body = _Body(reader, chain[-1])
     if not body.stores:
         raise NotANest("no store")
+    stored = {store.buffer for store in body.stores}
+    if any(load.operands[0] in stored for load in reader.hoisted):
+        raise NotANest("an index out of a buffer that is stored to")
     levels = tuple(reader.levels.values())
     return Structure(
         loop, outermost, levels, body.loads, tuple(body.stores), body.choices, body.conditions

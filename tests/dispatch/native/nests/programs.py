@@ -76,8 +76,8 @@ class Text:
 class Level:
     """A loop."""
 
-    bound: int | str | tuple[str, str]
-    """A number, a register, or two whose product it is."""
+    bound: int | str | tuple[str, str | int]
+    """A number, a register, or two factors whose product it is."""
     start: int = 0
     step: int = 1
     compare: str = "cmp.lt.i64.s"
@@ -88,10 +88,12 @@ def argument(position: int) -> str:
     return f"%i{2 * position}"
 
 
-def _bound(text: Text, bound: int | str | tuple[str, str]) -> str:
+def _bound(text: Text, bound: int | str | tuple[str, str | int]) -> str:
     if isinstance(bound, int):
         return text.constant(bound)
-    return bound if isinstance(bound, str) else text.op("mul.i64", *bound)
+    if isinstance(bound, str):
+        return bound
+    return text.op("mul.i64", bound[0], _bound(text, bound[1]))
 
 
 Body = Callable[[Text, list[str]], None]

@@ -151,3 +151,51 @@ def test_negative_factors_of_a_merged_bound() -> None:
     assert _holds(function, _buffers(400, 400), 4, 3)
     assert not _holds(function, _buffers(400, 400), -4, -3)
     assert not _holds(function, _buffers(400, 400), 9, 3)
+
+
+def test_large_counts_do_not_overflow() -> None:
+    """The range would be 2**64 bytes and look empty."""
+
+    def body(text: Text, at: list[str]) -> None:
+        index = text.index(0, (at[0], 64))
+        text.store("f32", 0, index, text.load("f32", 1, index))
+
+    function = program([Level((argument(0), 1 << 28))], body)
+    for count in (1, 1 << 5, 1 << 30, (1 << 31) - 1):
+        assert not _holds(function, _buffers(400, 400), count)
+    assert _holds(function, _buffers(400, 400), -1)
+
+
+@pytest.mark.parametrize("compare", ["cmp.lt.i64.u", "cmp.lt.i64.s"])
+def test_limits_of_conditions_do_not_overflow(compare: str) -> None:
+    """Loads happen below an argument; a large or negative one says nothing about the index."""
+
+    def body(text: Text, at: list[str]) -> None:
+        below = text.op(compare, at[0], argument(0))
+        zero = text.constant(0.0, "f32")
+        text.store(
+            "f32", 0, at[0], text.when(below, lambda: text.load("f32", 1, text.index(0, (at[0], 8))), zero)
+        )
+
+    function = program([Level(40)], body)
+    assert _holds(function, _buffers(160, 160), 5)
+    for limit in (6, 40, 1 << 31, 1 << 58, 1 << 61, 1 << 62, (1 << 63) - 1, -1, -(1 << 63)):
+        assert not _holds(function, _buffers(160, 160), limit)
+
+
+def test_an_index_that_is_loaded_in_front() -> None:
+    """A row of a table: its number has to be in range, and not to change while the nest runs."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row = text.op("ext.i32.i64.s", text.load("i32", 2, argument(0)))
+        text.store("f32", 0, at[0], text.load("f32", 1, text.index(0, (row, 20), (at[0], 1))))
+
+    function = program([Level(20)], body)
+    numbers = np.array([2, 0, 3, -1, 2**30], np.int32).view(np.uint8)
+    for position, holds in enumerate([True, True, False, False, False]):
+        assert _holds(function, [*_buffers(80, 240), numbers], position) == holds
+    for position in (5, -1, 2**40, -(2**63)):
+        assert not _holds(function, [*_buffers(80, 240), numbers], position)
+    memory = np.zeros(400, np.uint8)
+    assert not _holds(function, [memory[:80], np.zeros(240, np.uint8), memory[40:60]], 3)
+    assert _holds(function, [memory[:80], np.zeros(240, np.uint8), memory[80:100]], 3)

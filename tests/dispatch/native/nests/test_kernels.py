@@ -394,3 +394,18 @@ def test_strided_rows_end_with_the_last_lane(stride: int, element: str) -> None:
     interpret(nest.loop, dict(zip(refs, expected, strict=True)))
     assert Compiled(nest).run(dict(zip(refs, actual, strict=True))) == count
     assert (expected[0] == actual[0]).all()
+
+
+@pytest.mark.parametrize("count", [5, 16, 50])
+def test_row_of_a_table(count: int) -> None:
+    """Its number comes from memory."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row = text.op("ext.i32.i64.s", text.load("i32", 2, argument(0)))
+        loaded = text.load("f32", 1, text.index(0, (row, 30), (at[0], 1)))
+        text.store("f32", 0, at[0], text.op("mul.f32", loaded, loaded))
+
+    function = program([Level(count)], body)
+    memory = _memory(function)
+    memory[2].view(np.int32)[:4] = [3, 7, 0, 9]
+    check(function, (1,), memory)

@@ -21,6 +21,14 @@ def test_an_index_from_memory() -> None:
     assert refusals(program([Level(8)], body)) == ["an index through 'ext.i32.i64.s'"]
 
 
+def test_an_index_out_of_what_is_stored() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        index = text.op("ext.i32.i64.s", text.load("i32", 0, text.constant(9)))
+        text.store("f32", 0, at[0], text.load("f32", 1, index))
+
+    assert refusals(program([Level(8)], body)) == ["an index out of a buffer that is stored to"]
+
+
 def test_a_division_that_may_fail() -> None:
     def body(text: Text, at: list[str]) -> None:
         quotient = text.op("div.i32.s", text.load("i32", 1, at[0]), text.load("i32", 2, at[0]))
