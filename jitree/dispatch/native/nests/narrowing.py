@@ -17,12 +17,12 @@ from jitree.dispatch.native.ssa import Value
 class Narrowed(NamedTuple):
     """An index in two parts."""
 
-    index: Form
-    """What is left of it."""
+    rest: Form
+    """What is left of the index."""
     highest: Form
-    """Greatest value of the rest, if no limit is negative; the least one is 0."""
+    """Greatest value of the other part, if no limit is negative; the least one is 0."""
     limits: tuple[Form, ...]
-    """What the predicate compares the rest with."""
+    """What the predicate compares that part with."""
 
 
 def narrowed(access: Access, structure: Structure) -> Narrowed:
