@@ -1,8 +1,8 @@
 """Primitive operations that the instruction semantics are written over, in plain Python.
 
 Integers are Python ints in the signed range of their width, f32 values are Python floats that binary32
-represents exactly. The builder of the fast tier replaces every function here by a native one of the same
-name (:mod:`jitree.dispatch.fast.native_primitives`), so a semantics function may use nothing else.
+represents exactly. Vector math is translated to LLVM IR from functions over these (:mod:`vector_math_ir`), so
+a semantics function may use nothing else.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_builds_for_aarch64(convention: str) -> None:
     """The text does not depend on the machine, and the linker knows every relocation that comes out."""
     from llvmlite.binding import llvm_version_info
 
-    from jitree.dispatch.fast.native_semantics import PRESERVE_NONE_SINCE, loop_texts
+    from jitree.dispatch.fast.loop_texts import PRESERVE_NONE_SINCE, loop_texts
     from jitree.dispatch.image.compile import Target, compile_object
     from jitree.dispatch.image.link import link
 
@@ -227,13 +227,13 @@ def test_builds_for_aarch64(convention: str) -> None:
 
 def test_a_text_of_another_table_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code would take other words for its operands."""
-    from jitree.dispatch.fast import native_semantics
+    from jitree.dispatch.fast import loop_texts
 
     old = tmp_path / "loop.ll"
     old.write_text(generate().replace("i64 8", "i64 16", 1), encoding="ascii")
-    monkeypatch.setattr(native_semantics, "LOOP_FILE", old)
+    monkeypatch.setattr(loop_texts, "LOOP_FILE", old)
     with pytest.raises(InternalError, match="out of date"):
-        native_semantics.loop_texts()
+        loop_texts.loop_texts()
 
 
 def test_the_image_is_of_one_table_and_layout() -> None:

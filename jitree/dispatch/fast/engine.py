@@ -26,17 +26,19 @@ _VMFB: Final = _DISPATCH.parent / "vmfb"
 LOOP: Final = image.Recipe(
     name="loop",
     title="the fast tier's loop",
-    generator="jitree.dispatch.fast.native_semantics:loop_texts",
+    generator="jitree.dispatch.fast.loop_texts:loop_texts",
     sources=(
         _FAST / "loop.ll",
         *sorted(_FAST.glob("*.py")),
         *sorted(_DISPATCH.glob("semantics*.py")),
+        *sorted(_DISPATCH.glob("vector_math*.py")),
+        *(_DISPATCH / "native" / name for name in ("scalars.py", "module_text.py")),
         _DISPATCH / "primitives.py",
         *(_VMFB / name for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
         _DISPATCH.parent / "regs" / "layout.py",
     ),
     entries=("run",),
-    seconds=4.0,
+    seconds=2.5,
 )
 """The image of the loop: its entry ``run(state) -> LEFT_*``."""
 

@@ -83,7 +83,5 @@ def _file_of(data: Sequence[bytes]) -> IO[bytes]:
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """This process's, with its cache folder, and without what would change how numba compiles. Numba need not
-    optimise: everything is optimised once more when it has been linked."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    return kept | {"JITREE_CACHE_DIR": str(directory), "NUMBA_OPT": "0"}
+    """This process's, with its cache folder."""
+    return os.environ | {"JITREE_CACHE_DIR": str(directory)}

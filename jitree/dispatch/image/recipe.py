@@ -1,6 +1,6 @@
 """What an image is made from, and the key that tells whether a file is still that image.
 
-Computing a key imports neither numba nor llvmlite: their versions are read from their version files.
+Computing a key does not import llvmlite: its version is read from its version file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 4
 """Raised when the builder, linker or file form changes so that old files must not be used."""
 
-_COMPILERS: Final = ("llvmlite", "numba")
+_COMPILER: Final = "llvmlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _add(digest: blake2b, data: bytes) -> None:
 
 @cache
 def _environment() -> bytes:
-    return b"\0".join([os.uname().machine.encode(), _processor(), *map(_version, _COMPILERS)])
+    return b"\0".join([os.uname().machine.encode(), _processor(), _version(_COMPILER)])
 
 
 def _version(package: str) -> bytes:
