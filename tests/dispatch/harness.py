@@ -8,6 +8,7 @@ from typing import Any
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import Function
+from jitree.dispatch.native import tiering
 from jitree.dispatch.native_module import NativeExport, NativeModule
 from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
@@ -38,6 +39,17 @@ class Natives(NativeModule):
 
 def _without_state(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda state, *arguments: function(*arguments)
+
+
+def compile_here(module: BytecodeModule) -> tiering.NativeModule:
+    """Builds a module's native code in this process, which takes a tenth of what a builder takes."""
+    from jitree.dispatch.image.build import build  # imports llvmlite
+    from jitree.dispatch.image.mapping import map_image
+
+    native = tiering.NativeModule(module.program, module.name)
+    native.provider.image = map_image(build(native.provider.recipe))
+    tiering._modules[module.program] = native
+    return native
 
 
 def load(assembler: Assembler) -> BytecodeModule:

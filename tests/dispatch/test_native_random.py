@@ -6,10 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.image.build import build
-from jitree.dispatch.image.mapping import map_image
-from jitree.dispatch.native import tiering
 from tests.assembler import Assembler
+from tests.dispatch.harness import compile_here
 from tests.dispatch.test_random_programs import PAIRS, Writer, outcome
 
 INTEGERS, FLOATS, FLOAT_PAIRS = (0, 1, 4, 5), range(17, 20), range(20, 26, 2)
@@ -27,14 +25,6 @@ class TypedWriter(Writer):
         if kind == "i32":
             return f"%i{self.draw(st.sampled_from(INTEGERS))}"
         return super().register(kind)
-
-
-def compile_here(module: BytecodeModule) -> tiering.NativeModule:
-    """Builds a module's native code in this process, which takes a tenth of what a builder takes."""
-    native = tiering.NativeModule(module.program, module.name)
-    native.provider.image = map_image(build(native.provider.recipe))
-    tiering._modules[module.program] = native
-    return native
 
 
 _CALLEE = """

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 from tests.assembler import Assembler
-from tests.dispatch.harness import TIERS, Natives, Vm, load
+from tests.dispatch.harness import Natives, Vm, compile_here, load
+
+Prepare = Callable[[BytecodeModule], object]
 
 BANKS = {"i32": range(0, 8), "i64": range(0, 8, 2), "f32": range(8, 12), "f64": range(12, 16, 2)}
 """Registers by kind. Integers alias each other. Floats keep to themselves, since the sign of a NaN that an
@@ -77,6 +81,10 @@ doubles = st.one_of(st.sampled_from(FLOATS + SPECIAL), st.floats())
 inputs = st.tuples(*[{"I": integers, "f": singles, "F": doubles}[kind] for kind in CONVENTION])
 
 
+def nothing(module: BytecodeModule) -> None:
+    """A module needs no preparation on most tiers."""
+
+
 def comparable(outcome: object) -> object:
     """All NaNs are equal, and zeroes have signs."""
     return [repr(value) for value in outcome] if isinstance(outcome, list) else outcome
@@ -89,12 +97,23 @@ def outcome(vm: Vm, name: str, arguments: list[Any]) -> object:
         return str(error), error.backtrace
 
 
+def check_arithmetic(program: Program, values: tuple[float, ...], prepare: Prepare, tier: str) -> None:
+    module = load(Assembler("m").function("f", f"0{CONVENTION}_{CONVENTION}", program.text(REGISTERS)))
+    prepare(module)
+    results = [comparable(outcome(Vm(name).add(module), "f", list(values))) for name in ("plain", tier)]
+    assert results[0] == results[1]
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(arithmetic(), inputs)
 def test_arithmetic(program: Program, values: tuple[float, ...]) -> None:
-    module = load(Assembler("m").function("f", f"0{CONVENTION}_{CONVENTION}", program.text(REGISTERS)))
-    results = [comparable(outcome(Vm(tier).add(module), "f", list(values))) for tier in TIERS]
-    assert results[0] == results[1]
+    check_arithmetic(program, values, nothing, "fast")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(arithmetic(), inputs)
+def test_arithmetic_in_native_code(program: Program, values: tuple[float, ...]) -> None:
+    check_arithmetic(program, values, compile_here, "native")
 
 
 @st.composite
@@ -159,6 +178,16 @@ def shape(value: object) -> object:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(references(), st.sampled_from([15, 16, 17]))
 def test_references(program: Program, bytecode: int) -> None:
+    check_references(program, bytecode, nothing, "fast")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(references(), st.sampled_from([15, 16, 17]))
+def test_references_in_native_code(program: Program, bytecode: int) -> None:
+    check_references(program, bytecode, compile_here, "native")
+
+
+def check_references(program: Program, bytecode: int, prepare: Prepare, tier: str) -> None:
     if bytecode == 15:
         program.lines = [line for line in program.lines if "discard" not in line and "assign" not in line]
         program.lines.append("%r0 = const.ref.zero")
@@ -170,9 +199,10 @@ def test_references(program: Program, bytecode: int) -> None:
     module.function("f", f"0rrrrr_{'r' * REFS}", setup + program.text(results))
     module.function("swap", "0rr_rr", "return [%R1, %r0]", exported=False)
     loaded = load(module)
+    prepare(loaded)
     outcomes = []
-    for tier in TIERS:
-        vm = Vm(tier).add(Natives("n", [("f", "0ri_r", choose)]), loaded)
+    for name in ("plain", tier):
+        vm = Vm(name).add(Natives("n", [("f", "0ri_r", choose)]), loaded)
         items = VmList(1)
         items.resize(3)
         arguments: list[Any] = [VmBuffer(1), VmBuffer(2), None, VmList("i64"), items]
@@ -181,5 +211,5 @@ def test_references(program: Program, bytecode: int) -> None:
         del result, arguments, items
         vm.context.close()
         vm.context.table.drain_deferred()
-        assert vm.context.table.live_count == 0, tier
+        assert vm.context.table.live_count == 0, name
     assert outcomes[0] == outcomes[1]

@@ -114,7 +114,10 @@ def _raise_failure(machine: Machine) -> None:
     """Raises why an instruction that a compiled function had executed failed; returns if the call waits."""
     failure, machine.failure = machine.failure, None
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # else its traceback would hold it, and all that the call used
     if machine.pending is None:  # a second Ctrl-C came while the first one was being kept
         raise KeyboardInterrupt
 
