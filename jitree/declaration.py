@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span, item_text
 

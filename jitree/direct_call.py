@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.heap import HeapAllocator
 from jitree.number_packing import F32_MAX, IntegerPacker, narrow_float, number_packer
 from jitree.packing import TensorPacker, number_unpacker, unpack_reference
+from jitree.records import NamedTuple
 from jitree.regs.layout import ENTRY
 from jitree.result_views import LARGE
 from jitree.transfers import WRAP_MINIMUM

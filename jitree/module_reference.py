@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError
+from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.dispatch.native_module import NativeModule

@@ -8,7 +8,7 @@ and what was given. Nothing is parsed when a call is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from jitree.number_packing import (
     number_packer,
     refused,
 )
+from jitree.records import NamedTuple
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes

@@ -8,7 +8,7 @@ and what the call left in their place is made anew, as results are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from jitree.dispatch.context import ContextFlags
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.modules.hal.module import HalModule
+from jitree.records import NamedTuple
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.words import BASE_OPCODE, OPCODE

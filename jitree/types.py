@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
+
+from jitree.records import NamedTuple
 
 CLASS_OPAQUE: Final = 0x00
 CLASS_INTEGER: Final = 0x10

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from jitree.errors import InvalidArgumentError
+from jitree.records import NamedTuple
 from jitree.regs.machine import Machine
 
 TIERS: Final = ("plain", "fast", "native", "auto")

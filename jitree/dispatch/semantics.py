@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer, vector_math
 from jitree.dispatch.primitives import MATH
 from jitree.dispatch.semantics_float import BIT_PATTERNS
+from jitree.records import NamedTuple
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.dispatch import conversion
 from jitree.dispatch.native_module import NativeExport
 from jitree.dispatch.pending import Pending
+from jitree.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64

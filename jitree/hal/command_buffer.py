@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from _thread import allocate_lock
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import (
     FailedPreconditionError,
@@ -33,6 +33,7 @@ from jitree.hal.enums import (
 )
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel, Event
+from jitree.records import NamedTuple
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)

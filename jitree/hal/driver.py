@@ -6,11 +6,12 @@ import abc
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.executable import ExecutableLoader
+from jitree.records import NamedTuple
 
 
 class DeviceInfo(NamedTuple):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jitree.errors import NotFoundError, StatusCode, StatusError
 from jitree.hal.enums import CachingMode
+from jitree.records import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import time
 from _thread import allocate_lock
-from typing import NamedTuple
 
 from jitree.errors import FailedPreconditionError
+from jitree.records import NamedTuple
 
 
 class ProfilingMode(enum.IntFlag):

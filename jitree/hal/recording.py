@@ -10,9 +10,10 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jitree.hal.buffer import Buffer
+from jitree.records import NamedTuple
 
 
 class Request(NamedTuple):

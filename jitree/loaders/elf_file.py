@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import FailedPreconditionError, StatusError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture, WordSize
 from jitree.memory import PAGE_SIZE
+from jitree.records import NamedTuple
 
 MINIMUM_SIZE: Final = 64
 """Bytes of the largest file header."""

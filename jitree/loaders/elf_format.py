@@ -6,7 +6,9 @@ import os
 import struct
 import sys
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from jitree.records import NamedTuple
 
 ELFCLASS32: Final = 1
 ELFCLASS64: Final = 2

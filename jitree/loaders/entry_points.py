@@ -6,11 +6,12 @@ import struct
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.commands import ENTRY_POINT
+from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable

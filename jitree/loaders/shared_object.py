@@ -9,11 +9,12 @@ import tempfile
 import weakref
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import host_architecture
+from jitree.records import NamedTuple
 
 PRESERVE_VARIABLE: Final = "IREE_PRESERVE_DYLIB_TEMP_FILES"
 """``1`` keeps the temporary files of libraries, another value is the folder to keep them in."""

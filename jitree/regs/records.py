@@ -79,8 +79,8 @@ class ModuleRecord:
     """The state of one bytecode module in one context: globals, constants, and links to other modules."""
 
     __slots__ = (
-        "_imports_at", "_memory", "_owned", "address", "code", "function_imports", "functions", "global_bytes", "global_f32",
-        "global_f64", "global_i32", "global_i64", "index", "module", "native", "program", "ref_globals",
+        "_imports_at", "_memory", "_owned", "address", "code", "function_imports", "functions",
+        "global_bytes", "global_f32", "global_f64", "global_i32", "global_i64", "index", "module", "native", "program", "ref_globals",
         "resolved", "rodata", "sites", "strings", "types",
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
 from jitree.errors import (
     InvalidArgumentError,
@@ -21,6 +21,7 @@ from jitree.errors import (
     UnavailableError,
     error_context,
 )
+from jitree.records import NamedTuple
 from jitree.vmfb.recognise import describe_foreign
 
 IDENTIFIER: Final = b"IREE"

@@ -7,8 +7,8 @@ with displacements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from jitree.records import NamedTuple
 from jitree.vmfb.words import OPCODE
 
 

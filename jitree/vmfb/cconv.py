@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.records import NamedTuple
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 TAGS: Final[dict[str, int]] = {

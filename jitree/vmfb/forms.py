@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.records import NamedTuple
 from jitree.vmfb.isa import BY_MNEMONIC
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.records import NamedTuple
 from jitree.vmfb.isa import CORE, PREFIXES, Instruction, opcode_table
 
 REF_BIT: Final = 0x8000

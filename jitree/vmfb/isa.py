@@ -24,7 +24,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from jitree.records import NamedTuple
 
 CORE: Final = "core"
 EXT_F32: Final = "f32"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from jitree.records import NamedTuple
 from jitree.vmfb.calls import CALL_INSTRUCTIONS
 from jitree.vmfb.isa import Instruction, Operand, opcode_table
 from jitree.vmfb.operand_classes import (

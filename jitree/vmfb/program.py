@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from jitree.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot
 
 if TYPE_CHECKING:

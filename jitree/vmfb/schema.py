@@ -7,7 +7,9 @@ to define and every process pays for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.vmfb.archive import Archive

@@ -12,11 +12,12 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.dispatch.image import cache
 from jitree.dispatch.image.flat import title_of
 from jitree.errors import InvalidArgumentError
+from jitree.records import NamedTuple
 
 SIZE_VARIABLE: Final = "JITREE_CACHE_SIZE"
 DEFAULT_SIZE: Final = 256 << 20

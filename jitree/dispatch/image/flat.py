@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import Final
+
+from jitree.records import NamedTuple
 
 MAGIC: Final = b"jitree\x00\x02"
 KEY_SIZE: Final = 32

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from jitree.records import NamedTuple
 
 
 class Pipeline(NamedTuple):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import UnimplementedError
+from jitree.records import NamedTuple
 
 _IDENTIFICATION: Final = b"\x7fELF\x02\x01"
 _RELOCATABLE: Final = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.dispatch.native.emitter import Emitter, Registers, struct_type
 from jitree.dispatch.native.module_text import LLVM_TYPES, operand
@@ -12,6 +12,7 @@ from jitree.dispatch.native.references import drop_all, retain_all
 from jitree.dispatch.native.slow import Shortcut, ask, read_back, spill_operands
 from jitree.dispatch.native.source import Source
 from jitree.dispatch.native.ssa import REF, Instruction, Value
+from jitree.records import NamedTuple
 from jitree.regs.layout import COMPILED_DONE, FRAME, IMPORT, SCRATCH_ALIGNMENT
 
 IMPORT_WORDS: Final = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
@@ -17,6 +17,7 @@ from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
 from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import Function
+from jitree.records import NamedTuple
 
 _FUNCTION_LIMIT: Final = 400_000
 """Of instructions times references: each way out of a function stores all of its references."""

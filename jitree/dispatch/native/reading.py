@@ -6,10 +6,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, Variable
+from jitree.records import NamedTuple
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from jitree.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, Span
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
+
+from jitree.records import NamedTuple
 
 VALUE_TYPES: Final = ("i32", "f32", "i64", "f64")
 REF: Final = "ref"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jitree.errors import InternalError
 from jitree.hal.executable import KeepsFailures
 from jitree.hal.local.commands import COMMAND, ENTRY_POINT, CommandList, check_workgroups
 from jitree.hal.local.walk_layout import FAILED_FUNCTION
+from jitree.records import NamedTuple
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from array import array
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE
 from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS, NativeWalker
+from jitree.records import NamedTuple
 from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000

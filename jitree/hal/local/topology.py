@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.records import NamedTuple
 
 MAXIMUM_WORKERS: Final = 64
 DEFAULT_SPIN_MICROSECONDS: Final = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from jitree.elements import float_text, is_float, is_integer
 from jitree.errors import InvalidArgumentError
 from jitree.modules.check.tensor import Tensor
+from jitree.records import NamedTuple
 from jitree.types import CLASS_BOOLEAN, ElementType, element_type
 
 _COMPLEX: Final = 0x23

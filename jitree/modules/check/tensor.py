@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy.typing as npt
 
@@ -11,6 +11,7 @@ from jitree.elements import Bytes
 from jitree.errors import OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
+from jitree.records import NamedTuple
 from jitree.types import ElementType, element_type
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.hal.allocator import Allocator
@@ -20,6 +20,7 @@ from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayou
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, Event, File
 from jitree.hal.semaphore import Semaphore
+from jitree.records import NamedTuple
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import Span, parse

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.modules.io_parameters.providers import Parameter, Provider, find_provider
+from jitree.records import NamedTuple
 from jitree.regs.objects import VmBuffer
 
 _NAME: Final = struct.Struct("<II")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jitree.errors import FailedPreconditionError, StatusCode, error_context
 from jitree.modules.native_library.layout import (
@@ -22,6 +22,7 @@ from jitree.modules.native_library.layout import (
 )
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import read_memory, take_status
+from jitree.records import NamedTuple
 from jitree.vmfb.schema import Attr, Dependency, Import
 
 _OPTIONAL: Final = {

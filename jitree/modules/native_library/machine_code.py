@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.errors import IncompatibleError
 from jitree.memory import Mapping, map_code
+from jitree.records import NamedTuple
 
 _ALIGNMENT: Final = 64
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from jitree.modules.vmvx.native_code import Thunk
+from jitree.records import NamedTuple
 
 TILE: Final = 8
 _TYPE_MASK: Final = 0xFF

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch import image
+from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,9 @@ the same, slowly, which tests use.
 from __future__ import annotations
 
 import ctypes
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.records import NamedTuple
 from jitree.regs.layout import Record
 
 _MASK: Final = (1 << 64) - 1
