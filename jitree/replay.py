@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.array import Array
 from jitree.declaration import Signature
@@ -22,7 +22,6 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.module import Function
 from jitree.packing import ArrayTransfer
-from jitree.records import NamedTuple
 from jitree.replay_state import (
     Place,
     Store,

@@ -80,8 +80,8 @@ class ModuleRecord:
 
     __slots__ = (
         "_imports_at", "_memory", "_owned", "address", "code", "function_imports", "functions",
-        "global_bytes", "global_f32", "global_f64", "global_i32", "global_i64", "index", "module", "native", "program", "ref_globals",
-        "resolved", "rodata", "sites", "strings", "types",
+        "global_bytes", "global_f32", "global_f64", "global_i32", "global_i64", "index", "module", "native",
+        "program", "ref_globals", "resolved", "rodata", "sites", "strings", "types",
     )  # fmt: skip
 
     def __init__(self, module: Module, program: Program, table: HandleTable, index: int) -> None:
