@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from jitree.dispatch import image
 from jitree.modules.hal import HalModule
 
 if TYPE_CHECKING:
@@ -46,15 +47,30 @@ def _hal_loader(session: Session) -> NativeModule:
     return HalLoaderModule(session.loaders)
 
 
-def begin_hal() -> None:
-    """Begins to build the machine code that programs with devices need, unless it is in the cache: beside
-    that of the engine, which a session may have to wait for."""
-    from jitree.dispatch import image
-    from jitree.hal.local import walk
+def _hal_images() -> list[image.Recipe]:
+    """The machine code that programs with devices need, besides that of the engine."""
+    from jitree.hal.local import walk_image
     from jitree.modules.hal.native.image import RECIPE
 
-    walk.native_walker()
-    image.get(RECIPE)
+    return [RECIPE, walk_image.RECIPE] if walk_image.supported() else [RECIPE]
+
+
+def begin_hal() -> None:
+    """Has it built in the background unless it is in the cache."""
+    for recipe in _hal_images():
+        image.get(recipe)
+
+
+def start_hal() -> None:
+    """Has it built beside that of the engine, before that is waited for."""
+    for recipe in _hal_images():
+        image.start(recipe)
+
+
+def wait_for_hal() -> None:
+    """Waits for it. UNAVAILABLE if it cannot be built."""
+    for recipe in _hal_images():
+        image.wait(recipe)
 
 
 HAL: Final = "hal"

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from jitree.argument_blocks import ArgumentBlocks
 from jitree.array import Array
-from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal
+from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
 from jitree.declaration import TensorType
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
-from jitree.dispatch.engine import default_tier
+from jitree.dispatch.engine import WAITING_TIERS, default_tier
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import (
@@ -127,17 +127,26 @@ class Session:
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier, tuple(executable_plugins), tuple(executable_modules)
         )
-        if HAL in self._builtins and (tier or default_tier()) != "plain":
-            begin_hal()
+        if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
+            start_hal()
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         self._closed = False
         try:
+            self._prepare_hal()
             self._devices = self._open_devices(device)
             if HAL in self._builtins:
                 self._context.register([BUILTIN_MODULES[HAL](self)])
         except BaseException:
             self.close()
             raise
+
+    def _prepare_hal(self) -> None:
+        if HAL not in self._builtins:
+            return
+        if self._context.tier in WAITING_TIERS:
+            wait_for_hal()
+        elif self._context.tier == "auto":
+            begin_hal()
 
     def _open_devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         if choice is None:

@@ -12,6 +12,8 @@ from jitree.regs.machine import Machine
 
 TIERS: Final = ("plain", "fast", "native", "auto")
 """``auto`` is plain until the fast tier's loop is there, and native where functions run for long."""
+WAITING_TIERS: Final = ("fast", "native")
+"""Asked for by name, they run nothing before their machine code is there."""
 TIER_VARIABLE: Final = "JITREE_TIER"
 
 

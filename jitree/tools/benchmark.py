@@ -146,7 +146,7 @@ def _extra_context(flags: Flags) -> dict[str, str]:
 def _wait_for_compiled_code(program: Program) -> None:
     """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
     what there is, which is said."""
-    from jitree.hal.local import walk, walk_image
+    from jitree.builtin_modules import wait_for_hal
 
     try:
         if program.session.tier == "auto":
@@ -154,8 +154,7 @@ def _wait_for_compiled_code(program: Program) -> None:
             from jitree.dispatch.fast.engine import LOOP
 
             image.wait(LOOP)
-        if walk_image.supported():
-            walk.require_native_walker()
+        wait_for_hal()
     except UnavailableError as error:
         print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
 

@@ -28,8 +28,9 @@ __all__ = ["Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit", "get"
 
 _POLL_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 300.0
-_BACKGROUND_NICENESS: Final = 5
-"""Gives way to the program's own work, and still gets a share of a busy machine."""
+_BACKGROUND_NICENESS: Final = 2
+"""Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
+there the program takes many times as long."""
 
 
 class Provider:
@@ -59,7 +60,7 @@ class Provider:
         A build that failed is reported once as a RuntimeWarning; after that the answer stays None.
         """
         if not self.settled:
-            self._look(_background_niceness)
+            self._look(self._background_niceness)
             if self.failure is not None:
                 warnings.warn(f"jitree: no {self.recipe.title}: {self.failure}", RuntimeWarning, stacklevel=2)
         return self.image
@@ -110,6 +111,13 @@ class Provider:
             elif has_ended:
                 self.failure = self._builder.failure()
 
+    def _background_niceness(self) -> int | None:
+        """None for the image of a program while as many builders are at work as leave the machine usable.
+        The package's own images, which have no data, are few, and everything is slow without them."""
+        if self.recipe.data and _builders_at_work() >= max(1, (os.cpu_count() or 1) // 2):
+            return None
+        return _BACKGROUND_NICENESS
+
     def _map(self, flat: FlatImage) -> None:
         self._builder = None
         try:
@@ -136,11 +144,8 @@ def _not_now() -> None:
     return None
 
 
-def _background_niceness() -> int | None:
-    """None while as many builders are at work as leave the machine usable."""
-    if sum(item.is_building for item in list(_providers.values())) >= max(1, (os.cpu_count() or 1) // 2):
-        return None
-    return _BACKGROUND_NICENESS
+def _builders_at_work() -> int:
+    return sum(item.is_building for item in list(_providers.values()))
 
 
 _providers: Final[WeakValueDictionary[bytes, Provider]] = WeakValueDictionary()

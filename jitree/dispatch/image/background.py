@@ -59,7 +59,7 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
         if cache.load(recipe, key) is not None:  # the other one has just finished
             return None
         with open(log_path, "wb") as log, _file_of(recipe.data) as data:
-            arguments = (to_json(recipe), str(niceness), str(data.fileno()), key.hex())
+            arguments = (to_json(recipe), str(data.fileno()), key.hex())
             process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -69,6 +69,8 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
                 start_new_session=True,
                 env=_environment(target.parent),
             )
+        if niceness:  # from its first moment: what this process does now goes first
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
         return Builder(process, log_path)
     finally:
         os.close(lock)  # the builder's copy keeps the lock

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,12 +61,11 @@ def link_objects(
 
 
 def main() -> None:
-    """The builder process. Argument 1 is the recipe as :func:`to_json` wrote it, 2 the process's niceness,
-    3 the descriptor of a file with the recipe's data, 4 the key that is waited for, as hexadecimal number."""
+    """The builder process. Argument 1 is the recipe as :func:`to_json` wrote it, 2 the descriptor of a file
+    with the recipe's data, 3 the key that is waited for, as hexadecimal number."""
     from jitree.dispatch.image.compile import at_once
 
-    recipe, key = from_json(sys.argv[1], int(sys.argv[3])), bytes.fromhex(sys.argv[4])
-    os.nice(int(sys.argv[2]))
+    recipe, key = from_json(sys.argv[1], int(sys.argv[2])), bytes.fromhex(sys.argv[3])
     if key_of(recipe) != key:
         sys.exit("the sources of the image have changed since this program was started; start it again")
     path = cache.store(recipe, key, build(recipe, at_once))
