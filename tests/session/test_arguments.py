@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import gc
 import math
 import sys
 from typing import Any
@@ -407,6 +408,7 @@ def test_zero_copy_of_large_aligned_arrays(module: Module) -> None:
 
 
 def test_references_do_not_leak(module: Module) -> None:
+    gc.collect()  # what other tests have left
     before = sys.getrefcount(X)
     for _ in range(20):
         module.add(X, X)
