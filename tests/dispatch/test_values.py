@@ -10,7 +10,7 @@ import pytest
 from jitree.dispatch.primitives import INVALID_NAN as NAN
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from tests.assembler import Assembler
-from tests.dispatch.harness import Vm, load
+from tests.dispatch.harness import TIERS, Vm, load
 
 SIGNALLING_NAN = 0x7FA00001
 SIGNALLING_NAN64 = 0x7FF4000000000001
@@ -186,3 +186,34 @@ def test_arithmetic_of_constants_makes_the_processors_nan(vm: Vm, width: int) ->
     """
     (expected,) = struct.unpack({32: "<i", 64: "<q"}[width], struct.pack({32: "<f", 64: "<d"}[width], NAN))
     assert vm.run("0v_ii" if width == 32 else "0v_II", text) == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%i1 = mul.f32 %i0, %i4",
+        "%i1 = mul.f32 %i0, %i5",
+        "%i1 = div.f32 %i0, %i5",
+        "%i1 = sub.f32 %i6, %i0",
+        "%i1 = fma.f32 %i0, %i5, %i6",
+        "%i1 = neg.f32 %i0\n%i1 = add.f32 %i4, %i1",
+        "%i1 = neg.f32 %i0\n%i1 = sub.f32 %i4, %i1",
+        "%i1 = neg.f32 %i0\n%i2 = neg.f32 %i4\n%i1 = mul.f32 %i1, %i2",
+        "%i2 = mul.f32 %i0, %i4\n%i1 = neg.f32 %i2",
+        "%i7 = const.i64 1\n%i1 = fpowi.f32 %i0, %i8",
+    ],
+)
+@pytest.mark.parametrize("bits", [0x7FC00000, -0x400000, SIGNALLING_NAN, SIGNALLING_NAN - (1 << 31)])
+def test_arithmetic_with_neutral_constants_keeps_the_sign_of_a_nan(text: str, bits: int) -> None:
+    """LLVM would take ``x * -1`` for a negation, ``-0 - x`` as well, and leave out ``x * 1``."""
+    program = f"""
+        %i0 = bitcast.i32.f32 %i0
+        %i4 = const.f32 1
+        %i5 = const.f32 -1
+        %i6 = const.f32 0x80000000
+        {text.replace("%i7", "%i8")}
+        %i1 = bitcast.f32.i32 %i1
+        return [%i1]
+    """
+    seen = {tier: Vm(tier).run("0i_i", program, [bits]) for tier in TIERS}
+    assert seen["native"] == seen["fast"] == seen["plain"]

@@ -184,6 +184,45 @@ def test_denormals_are_flushed_on_every_tier(execute: Execute, tier: str) -> Non
     assert (tiny * np.float32(1) != 0).all(), "the mode of the Python thread is as before"
 
 
+LARGER = """
+    %i16 = const.i32 1
+    %r4 = list.get.ref %r2, %i16, !vm.buffer
+    %i14 = buffer.load.f32 %r3, %i12:13
+    %i15 = buffer.load.f32 %r4, %i12:13
+    %i16 = cmp.lt.f32.o %i14, %i15
+    %i17 = select.f32 %i16, %i15, %i14
+    buffer.store.f32 %r3, %i12:13, %i17
+"""
+LARGER_IN_A_LOOP = f"""
+    %i20 = const.i64 64
+    %i22 = const.i64 1
+    %i12 = const.i64 0
+    br ^head
+    ^head:
+    %i24 = cmp.lt.i64.s %i12:13, %i20:21
+    cond_br %i24, ^body, ^end
+    ^body:
+    {LARGER}
+    %i12 = add.i64 %i12:13, %i22:23
+    br ^head
+    ^end:
+"""
+
+
+@pytest.mark.parametrize("text,groups", [(LARGER, 64), (LARGER_IN_A_LOOP, 1)], ids=["workgroups", "loop"])
+def test_choices_do_not_flush_denormals(execute: Execute, tier: str, text: str, groups: int) -> None:
+    """Only arithmetic does; what looks like a maximum is no instruction of the processor."""
+    module = kernels().function("larger", ENTRY_CONVENTION, f"{NUMBER}{text}\n    return []")
+    executable = load(module, tier)
+    values = aligned(np.tile(np.array([1e-40, -1e-40, 2, -2], np.float32), 16))
+    others = aligned(np.repeat(np.array([1e-40, -1e-40, 1e-45, 1], np.float32), 16))
+    zero = np.float32(0)
+    left, right = (np.where(abs(x) < 1e-38, zero, x) for x in (values, others))
+    expected = np.where(left < right, others, values)
+    run(execute, executable, executable.lookup("larger"), (groups, 1, 1), [], values, others)
+    assert (values.view(np.int32) == expected.view(np.int32)).all()
+
+
 @pytest.mark.parametrize("workgroup", [(0, 0, 0), (3, 4, 2), (6, 4, 2)])
 def test_failures_are_those_of_the_vm(execute: Execute, tier: str, workgroup: tuple[int, int, int]) -> None:
     executable = load(kernels(), tier)

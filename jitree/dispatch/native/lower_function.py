@@ -124,8 +124,14 @@ def _lower_instruction(emitter: Emitter, instruction: Instruction) -> None:
 def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
     mnemonic, result = instruction.mnemonic, instruction.results[0]
     arguments = [operand(value) for value in instruction.operands]
-    if result.type in ("f32", "f64") and all(constant(value) is not None for value in instruction.operands):
-        arguments[0] = _hidden(emitter, instruction.operands[0])
+    if result.type in ("f32", "f64"):
+        folds = all(constant(value) is not None for value in instruction.operands)
+        arguments = [
+            scalars.fenced(emitter.let, emitter.module, value.type, text)
+            if value.type.startswith("f") and (folds or _is_neutral(value))
+            else text
+            for value, text in zip(instruction.operands, arguments, strict=True)
+        ]
     if mnemonic.startswith(("div.i", "rem.i")):
         _require_quotient(emitter, mnemonic, *arguments)
     condition = scalars.condition(emitter.let, mnemonic, arguments)
@@ -137,13 +143,12 @@ def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
     emitter.name(result, text)
 
 
-def _hidden(emitter: Emitter, value: Value) -> str:
-    """A constant that LLVM does not know: it would compute with it, and a NaN that it makes has another sign
-    than the processor's."""
-    kind = LLVM_TYPES[value.type]
-    symbol = f'@"constant {kind} {operand(value)}"'
-    emitter.module.declare(f"{symbol} = internal constant {kind} {operand(value)}, align 8")
-    return emitter.let(f"load volatile {kind}, ptr {symbol}, align 8")
+def _is_neutral(value: Value) -> bool:
+    """A constant 0 or 1 or their negative, with which LLVM takes arithmetic to change no bits."""
+    bits = value.literals[0] if value.literals else 0
+    ones = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}[value.type]
+    sign = 1 << (31 if value.type == "f32" else 63)
+    return constant(value) is not None and bits & (sign - 1) in (0, ones)
 
 
 def _require_quotient(emitter: Emitter, mnemonic: str, lhs: str, rhs: str) -> None:

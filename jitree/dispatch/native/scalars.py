@@ -141,7 +141,8 @@ def _not(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) 
 
 
 def _neg(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) -> str:
-    return let(f"fneg {'float' if mnemonic.endswith('32') else 'double'} {arguments[0]}")
+    width = mnemonic.split(".")[1]
+    return fenced(let, module, width, let(f"fneg {LLVM_TYPES[width]} {arguments[0]}"))
 
 
 def _shift(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) -> str:
@@ -166,9 +167,21 @@ def _abs(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) 
 
 
 def _select(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) -> str:
-    kind = LLVM_TYPES[mnemonic.split(".")[1]]
+    width = mnemonic.split(".")[1]
+    kind, (_, first, second) = LLVM_TYPES[width], arguments
+    if width.startswith("f"):
+        first, second = fenced(let, module, width, first), fenced(let, module, width, second)
     chosen = let(f"icmp ne i32 {arguments[0]}, 0")
-    return let(f"select i1 {chosen}, {kind} {arguments[1]}, {kind} {arguments[2]}")
+    return let(f"select i1 {chosen}, {kind} {first}, {kind} {second}")
+
+
+def fenced(let: Let, module: ModuleText, width: str, value: str) -> str:
+    """A float of which LLVM knows nothing. It would make a minimum of a choice between compared values, which
+    flushes subnormal ones in kernels; fold negations into additions, and leave out multiplications by one,
+    where a NaN would then have other bits."""
+    kind = LLVM_TYPES[width]
+    function = module.intrinsic(f"llvm.arithmetic.fence.{width}", kind, (kind,))
+    return let(f"call {kind} {function}({kind} {value})")
 
 
 def _minimum(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) -> str:
@@ -239,8 +252,10 @@ def _through_f32(let: Let, module: ModuleText, mnemonic: str, arguments: Sequenc
 
 def _fpowi(let: Let, module: ModuleText, mnemonic: str, arguments: Sequence[str]) -> str:
     """By repeated squaring; only the low 32 bits of the exponent count."""
-    kind = LLVM_TYPES[mnemonic.split(".")[1]]
-    module.define(_POWER.format(kind=kind, mnemonic=mnemonic))
+    width = mnemonic.split(".")[1]
+    kind = LLVM_TYPES[width]
+    fence = module.intrinsic(f"llvm.arithmetic.fence.{width}", kind, (kind,))
+    module.define(_POWER.format(kind=kind, mnemonic=mnemonic, fence=fence))
     return let(f'call {kind} @"math.{mnemonic}"({kind} {arguments[0]}, i64 {arguments[1]})')
 
 
@@ -250,10 +265,11 @@ entry:
   %negative = icmp slt i32 %exponent, 0
   %opposite = sub i32 0, %exponent
   %magnitude = select i1 %negative, i32 %opposite, i32 %exponent
+  %one = call {kind} {fence}({kind} 1.0)
   br label %head
 head:
   %steps = phi i32 [ %magnitude, %entry ], [ %fewer, %more ]
-  %power = phi {kind} [ 1.0, %entry ], [ %next, %more ]
+  %power = phi {kind} [ %one, %entry ], [ %next, %more ]
   %factor = phi {kind} [ %base, %entry ], [ %square, %more ]
   %done = icmp eq i32 %steps, 0
   br i1 %done, label %end, label %more

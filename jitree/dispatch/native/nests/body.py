@@ -10,7 +10,7 @@ import struct
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.memory import Memory, Offsets, Operand, Places, Region
-from jitree.dispatch.native.nests.operations import EMITTERS, condition, uses_library
+from jitree.dispatch.native.nests.operations import EMITTERS, condition, fenced, uses_library
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader
 from jitree.dispatch.native.nests.recognise import Access, Predicate, Structure
@@ -47,15 +47,16 @@ class Body:
             self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
 
     def invariant(self, value: Value) -> str:
-        """A scalar that does not change in the nest. First asked for in front of it."""
+        """A scalar that does not change in the nest. First asked for in front of it, constants aside."""
+        if value.operation.startswith("const."):
+            text = literal(value)
+            return fenced(self._writer, value.type, 1, text) if _is_neutral(value) else text
         known = self._invariants.get(value)
         if known is None:
             known = self._invariants[value] = self._compute_invariant(value)
         return known
 
     def _compute_invariant(self, value: Value) -> str:
-        if value.operation.startswith("const."):
-            return literal(value)
         if value.block not in self._structure.loop.blocks:
             return self._writer.context.value(value)
         if value in self._reader.hoisted:
@@ -244,6 +245,14 @@ def float_literal(bits: int) -> str:
     (value,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))
     (wide,) = struct.unpack("<Q", struct.pack("<d", value))
     return f"0x{wide:016X}"
+
+
+def _is_neutral(value: Value) -> bool:
+    """A float 0, 1 or their negative: LLVM thinks that arithmetic with it leaves bits as they are."""
+    bits = value.literals[0] if value.literals else 0
+    return (value.type == "f32" and bits & 0x7FFFFFFF in (0, 0x3F800000)) or (
+        value.type == "f64" and bits & (1 << 63) - 1 in (0, 0x3FF0000000000000)
+    )
 
 
 def literal(value: Value) -> str:

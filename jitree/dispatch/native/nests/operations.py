@@ -88,9 +88,22 @@ def _select(kind: str) -> Emitter:
     def emit(w: Writer, n: int, a: list[str]) -> str:
         bit = condition(w, n, a[0])
         vector = llvm_type(kind, n)
+        if kind.startswith("f"):
+            a = [a[0], fenced(w, kind, n, a[1]), fenced(w, kind, n, a[2])]
         return w.let(f"select {llvm_type('i1', n)} {bit}, {vector} {a[1]}, {vector} {a[2]}")
 
     return emit
+
+
+def fenced(w: Writer, kind: str, n: int, value: str) -> str:
+    """A float of which LLVM knows nothing: what it would make of a choice between compared values flushes
+    subnormal ones, and what it would make of a negation or a multiplication by one keeps the bits of others.
+    """
+    return w.intrinsic("arithmetic.fence", kind, n, [value])
+
+
+def _negated(kind: str) -> Emitter:
+    return lambda w, n, a: fenced(w, kind, n, w.let(f"fneg {llvm_type(kind, n)} {a[0]}"))
 
 
 def condition(w: Writer, n: int, value: str) -> str:
@@ -188,11 +201,11 @@ def _integer_power(kind: str) -> Emitter:
 
     def emit(w: Writer, n: int, a: list[str]) -> str:
         base, exponent = a[0], int(a[1].rstrip(")").split()[-1])
-        one = w.splat(kind, "1.0", n)
+        one = fenced(w, kind, n, w.splat(kind, "1.0", n))
         power, steps = one, abs(exponent)
         while steps:
             if steps & 1:
-                power = multiply(w, n, [base, power]) if power != one else base
+                power = multiply(w, n, [power, base])
             steps >>= 1
             if steps:
                 base = multiply(w, n, [base, base])
@@ -246,7 +259,7 @@ def _float_rows(kind: str) -> dict[str, Emitter]:
         f"fma.{kind}": _multiply_add(kind),
         f"select.{kind}": _select(kind),
         f"abs.{kind}": _call("fabs", kind),
-        f"neg.{kind}": lambda w, n, a: w.let(f"fneg {llvm_type(kind, n)} {a[0]}"),
+        f"neg.{kind}": _negated(kind),
         f"min.{kind}": _smaller("fcmp olt", kind, (1, 0)),
         f"max.{kind}": _smaller("fcmp olt", kind, (0, 1)),
         f"round.{kind}.even": _half_to_even(kind),
