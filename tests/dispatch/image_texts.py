@@ -37,8 +37,8 @@ def texts() -> list[str]:
     return [_MAIN, _LIBRARY]
 
 
-def slow_texts() -> list[str]:
-    """As :func:`texts`; notes that it was called."""
+def slow_texts(*data: bytes) -> list[str]:
+    """As :func:`texts`, whatever the data; notes that it was called."""
     with open(os.environ["JITREE_TEST_BUILDS"], "a", encoding="ascii") as log:
         log.write(f"{os.getpid()}\n")
     time.sleep(0.5)

@@ -75,18 +75,24 @@ def test_provider_is_shared_and_forgotten(folder: Path) -> None:
     assert cache.load(sample, key) is not None
 
 
-def test_background_builders_are_few(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("data", "at_once"), [((b"",), [True, False]), ((), [True, True])])
+def test_background_builders_of_programs_are_few(
+    data: tuple[bytes, ...],
+    at_once: list[bool],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Those of the package's own images, which have no data, are at work side by side."""
     monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
     monkeypatch.setattr(image.os, "cpu_count", lambda: 2)  # type: ignore[attr-defined]
-    texts = (_TEXTS,)
+    generator = "tests.dispatch.image_texts:slow_texts"
     providers = [
-        image.provider(
-            Recipe(f"slow{n}", "slow", "tests.dispatch.image_texts:slow_texts", texts, ("twice",), 1.0)
-        )
+        image.provider(Recipe(f"slow{n}", "slow", generator, (_TEXTS,), ("twice",), 1.0, data))
         for n in range(2)
     ]
     assert [provider.get() for provider in providers] == [None, None]
-    assert [provider.is_building for provider in providers] == [True, False]
+    assert [provider.is_building for provider in providers] == at_once
     assert [call(provider.wait(), "twice", 4) for provider in providers] == [8, 8]
 
 

@@ -1,4 +1,4 @@
-"""The first process with an empty cache: machine code is built beside a program that runs, and taken up by it."""
+"""The first process with an empty cache: machine code is built beside a running program, which takes it up."""
 
 from __future__ import annotations
 
