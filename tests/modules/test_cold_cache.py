@@ -1,4 +1,4 @@
-"""The first process with an empty cache: machine code is built beside a running program, which takes it up."""
+"""The first process with an empty cache: machine code is built beside a running program, which adopts it."""
 
 from __future__ import annotations
 
