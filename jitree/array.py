@@ -85,6 +85,11 @@ class Array(NDArrayOperatorsMixin):
         except AttributeError:  # an interrupt came while it was made
             return
 
+    @property
+    def is_donated(self) -> bool:
+        """Whether the elements have been given to a call for good, with :func:`jitree.donate`."""
+        return self._view is None and self._table is None
+
     # -- what it is ----------------------------------------------------------------------------------
 
     @property
@@ -94,8 +99,11 @@ class Array(NDArrayOperatorsMixin):
         if view is None:
             if self._table is None:
                 raise FailedPreconditionError("the array was donated to a call and cannot be used any more")
-            view = self._view = self._table.object(self._handle)  # type: ignore[assignment]  # a buffer view
-            assert view is not None
+            # Machine code that runs may count references of the same entry, which making the object changes.
+            views, table = self._views, self._table
+            made = table.object(self._handle) if views is None else views.object(self._handle)
+            assert isinstance(made, BufferView)
+            view = self._view = made
         return view
 
     @property
@@ -118,7 +126,9 @@ class Array(NDArrayOperatorsMixin):
     @property
     def element_type(self) -> ElementType:
         if self._view is None and self._views is not None:
-            return element_type(self._views.type_and_encoding(self._handle)[0])
+            known = self._views.type_and_encoding(self._handle)
+            if known is not None:
+                return element_type(known[0])
         return element_type(self.view.element_type)
 
     @property
@@ -317,7 +327,7 @@ class Array(NDArrayOperatorsMixin):
         return np.array, (self._implicitly().copy(),)
 
     def __repr__(self) -> str:
-        if self._view is None and self._table is None:
+        if self.is_donated:
             return "jitree.Array(donated to a call)"
         head = f"jitree.Array({'x'.join(map(str, self.shape)) or 'rank 0'} {self.dtype} on {self._device.id}"
         if not self.ready:

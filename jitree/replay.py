@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.array import Array
@@ -119,7 +120,7 @@ class ReplayingFunction(Function):
         follows = self._gpu.stream.follows
         for argument, reference in zip(arguments, references, strict=True):
             array = reference()
-            if array is None or array is not argument:
+            if array is None or array is not argument or array.is_donated:
                 return False
             fence = array.fence
             if fence is not None and not follows(fence):
@@ -156,12 +157,16 @@ class ReplayingFunction(Function):
         assert variables is not None
         own = _buffers(packed)
         arguments = own + buffers_of(state)
+        if _overlap(arguments):  # other libraries may lend the same memory twice
+            return self._invoke(packed)
         with (
             self.invoker.lock,
             recording.recording(replays.stream, arguments, replays.recording_limit) as made,
         ):
             results = self._invoke(packed)
             lasting = lasting_memory(self._context, variables)
+            if lasting is not None and _overlap([*arguments, *lasting]):
+                lasting = None
             stores = None if made is None else variables.stores(state, made, len(own))
         if made is None:
             return results
@@ -309,16 +314,21 @@ def _key(packed: Iterable[object], state: Sequence[object]) -> tuple[object, ...
     return tuple(key) if len(allocations) == count else None
 
 
+def _overlap(buffers: Iterable[Buffer]) -> bool:
+    """Whether two of them share memory, however they came by it."""
+    ranges = sorted((b.address, b.address + b.byte_length) for b in buffers if b.byte_length)
+    return any(start < end for (_, end), (start, _) in pairwise(ranges))
+
+
 def _buffers(packed: Iterable[object]) -> list[Buffer]:
     return [value.buffer for value in packed if isinstance(value, BufferView)]
 
 
 def _outputs(
-    results: Sequence[Any], made: recording.Recording, lasting: set[int]
+    results: Sequence[Any], made: recording.Recording, lasting: Sequence[Buffer]
 ) -> tuple[_Output | _ViewOutput, ...] | None:
-    """How to make the results again; None when that is not known, or when the program keeps an argument."""
-    if any(id(buffer.allocation) in lasting for buffer in made.arguments):
-        return None
+    """How to make the results again; None when that is not known."""
+    kept = {id(buffer.allocation) for buffer in lasting}
     outputs: list[_Output | _ViewOutput] = []
     for value in results:
         if type(value) is not BufferView:
@@ -329,7 +339,7 @@ def _outputs(
         place = place_of(value.buffer, made)
         if place is not None:
             outputs.append(_ViewOutput(place, value.shape, value.element_type, value.encoding))
-        elif id(value.buffer.allocation) in lasting:
+        elif id(value.buffer.allocation) in kept:
             outputs.append(_Output(value))
         else:
             return None

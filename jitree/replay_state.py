@@ -137,9 +137,10 @@ def state_key(values: Sequence[object]) -> tuple[object, ...] | None:
     return tuple(key)
 
 
-def lasting_memory(context: Context, variables: Variables) -> set[int] | None:
-    """ids of the allocations that programs keep for good; None when one keeps what calls change unseen."""
-    found = set()
+def lasting_memory(context: Context, variables: Variables) -> list[Buffer] | None:
+    """The allocations that programs keep for good, each as one buffer; None when one keeps what calls change
+    unseen."""
+    found: dict[int, Buffer] = {}
     changing = {(id(record), slot) for record, slot in variables._slots}
     for record in context.module_records:
         for slot, handle in enumerate(record.ref_globals):
@@ -148,8 +149,8 @@ def lasting_memory(context: Context, variables: Variables) -> set[int] | None:
                 return None
             buffer = value.buffer if isinstance(value, BufferView) else value
             if isinstance(buffer, Buffer) and (id(record), slot) not in changing:
-                found.add(id(buffer.allocation))
-    return found
+                found[id(buffer.allocation)] = Buffer(buffer.allocation)
+    return list(found.values())
 
 
 def find_variables(context: Context) -> Variables | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -90,6 +91,8 @@ class CudaAllocator(Allocator):
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self._closed = False
+        self.relieve: Callable[[], None] = _keep_nothing
+        """Drops what only saves time, when the memory is needed otherwise."""
         self._pinned_bytes = 0
         """Of pinned pieces in use, as far as has been noticed."""
 
@@ -140,6 +143,7 @@ class CudaAllocator(Allocator):
         address: int = array.ctypes.data
         context = self._context
         context.enter()
+        context.release_discarded()  # the same memory may have been pinned before
         try:
             context.api.call("cuMemHostRegister", address, view.nbytes, _REGISTER_MAPPED)
         except StatusError:
@@ -181,10 +185,17 @@ class CudaAllocator(Allocator):
         return known | BufferCompatibility.IMPORTABLE if memory_type & _HOST_VISIBLE else known
 
     def trim(self) -> None:
-        """Waits for the device, then gives back every region that nobody uses."""
-        self._stream.wait(None)
-        with self._lock:
-            self._trim()
+        """Waits for the device, then gives back every region that nobody uses.
+
+        Holds the stream's lock all the while: what another thread gathers in between could use a region.
+        """
+        stream = self._stream
+        with stream.lock:
+            with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
+                stream.reclaim()
+            stream.wait(None)
+            with self._lock:
+                self._trim()
 
     @property
     def statistics(self) -> AllocatorStatistics:
@@ -228,6 +239,12 @@ class CudaAllocator(Allocator):
                 self._collect()
                 return self._take_now(pool, memory_type, size)
         except ResourceExhaustedError:
+            self.trim()
+        try:
+            with self._lock:
+                return self._take_now(pool, memory_type, size)
+        except ResourceExhaustedError:
+            self.relieve()
             self.trim()
         try:
             with self._lock:
@@ -305,12 +322,26 @@ def _give_back(piece: Piece) -> None:
             allocator._lock.release()
 
 
+def _keep_nothing() -> None:
+    """Of an allocator without a device."""
+
+
 def _unregister(registration: _Registration) -> None:
-    stream = registration.stream
-    stream.wait(None)  # nothing there may use the memory when it is an ordinary part of the process again
-    stream.api.attempt("cuMemHostUnregister", registration.address)
-    if registration.release is not None:
-        registration.release()
+    registration.stream.retain(_Unregistration(registration))
+
+
+class _Unregistration:
+    """Has host memory become an ordinary part of the process again when it dies, which may be anywhere."""
+
+    __slots__ = ("_registration",)
+
+    def __init__(self, registration: _Registration) -> None:
+        self._registration = registration
+
+    def __del__(self) -> None:
+        registration = self._registration
+        context = registration.stream.context
+        context.discard("cuMemHostUnregister", registration.address, registration, registration.release)
 
 
 def _release_foreign(loan: _Loan) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from jitree.cuda.errors import LOST, NOT_READY, status_of
+from jitree.cuda.errors import LOST, NOT_INITIALIZED, NOT_READY, status_of
 from jitree.errors import StatusError, UnavailableError, UnimplementedError, status_error
 from jitree.hal.semaphore import again
 
 MINIMUM_DRIVER: Final = 12000
 """CUDA 12.0, driver 525: the first with all calls used here (graph parameters of kind v2)."""
 _SYMBOL_VERSION: Final = 12000
+_FORKED: Final = (
+    "a process that was forked from one that has used CUDA cannot use it; start such processes with 'spawn' "
+    "(multiprocessing.set_start_method)"
+)
 _INSTALL: Final = "pip install 'jitree[cuda]'"
 
 Handle = Any
@@ -83,6 +87,8 @@ class Api:
         if self.lost is not None:
             return again(self.lost)
         message = f"{name} on {self.name} failed: {self.describe(result)}"
+        if int(result) == NOT_INITIALIZED:
+            message += f"; {_FORKED}"
         if int(result) not in LOST:
             return status_error(status_of(int(result)), message)
         self.lost = status_error(

@@ -42,6 +42,8 @@ class Bound(NamedTuple):
     """The block's bytes; empty for a one-shot command buffer."""
     retained: tuple[object, ...]
     """Kept until the submission is done."""
+    table: tuple[object, ...]
+    """The bindings, kept until it has entered the stream, whose order keeps their memory from then on."""
 
 
 class CudaCommandBuffer(CommandBuffer):
@@ -78,7 +80,7 @@ class CudaCommandBuffer(CommandBuffer):
         with stream.lock:
             plan = self._plan or self._make_plan()
             block, key = self._block(plan, tuple(ranges))
-        return Bound(plan, block, key, (*self._retained, *retained))
+        return Bound(plan, block, key, (*self._retained, *retained), tuple(entries))
 
     def launch(self, stream: Stream, bound: Bound) -> None:
         """Submits what :meth:`bind` gave, at once or gathered with others. The caller holds the stream's
@@ -87,6 +89,8 @@ class CudaCommandBuffer(CommandBuffer):
         Waits for the device only for workgroup counts that lie in its memory.
         """
         plan = bound.plan
+        if bound.retained:
+            stream.retain(bound.retained)
         if measures_dispatches(stream.profiler.mode):
             stream.flush()
             run_profiled(stream, plan, self.commands.collectives, bound.block)
@@ -96,8 +100,6 @@ class CudaCommandBuffer(CommandBuffer):
             stream.flush()
             self.runner.run(stream, bound.block, bound.key)
         stream.note(partial(describe, plan))
-        if bound.retained:
-            stream.retain(bound.retained)
         if recording.active is not None:
             self._record(stream, bound)
 

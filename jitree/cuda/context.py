@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from jitree.cuda.api import Api, Handle
@@ -21,7 +22,7 @@ class Context:
         self.info = DeviceDescription(self.api, self.device)
         self.handle: Handle = self.api.call("cuDevicePrimaryCtxRetain", self.device)
         self._lock = allocate_lock()
-        self._discarded: deque[tuple[str, Handle]] = deque()
+        self._discarded: deque[tuple[str, Handle, object, Callable[[], None] | None]] = deque()
         self._peers: set[int] = {ordinal}
 
     def enter(self) -> None:
@@ -44,15 +45,27 @@ class Context:
                 raise self.api.failure("cuCtxEnablePeerAccess", result)
             self._peers.add(other.ordinal)
 
-    def discard(self, call: str, handle: Handle) -> None:
+    def discard(
+        self, call: str, handle: Handle, keeper: object = None, done: Callable[[], None] | None = None
+    ) -> None:
         """Gives something back at the next :meth:`release_discarded`: finalizers run anywhere, also in the
-        middle of another device's calls, and must not touch the driver."""
-        self._discarded.append((call, handle))
+        middle of another device's calls, and must not touch the driver.
+
+        ``keeper`` is kept until then, when ``done`` is called.
+        """
+        self._discarded.append((call, handle, keeper, done))
 
     def release_discarded(self) -> None:
-        """Gives back what has been discarded; the context must be current."""
+        """Gives back what has been discarded; the context must be current. For any thread."""
         while self._discarded:
-            self.api.attempt(*self._discarded.popleft())
+            try:
+                call, handle, keeper, done = self._discarded.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            self.api.attempt(call, handle)
+            del keeper
+            if done is not None:
+                done()
 
     def __del__(self) -> None:
         """Gives the context back. Everything made in it refers to it: this is the end of the last."""

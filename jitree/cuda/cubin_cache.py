@@ -44,9 +44,10 @@ def load(key: bytes) -> list[bytes] | None:
             if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
                 return None
             cubins = _decode(file.read(), key)
-        os.utime(path)
     except OSError:
         return None
+    with contextlib.suppress(OSError):  # somebody else's folder: it is not we who clear it
+        os.utime(path)
     return cubins
 
 
@@ -84,6 +85,8 @@ def _decode(data: bytes, key: bytes) -> list[bytes] | None:
     magic, found, checksum, count = _HEADER.unpack_from(data)
     payload = memoryview(data)[_HEADER.size :]
     if magic != _MAGIC or found != key or zlib.crc32(payload) != checksum:
+        return None
+    if 4 * count > len(payload):
         return None
     sizes = struct.unpack_from(f"<{count}I", payload)
     cubins = []

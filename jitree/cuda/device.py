@@ -73,6 +73,7 @@ class CudaDevice(Device):
         self.stream.allocator = self._own_allocator
         self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
         self.replays = Replays(self.stream, self._own_allocator)
+        self._own_allocator.relieve = self.replays.drop_idle
         self._host_allocator = HeapAllocator()
         self._queue = Queue(self.stream, self._uri)
         self._loader = CudaExecutableLoader(self.context)
@@ -455,6 +456,8 @@ def _close(
     queue: Queue, completion: CompletionThread, gather: Gather, allocator: CudaAllocator, stream: Stream
 ) -> None:
     """Ends what a device consists of; refers to none of it that would keep the device alive."""
+    if stream.is_inherited:  # by a forked process: all of it is the parent's
+        return
     queue.close()
     completion.close()
     with suppress(StatusError):  # a driver that has gone has nothing left to give back

@@ -7,6 +7,7 @@ from typing import Final
 from jitree.errors import StatusCode
 
 OUT_OF_MEMORY: Final = 2
+NOT_INITIALIZED: Final = 3
 NO_DEVICE: Final = 100
 NOT_READY: Final = 600
 PEER_ACCESS_ALREADY_ENABLED: Final = 704
@@ -14,7 +15,7 @@ PEER_ACCESS_ALREADY_ENABLED: Final = 704
 _STATUS: Final = {
     1: StatusCode.INVALID_ARGUMENT,  # INVALID_VALUE
     OUT_OF_MEMORY: StatusCode.RESOURCE_EXHAUSTED,
-    3: StatusCode.FAILED_PRECONDITION,  # NOT_INITIALIZED
+    NOT_INITIALIZED: StatusCode.FAILED_PRECONDITION,
     4: StatusCode.CANCELLED,  # DEINITIALIZED: the process ends
     34: StatusCode.UNAVAILABLE,  # STUB_LIBRARY
     36: StatusCode.UNAVAILABLE,  # CALL_REQUIRES_NEWER_DRIVER

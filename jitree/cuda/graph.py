@@ -53,9 +53,10 @@ class Graph:
         """Instantiates it with the parameters in ``blocks``, one a part."""
         self._context = context
         self._api = context.api
+        self._graph: Any = None
+        self._executable: Any = None
         context.release_discarded()
         self._graph = self._api.call("cuGraphCreate", 0)
-        self._executable: Any = None
         self._parameters = [LaunchParameters(block) for block in blocks]
         count = sum(len(group) for _, segment in parts for group in segment.groups)
         self._structures = array("Q", bytes(PARAMETERS_SIZE * count))
@@ -66,7 +67,8 @@ class Graph:
     def __del__(self) -> None:
         if self._executable is not None:
             self._context.discard("cuGraphExecDestroy", self._executable)
-        self._context.discard("cuGraphDestroy", self._graph)
+        if self._graph is not None:
+            self._context.discard("cuGraphDestroy", self._graph)
 
     def launch(self, stream: Stream, blocks: Sequence[array[int]]) -> None:
         """Runs it with the parameters in ``blocks``; only what differs from the last run is changed."""

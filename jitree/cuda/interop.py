@@ -2,7 +2,7 @@
 
 Nothing is copied and the host waits for nothing: what one side has submitted is ordered before what the other
 side submits by events between the two streams. Memory that a consumer gives back is used again only behind
-what the consumer had submitted by then.
+what the consumer had submitted by then. Only memory that begins where kernels cannot load from it is copied.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.cuda import capsules
+from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
@@ -41,6 +41,10 @@ _SMALL_FLOATS: Final = {
     "float8_e8m0fnu": 14,
 }
 """Type codes of dlpack.h 1.1."""
+_ALIGNMENT: Final = 16
+"""Bytes. Kernels load so many at once: from an address between, that is a fault that loses the device."""
+_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+_DEFAULT_USAGE: Final = int(BufferUsage.DEFAULT)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _READ: Final = int(MemoryAccess.READ)
 
@@ -53,6 +57,8 @@ class CudaExchange:
         self._allocator = allocator
         self.host_transfers = host_transfers
         self._shared: weakref.WeakSet[BufferView] = weakref.WeakSet()
+        self._given: weakref.WeakSet[BufferView] = weakref.WeakSet()
+        """Views whose memory comes back behind what consumers have submitted by then."""
         self._shares = False
         """Whether any view has been shared so far; most programs share none."""
         self.dlpack_device = (_CUDA, stream.context.ordinal)
@@ -122,11 +128,23 @@ class CudaExchange:
     ) -> BufferView:
         length = row.byte_length(int(np.prod(shape, dtype=np.int64)))
         buffer: Buffer = self._allocator.import_device(address, length, owner)
+        if address % _ALIGNMENT and length:
+            return BufferView(self._copied(buffer), shape, row.code, ENCODING_DENSE)
         if read_only:
             buffer.allowed_access = _READ
         view = BufferView(buffer, shape, row.code, ENCODING_DENSE)
         self._share(view)
         return view
+
+    def _copied(self, source: Buffer) -> Buffer:
+        """Memory of our own with the contents of somebody's, who may change them when this returns."""
+        stream = self._stream
+        target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
+        with stream.lock:
+            stream.begin()
+            submissions.copy(stream, source, 0, target, 0, source.byte_length)
+        stream.synchronize()
+        return target
 
     def _share(self, view: BufferView) -> None:
         self._shares = True
@@ -187,7 +205,9 @@ class CudaExchange:
         with stream.lock:
             stream.context.enter()
             stream.flush()
-        weakref.finalize(view, stream.give_back, buffer.allocation, LEGACY_STREAM)
+            if view not in self._given:  # by whoever looked at it first
+                self._given.add(view)
+                weakref.finalize(view, stream.give_back, buffer.allocation, LEGACY_STREAM).atexit = False
         return {
             "shape": view.shape,
             "typestr": row.dtype.str,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from jitree.cuda.api import Handle
 from jitree.cuda.deferred import Action, DeferredWork, Operation
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
@@ -80,10 +81,14 @@ class Queue:
     ) -> StatusError | None:
         """Submits an operation whose waits are reached or promised; returns the failure."""
         stream = self.stream
+        try:
+            marks = () if wait is None else self._marks(wait)
+        except StatusError as error:
+            return error
         with stream.lock:
             try:
-                if wait is not None:
-                    self._wait_for_others(wait)
+                for other, event in marks:
+                    stream.wait_for(other, event)
                 if action is not None:
                     self.perform(name, action)
                 else:
@@ -109,12 +114,19 @@ class Queue:
         for semaphore, value in signal.timepoints:
             self.stream.promise(semaphore, value)
 
-    def _wait_for_others(self, wait: Fence) -> None:
+    def _marks(self, wait: Fence) -> list[tuple[Stream, Handle]]:
+        """Events of the other streams that the operation has to wait for.
+
+        Made before this stream's lock is taken: that of another is needed, and somebody there may be waiting
+        for this one.
+        """
+        others = {}
         for semaphore, value in wait.timepoints:
             if isinstance(semaphore, CudaSemaphore) and not semaphore.is_reached(value):
                 other = semaphore.stream
                 if other is not None and other is not self.stream:
-                    self.stream.wait_for(other)
+                    others[id(other)] = other
+        return [(other, other.mark()) for other in others.values()]
 
     def _submit_deferred(self, operation: Operation) -> None:
         """On the worker thread, when every wait is reached or promised."""

@@ -144,9 +144,22 @@ class CudaReplay:
     def drop(self) -> None:
         """Gives back graphs and memory, as soon as the device is done with them."""
         with self._lock:
-            self.dropped = True
-            self._parts, self._kept = [], []
-            self.kept_bytes = 0
+            self._drop()
+
+    def drop_if_idle(self) -> bool:
+        """As :meth:`drop`, unless a call is being submitted; whether it was dropped."""
+        if not self._lock.acquire(False):
+            return False
+        try:
+            self._drop()
+        finally:
+            self._lock.release()
+        return True
+
+    def _drop(self) -> None:
+        self.dropped = True
+        self._parts, self._kept = [], []
+        self.kept_bytes = 0
 
 
 def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) -> CudaReplay | str:

@@ -68,6 +68,12 @@ class Replays:
             replay.drop()
         self._made.clear()
 
+    def drop_idle(self) -> None:
+        """As :meth:`drop`, of those that are not just being made: memory has run out. Waits for nobody."""
+        for replay in list(self._made):
+            if replay.drop_if_idle():
+                self._made.discard(replay)
+
     def _fence_here(self) -> Fence:
         """Reached when everything submitted so far is done."""
         semaphore = CudaSemaphore()

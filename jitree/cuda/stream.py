@@ -10,13 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from jitree.cuda import forks
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
 from jitree.cuda.semaphore import CudaSemaphore
-from jitree.errors import InternalError, PermissionDeniedError, StatusError
+from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.semaphore import Semaphore, again
 
@@ -78,9 +81,13 @@ class Stream:
         """Everything up to here has left the gathering."""
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
+        self._closed = False
+        self.is_inherited = False
+        """Whether it belongs to the process that this one was forked from."""
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
         self._promises: deque[tuple[int, Semaphore, int]] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
+        forks.watch(self)
 
     @property
     def kernels(self) -> Kernels:
@@ -96,15 +103,21 @@ class Stream:
 
     def begin(self) -> int:
         """Counts one more submission and makes its context current. Raises what lost the device."""
+        self.check_open()
         self.api.check_alive()
         self.context.enter()
-        if self._given_back:
-            self._take_back()
         gather = self.gather
         if gather is None or not gather.pending:
             self._launched = self.tick
         self.tick += 1
+        if self._given_back:  # counted with this submission, which runs behind the consumers' work
+            self._take_back()
         return self.tick
+
+    def check_open(self) -> None:
+        """FAILED_PRECONDITION when the device has been closed."""
+        if self._closed:
+            raise FailedPreconditionError(f"the device {self.api.name} has been closed")
 
     def flush(self) -> None:
         """Launches what has been gathered; comes before anything else is submitted to the handle.
@@ -193,9 +206,9 @@ class Stream:
         """Names what has just been submitted, for the error of a lost device."""
         self._recent.append((self.tick, describe))
 
-    def wait_for(self, other: Stream) -> None:
-        """What is submitted here from now on waits for what has been submitted there."""
-        event = other.mark()
+    def wait_for(self, other: Stream, event: Handle) -> None:
+        """What is submitted here from now on waits for an event that the other stream has marked, and that
+        goes back there."""
         self.context.enter()
         self.flush()
         self.api.wait_for_event(self.handle, event)
@@ -207,6 +220,7 @@ class Stream:
         """What is submitted from now on waits for what another stream, by its number, has by now.
 
         The caller holds the lock, has entered the context and flushed."""
+        self.check_open()
         event = self.events.acquire()
         self.api.record_event(event, producer)
         self.api.wait_for_event(self.handle, event)
@@ -215,7 +229,13 @@ class Stream:
     def give_back(self, allocation: object, consumer: int) -> None:
         """A consumer has done with memory, as far as the host knows: it is kept until the consumer's stream
         has been waited for. Touches no driver, so that any finalizer may call it."""
-        self._given_back.append((allocation, consumer))
+        if not self._closed:  # then it is the driver that waits when the memory goes back
+            self._given_back.append((allocation, consumer))
+
+    def reclaim(self) -> None:
+        """Takes back what consumers have done with, for the memory's next user. The caller holds the lock."""
+        if self._given_back and not self._closed:
+            self.begin()
 
     def _take_back(self) -> None:
         while self._given_back:
@@ -229,8 +249,12 @@ class Stream:
     # Completion.
 
     def mark(self) -> Handle:
-        """An event behind everything submitted so far; goes back to ``events``."""
+        """An event behind everything submitted so far; goes back to ``events``.
+
+        Takes the lock: nobody who holds another stream's may ask, or two streams could wait for each other.
+        """
         with self.lock:
+            self.check_open()
             self.context.enter()
             self.flush()
             event = self.events.acquire()
@@ -244,6 +268,8 @@ class Stream:
                 return
             self._watched = self.tick
             try:
+                self.context.enter()
+                self._flush_gathered()
                 event = self.mark()
             except StatusError as error:
                 self.fail(error)
@@ -294,14 +320,7 @@ class Stream:
                 due.append(promises.popleft())
             while kept and kept[0][0] <= tick:
                 dropped.append(kept.popleft())
-        raised: BaseException | None = None
-        for _, semaphore, value in due:
-            try:
-                semaphore.advance(value)
-            except BaseException as error:  # of a callback; the others have been promised
-                raised = raised or error
-        if raised is not None:
-            raise raised
+        _call_all(partial(semaphore.advance, value) for _, semaphore, value in due)
 
     def fail(self, error: StatusError) -> StatusError:
         """The device is lost: fails everything that was promised and is not done. Returns what to raise."""
@@ -315,7 +334,12 @@ class Stream:
 
     def close(self) -> None:
         """Waits for the device and ends the stream."""
+        with self.lock:
+            with suppress(StatusError):
+                self.reclaim()
+            self._closed = True
         self.wait(None)
+        self._given_back.clear()
         self._recent.clear()
         self.context.enter()
         if self._kernels is not None:
@@ -340,24 +364,35 @@ class Stream:
             due = [promise for promise in self._promises if promise[0] > after]
             self._promises = deque(promise for promise in self._promises if promise[0] <= after)
         kept = again(error)
-        for _, semaphore, _ in due:
-            semaphore.fail(kept)
+        _call_all(partial(semaphore.fail, kept) for _, semaphore, _ in due)
 
     def _before_wait(self) -> int:
         with self.lock:
             self.context.enter()
-            self.flush()
+            self._flush_gathered()
             return self.tick
+
+    def _flush_gathered(self) -> None:
+        """As :meth:`flush` for who only waits: what could not be launched has failed its own promises, and
+        everything else is still under way. Raises what lost the device."""
+        try:
+            self.flush()
+        except StatusError:
+            self.api.check_alive()
 
     def _wait_until(self, deadline: float) -> None:
         """Asks for the stream, if there is no time, else for an event behind what has been submitted."""
         tick = self._before_wait()
+        if tick == self.completed:
+            return
         now = start = time.monotonic()
         if now >= deadline:
-            if tick > self.completed and self.api.stream_is_idle(self.handle):
+            if self.api.stream_is_idle(self.handle):
                 self.retire(tick)
             return
-        event = self.mark()
+        with self.lock:
+            self._flush_gathered()  # what came in between
+            event = self.mark()
         sleep = 0.0
         try:
             while tick > self.completed and now < deadline:
@@ -370,3 +405,15 @@ class Stream:
                 now = time.monotonic()
         finally:
             self.events.release(event)
+
+
+def _call_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Signals of several operations: a callback that raises must not keep the others' from being called."""
+    raised: BaseException | None = None
+    for call in calls:
+        try:
+            call()
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from jitree import Array, Session
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
@@ -177,6 +178,46 @@ def test_arrays_are_taken_without_copying(session: Session, producer: Any) -> No
     assert taken.shape == (2, 3) and taken.dtype == np.float32
     assert taken.view.buffer.address == array.view.buffer.address
     assert np.array_equal(np.asarray(taken), np.asarray(array))
+
+
+def test_memory_that_begins_between_two_words_of_a_kernel_is_copied(
+    fake: FakeDriver, session: Session
+) -> None:
+    values = np.arange(9, dtype=np.float32)
+    array = session.to_device(values)
+    foreign = Foreign(array, data=(array.view.buffer.address + 4, False), shape=(8,))
+    taken = session.to_device(foreign)
+    assert taken.view.buffer.address % 16 == 0
+    session.device.write_buffer(array.view.buffer, np.zeros(36, np.uint8))  # type: ignore[attr-defined]
+    assert np.array_equal(np.asarray(taken), values[1:])
+
+
+def test_looking_at_the_interface_keeps_nothing_more(session: Session) -> None:
+    array = session.to_device(np.zeros(4, np.float32))
+    before = len(weakref.finalize._registry)  # type: ignore[attr-defined]
+    for _ in range(10):
+        assert array.__cuda_array_interface__["shape"] == (4,)
+    assert len(weakref.finalize._registry) <= before + 1  # type: ignore[attr-defined]
+
+
+def test_arrays_of_a_closed_device_are_not_given_away(fake: FakeDriver) -> None:
+    with CudaDevice(fake, 0) as device, Session(device=device) as session:
+        array = session.to_device(np.zeros(4, np.float32))
+        foreign = Foreign(array)
+    for use in (array.__dlpack__, lambda: session.device.array_exchange.import_view(foreign)):  # type: ignore[union-attr]
+        with pytest.raises(StatusError, match="closed"):
+            use()
+
+
+def test_trimming_takes_back_what_consumers_have_done_with(fake: FakeDriver, session: Session) -> None:
+    device: Any = session.device
+    before = device.device_allocator.statistics.device.live
+    array = session.to_device(np.zeros(64, np.float32))
+    capsule = array.__dlpack__(stream=1)
+    del array, capsule
+    gc.collect()
+    device.trim()
+    assert device.device_allocator.statistics.device.live == before
 
 
 def test_shared_memory_is_read_anew(session: Session) -> None:

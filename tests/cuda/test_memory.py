@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,8 +216,31 @@ def test_a_full_device_gives_up_what_it_only_keeps(fake: FakeDriver, device: Cud
     assert fake.count("cuMemFree") == 2
 
 
+def test_what_only_saves_time_is_dropped_when_memory_runs_out(fake: FakeDriver, device: CudaDevice) -> None:
+    allocator = allocator_of(device)
+    kept = [allocator.allocate(DEVICE_LOCAL, 0, fake.memory // 2)]
+    allocator.relieve = kept.clear
+    assert allocator.allocate(DEVICE_LOCAL, 0, fake.memory * 3 // 4).byte_length
+
+
+def test_trim_lets_nobody_gather_in_between(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work gathered behind the wait would run when its memory has gone back to the driver."""
+    free, owned = fake.cuMemFree, []
+
+    def checked(address: int) -> Any:
+        owned.append(device.stream.lock._is_owned())  # type: ignore[attr-defined]
+        return free(address)
+
+    monkeypatch.setattr(fake, "cuMemFree", checked)
+    allocator_of(device).allocate(DEVICE_LOCAL, 0, 1 << 20)
+    device.trim()
+    assert owned == [True]
+
+
 def test_pinned_memory_that_the_system_refuses(fake: FakeDriver, device: CudaDevice) -> None:
-    for _ in range(2):
+    for _ in range(3):  # at once, when all is done, when nothing is kept any more
         fake.fail_next("cuMemHostAlloc", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     with pytest.raises(ResourceExhaustedError, match="cuMemHostAlloc"):
         allocator_of(device).allocate(HOST_LOCAL, 0, 100 << 20)
@@ -273,7 +297,26 @@ def test_host_memory_is_pinned_in_place_and_released(fake: FakeDriver, device: C
     assert memory[:5].tolist() == [9, 9, 9, 9, 4]
     del buffer
     gc.collect()
-    assert released == [True] and fake.count("cuMemHostUnregister") == 1
+    assert not fake.count("cuMemHostUnregister")  # finalizers run anywhere and touch no driver
+    again = allocator_of(device).import_host(memory.data, HOST_LOCAL, 0)
+    assert released == [True] and fake.count("cuMemHostUnregister") == 1 and again is not None
+
+
+def test_pinned_memory_of_the_host_is_kept_while_the_device_uses_it(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    released: list[bool] = []
+    buffer = allocator_of(device).import_host(
+        memoryview(bytearray(64)), HOST_LOCAL, 0, lambda: released.append(True)
+    )
+    assert buffer is not None
+    with fake.busy():
+        device.queue_fill(-1, None, None, buffer, 0, 64, 9, 1)
+        del buffer
+        gc.collect()
+        assert not released
+    device.trim()
+    assert released == [True] and fake.lost is None
 
 
 def test_host_memory_that_the_driver_does_not_pin(fake: FakeDriver, device: CudaDevice) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree import Array, Session
+from jitree import Array, Session, donate
 from jitree.cuda.device import CudaDevice
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.profiling import ProfilingMode
 from jitree.replay import ReplayingFunction
@@ -334,3 +334,62 @@ def test_no_growth(fake: FakeDriver, fake_session: Session) -> None:
     for _ in range(4):  # each time the addresses go round in another way, up to the graphs that are kept
         before = run(100)
     assert run(100) == before
+
+
+def test_a_donated_array_is_not_used_again(fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    x, y = fake_session.to_device(vector(0)), fake_session.to_device(vector(1))
+    for _ in range(5):
+        scale(x, y)
+    assert recordings(scale) == 1
+    scale(donate(x), y)
+    with pytest.raises(FailedPreconditionError, match="donated"):
+        scale(x, y)
+
+
+def lend(device: CudaDevice, owner: Array) -> Array:
+    """What another library gives that uses the owner's memory."""
+    buffer = owner.view.buffer
+    lent = device.device_allocator.import_device(buffer.address, buffer.byte_length, owner)  # type: ignore[attr-defined]
+    return Array(BufferView(lent, owner.view.shape, owner.view.element_type), device)
+
+
+def test_memory_that_is_lent_twice(device: CudaDevice, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    x, y = fake_session.to_device(vector(0)), fake_session.to_device(vector(1))
+    for _ in range(3):
+        results = scale(lend(device, x), lend(device, x))
+        assert np.array_equal(np.asarray(results[1]), 3 * vector(0))
+    assert recordings(scale) == 0
+    for _ in range(3):
+        results = scale(lend(device, x), lend(device, y))
+        assert np.array_equal(np.asarray(results[1]), 2 * vector(0) + vector(1))
+    assert recordings(scale) == 1
+    assert np.array_equal(np.asarray(scale(lend(device, x), lend(device, x))[1]), 3 * vector(0))
+
+
+def test_a_variable_that_is_lent(device: CudaDevice, fake_session: Session) -> None:
+    module = fake_session.load(STATEFUL)
+    module.set(np.ones(8, np.float32))
+    total = module.peek()
+    for call in range(5):
+        total = module.accumulate(lend(device, total))
+        assert float(np.asarray(total)[0]) == 2 ** (call + 1)
+    x = fake_session.to_device(np.ones(8, np.float32))
+    for call in range(5):
+        assert float(np.asarray(module.accumulate(lend(device, x)))[0]) == 33 + call
+
+
+def test_recordings_go_when_memory_runs_out(
+    fake: FakeDriver, device: CudaDevice, fake_session: Session
+) -> None:
+    scale = fake_session.load(STATELESS).scale
+    for _ in range(4):
+        scale(vector(0), vector(1))
+    assert recordings(scale) == 1
+    with pytest.raises(ResourceExhaustedError):
+        device.device_allocator.allocate(0x30, 0, fake.memory)
+    gc.collect()
+    device.trim()
+    assert not fake.executables
+    assert np.array_equal(np.asarray(scale(vector(2), vector(1))[0]), 2 * vector(2))

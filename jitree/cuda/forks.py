@@ -1,0 +1,34 @@
+"""Forked processes: a GPU belongs to the process that opened it, and CUDA cannot be used in a child of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from jitree.cuda.stream import Stream
+
+_streams: Final[weakref.WeakSet[Stream]] = weakref.WeakSet()
+
+
+def watch(stream: Stream) -> None:
+    """In children that the process forks, the stream will say what is wrong instead of using the driver."""
+    _streams.add(stream)
+
+
+def _after_fork() -> None:
+    for stream in list(_streams):
+        stream.lock = threading.RLock()  # a thread that the child does not have may hold it
+        stream.is_inherited = True
+        stream.api.lost = FailedPreconditionError(
+            f"{stream.api.name} was opened before this process was forked and cannot be used in it; open the "
+            "device in a process that was started with 'spawn' (multiprocessing.set_start_method)"
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
