@@ -126,18 +126,26 @@ class ResultViews:
             entry = (words[entry + _PARENT] - self._table.base) >> 3
         return words[entry + _ADDRESS]
 
-    def shape(self, handle: int) -> tuple[int, ...] | None:
-        """The dimensions of a view; None if there are more than the table holds."""
-        words = self._table.i64
-        entry = (handle - self._table.base) >> 3
-        rank = words[entry + _RANK] & _LOW
-        start = entry + self._extension
-        return tuple(words[start : start + rank]) if rank <= _MAXIMUM_RANK else None
+    def object(self, handle: int) -> object:
+        """The Python object of a result, which other calls of the context wait for."""
+        with self._invoker.lock:
+            return self._table.object(handle)
 
-    def type_and_encoding(self, handle: int) -> tuple[int, int]:
-        """Element type and encoding of a view."""
-        word = ((handle - self._table.base) >> 2) + _ELEMENT_TYPE
-        return self._table.i32[word], self._table.i32[word + 1]
+    def shape(self, handle: int) -> tuple[int, ...] | None:
+        """The dimensions of a view; None if there are more than the table holds, and where only its Python
+        object tells, which another thread may just be making."""
+        words = self._i64
+        entry = (handle - self._base) >> 3
+        rank = words[entry + _RANK] - _OWNED_BY_CODE
+        start = entry + self._extension
+        return tuple(words[start : start + rank]) if 0 <= rank <= _MAXIMUM_RANK else None
+
+    def type_and_encoding(self, handle: int) -> tuple[int, int] | None:
+        """Element type and encoding of a view; None where only its Python object tells."""
+        entry = (handle - self._base) >> 3
+        word = 2 * entry + _ELEMENT_TYPE
+        found = self._i32[word], self._i32[word + 1]
+        return found if self._i64[entry + _RANK] >= _OWNED_BY_CODE else None
 
     def _make(self, key: tuple[int, ...], block: int, length: int) -> Place | None:
         address, kind, *shape = key

@@ -230,6 +230,19 @@ def test_the_result_of_one_call_is_the_argument_of_the_next(session: Session) ->
     assert np.array_equal(state, 100 * X)
 
 
+def test_objects_of_results_are_made_while_nothing_runs(session: Session) -> None:
+    """Machine code counts references of the same entries, without the interpreter's lock."""
+    result = direct(session.load(ECHO).e1_f32, X)(X)
+    shapes: list[tuple[int, ...]] = []
+    thread = threading.Thread(target=lambda: shapes.append(result.view.shape))
+    with session.context.invoker.lock:
+        thread.start()
+        thread.join(0.1)
+        assert not shapes
+    thread.join()
+    assert shapes == [X.shape] == [result.shape]
+
+
 def test_arguments_that_a_program_keeps(session: Session) -> None:
     accumulate = direct(session.load(STATE).accumulate, np.zeros(4, np.float32))
     total = np.zeros(4, np.float32)

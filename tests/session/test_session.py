@@ -26,7 +26,6 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.hal.driver import DriverRegistry
-from jitree.hal.local import walk
 from tests.assembler import Assembler
 from tests.session.programs import ARITHMETIC, ECHO, LIBRARY, PROGRAM, STATE
 
@@ -403,14 +402,9 @@ def test_what_devices_need_is_built_beside_the_engine(
         begun.update(asked)
         return original_engine(name)
 
-    def get(recipe: image.Recipe) -> image.Image | None:
-        asked.add(recipe.name)
-        return original_get(recipe)
-
     asked: set[str] = set()
-    original_engine, original_get = context.create_engine, image.get
+    original_engine = context.create_engine
     monkeypatch.setattr(context, "create_engine", create_engine)
-    monkeypatch.setattr(image, "get", get)
-    monkeypatch.setattr(walk, "_native", None)
+    monkeypatch.setattr(image, "start", lambda recipe: asked.add(recipe.name))
     with Session("local-sync", tier=tier):
         assert begun == built
