@@ -117,6 +117,9 @@ def check_channel(channel: Channel, context: Context) -> CudaChannel:
 def release_channels() -> None:
     """Gives back the communicators of channels that are no longer used; their work must be done."""
     while _abandoned:
-        library, context, communicator = _abandoned.popleft()
+        try:
+            library, context, communicator = _abandoned.popleft()
+        except IndexError:  # another thread was quicker
+            return
         context.enter()
         library.attempt("ncclCommDestroy", communicator)

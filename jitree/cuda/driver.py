@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from jitree.cuda.api import Api, load_bindings
 from jitree.cuda.context import DeviceDescription
@@ -11,6 +12,9 @@ from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
 from jitree.hal.exchange import HostTransfers
+
+_PCI_ID: Final = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+"""Domain, bus, device, function. ``lspci`` leaves domain 0 out, ``nvidia-smi`` writes eight digits of it."""
 
 
 class CudaDriver(Driver):
@@ -51,8 +55,11 @@ class CudaDriver(Driver):
         return CudaDevice(self._bindings, self._ordinal(device_id), transfers)
 
     def create_device_by_path(self, path: str, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
+        pci_id = _pci_numbers(path)
         for ordinal, description in enumerate(self._descriptions):
-            if path.lower() in (description.uuid.lower(), description.pci_id):
+            if path.lower() == description.uuid.lower() or (
+                pci_id is not None and pci_id == _pci_numbers(description.pci_id)
+            ):
                 return self.create_device_by_id(ordinal, options)
         return super().create_device_by_path(path, options)
 
@@ -64,3 +71,9 @@ class CudaDriver(Driver):
                 f"driver 'cuda' has no device {device_id}; there are {len(self._descriptions)}, from 0 on"
             )
         return device_id
+
+
+def _pci_numbers(text: str) -> tuple[int, ...] | None:
+    """What a PCI id says, None for another text."""
+    match = _PCI_ID.fullmatch(text)
+    return None if match is None else tuple(int(number or "0", 16) for number in match.groups())

@@ -12,10 +12,16 @@ import struct
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from jitree.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from jitree.hal.objects import ChannelProvider
 
 _LAUNCHERS: Final = (
@@ -150,7 +156,14 @@ def exchange(
 
 def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes, deadline: float) -> None:
     missing = set(range(1, count))
-    with socket.create_server(("", address[1]), backlog=count) as server:
+    try:
+        server = socket.create_server(("", address[1]), backlog=count)
+    except OSError as error:
+        raise UnavailableError(
+            f"member 0 of a channel cannot wait for the others at port {address[1]}: {error}; state a free "
+            f"one for all members as {ADDRESS_VARIABLE}=host:port"
+        ) from error
+    with server:
         while missing:
             server.settimeout(_left(deadline, f"members {sorted(missing)} of {count} have not come"))
             try:
@@ -160,8 +173,9 @@ def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes,
             with connection:
                 rank = _greet(connection, number)
                 if rank in missing:
-                    connection.sendall(struct.pack("<I", len(identifier)) + identifier)
-                    missing.discard(rank)
+                    with suppress(OSError):  # it went away and will come again
+                        connection.sendall(struct.pack("<I", len(identifier)) + identifier)
+                        missing.discard(rank)
 
 
 def _greet(connection: socket.socket, number: int) -> int:

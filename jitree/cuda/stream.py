@@ -41,6 +41,8 @@ _LASTING_STREAMS: Final = (1, 2)
 _SPIN_SECONDS: Final = 1e-4
 _LONGEST_SLEEP: Final = 1e-3
 """A wait with a time-out asks in a loop: at first without a break, later every millisecond."""
+_SHORTEST_PATIENCE: Final = 1e-3
+"""Seconds that a wait without time has for who is just submitting."""
 _SUSPECTS: Final = 3
 """Submissions that the error of a lost device names."""
 _OPEN_PROMISES: Final = 1024
@@ -381,18 +383,24 @@ class Stream:
             self.api.check_alive()
 
     def _wait_until(self, deadline: float) -> None:
-        """Asks for the stream, if there is no time, else for an event behind what has been submitted."""
-        tick = self._before_wait()
-        if tick == self.completed:
-            return
+        """Asks for the stream, if there is no time, else for an event behind what has been submitted.
+
+        Whoever holds the lock may be waiting for the device without end.
+        """
         now = start = time.monotonic()
-        if now >= deadline:
+        if not self.lock.acquire(timeout=max(deadline - now, _SHORTEST_PATIENCE)):
+            return
+        try:
+            tick = self._before_wait()
+            if tick == self.completed:
+                return
+            event = None if now >= deadline else self.mark()
+        finally:
+            self.lock.release()
+        if event is None:
             if self.api.stream_is_idle(self.handle):
                 self.retire(tick)
             return
-        with self.lock:
-            self._flush_gathered()  # what came in between
-            event = self.mark()
         sleep = 0.0
         try:
             while tick > self.completed and now < deadline:

@@ -46,7 +46,7 @@ def test_devices_by_ordinal_uuid_and_pci_id() -> None:
     infos = driver.query_available_devices()
     assert [info.id for info in infos] == [0, 1, 2]
     assert infos[1].path == "GPU-00010203-0405-0607-0809-0a0b0c0d0e01"
-    for path in ("1", infos[1].path, infos[1].path.lower(), "0000:1b:00.0", "0000:1B:00.0"):
+    for path in ("1", infos[1].path, infos[1].path.lower(), "0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"):
         with driver.create_device_by_path(path) as device:
             assert device.uri == "cuda://1"
     with driver.create_device_by_path("") as device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,17 @@ def test_host_to_device_and_back(device: CudaDevice, size: int) -> None:
     device.write_buffer(buffer, data)
     expected, data[:] = data.copy(), 0xAA  # it may be changed at once
     assert np.array_equal(device.read_buffer(buffer), expected)
+
+
+def test_reading_is_behind_what_has_been_submitted(fake: FakeDriver, device: CudaDevice) -> None:
+    for memory_type in (0x30, 0x46):  # of the device, of the host
+        buffer = device.device_allocator.allocate(memory_type, 0, 64)
+        fake.hold()
+        device.write_buffer(buffer, np.full(64, 5, np.uint8))
+        timer = threading.Timer(0.02, fake.release)
+        timer.start()
+        assert (device.read_buffer(buffer) == 5).all()
+        timer.join()
 
 
 def test_reading_needs_one_synchronisation(fake: FakeDriver, device: CudaDevice) -> None:

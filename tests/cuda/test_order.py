@@ -262,6 +262,29 @@ def test_time_outs(fake: FakeDriver, device: CudaDevice, timeout: float) -> None
     assert done.wait(timeout or TIMEOUT) == StatusCode.OK
 
 
+def test_time_outs_while_another_thread_waits_for_the_device(fake: FakeDriver, device: CudaDevice) -> None:
+    """Counts of an indirect dispatch are read with the stream's lock held."""
+    buffer, done = allocate(device), Fence.create(device)
+    fill(device, buffer, None, None)
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with device.stream.lock:
+            held.set()
+            go.wait(TIMEOUT)
+
+    with fake.busy():
+        fill(device, buffer, None, done)
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(TIMEOUT)
+        for timeout in (0, 0.01):
+            assert done.wait(timeout) == StatusCode.DEADLINE_EXCEEDED
+        go.set()
+        thread.join()
+    assert done.wait(TIMEOUT) == StatusCode.OK
+
+
 def test_a_wait_that_ends_within_its_time(fake: FakeDriver, device: CudaDevice) -> None:
     buffer, done = allocate(device), Fence.create(device)
     fill(device, buffer, None, None)
