@@ -2,7 +2,8 @@
 
     python perf/memory.py [--calls 1000000] [--sessions 20]
 
-* calls: growth of resident memory over so many calls whose results are read back, after the first tenth.
+* calls: growth of resident memory over so many turns of three calls with results read back, after the first
+  tenth.
 * sessions: resident memory after sessions with a model have been opened, used and closed, over that before
   them, in percent. One that is not counted fills the caches of the process.
 
@@ -90,6 +91,9 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--sessions", type=int, default=20)
     options = parser.parse_args()
+    for name, make in (("jitree", own_call), ("iree.runtime", peer_call)):
+        added = growth(make(), options.calls)
+        print(f"{options.calls} calls, {name}: {added / 1024:+.0f} KiB", flush=True)
     use_session()
     before = resident()
     for _ in range(options.sessions):
@@ -100,9 +104,6 @@ def main() -> int:
         f"({(after / before - 1) * 100:+.1f} %)",
         flush=True,
     )
-    for name, make in (("jitree", own_call), ("iree.runtime", peer_call)):
-        added = growth(make(), options.calls)
-        print(f"{options.calls} calls, {name}: {added / 1024:+.0f} KiB", flush=True)
     return 0
 
 
