@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -74,9 +75,11 @@ class Array(NDArrayOperatorsMixin):
 
     def give_up(self) -> None:
         """Lets go of the elements, which are somebody else's from now on."""
-        self.__del__()
-        self._table = self._views = self._view = self._array = self._place = None
-        self._give_back = self._passed_as = None
+        give_back, held = self._give_back, (self._handle, self._place)
+        self._give_back = self._table = self._views = self._view = self._array = self._place = None
+        self._passed_as = None
+        if give_back is not None:  # last: other threads must not find a handle that is given back
+            give_back(held)
 
     def __del__(self) -> None:
         try:
@@ -97,13 +100,14 @@ class Array(NDArrayOperatorsMixin):
         """The buffer view, whose elements may still be computed."""
         view = self._view
         if view is None:
-            if self._table is None:
-                raise FailedPreconditionError("the array was donated to a call and cannot be used any more")
-            # Machine code that runs may count references of the same entry, which making the object changes.
             views, table = self._views, self._table
-            made = table.object(self._handle) if views is None else views.object(self._handle)
-            assert isinstance(made, BufferView)
-            view = self._view = made
+            # Machine code that runs may count references of the same entry, which making the object changes.
+            with nullcontext() if views is None else views.lock:
+                if table is None or self._table is None:
+                    raise FailedPreconditionError(
+                        "the array was donated to a call and cannot be used any more"
+                    )
+                view = self._view = cast(BufferView, table.object(self._handle))
         return view
 
     @property

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 
 _CACHED_SOURCES: Final = 512
 _FILE: Final = "<direct call>"
-_TESTED: Final = frozenset((
-    "Array", "__builtins__", "acquire", "call_general", "invoker", "ndarray", "owned", "release",
-))  # fmt: skip
-"""What the code names before anything happens, besides the parameters' own."""
+_ALWAYS_NAMED: Final = frozenset(("__builtins__", "acquire", "call_general", "invoker", "owned", "release"))
+"""What the code names also when no machine is ready."""
 _KIND: Final = ENTRY.word("kind")
 _REGISTER_BITS: Final = {"i": 32, "I": 64}
 
@@ -51,11 +49,14 @@ class Argument(NamedTuple):
     """Lines of code for one argument."""
 
     tests: list[str]
-    """Before the lock is taken."""
+    """Before the lock is taken; they go the general way."""
     stores: list[str]
     """With the registers there."""
     trials: tuple[str, ...] = ()
     """Before that: stores that Python refuses if the number does not fit. Nothing has happened then."""
+    looks: tuple[str, ...] = ()
+    """With the lock held: ``machine`` becomes None if the general way must be taken. Before the lock is held,
+    another thread could still donate an array that was looked at."""
 
 
 class Unsuitable(Exception):
@@ -84,22 +85,16 @@ def install(function: Function) -> bool:
 
 
 def retire(function: Function) -> None:
-    """Takes back what :func:`install` gave, with all that its code refers to. A call that is just looking at
-    its arguments goes on the general way. The context must be closed."""
+    """Takes back what :func:`install` gave, with all that its code refers to. A call that is just beginning
+    goes on the general way. The context must be closed."""
     call = type(function).__call__
     if call.__code__.co_filename != _FILE:
         return
     function.__class__ = type(function).__mro__[1]
     scope = call.__globals__
     scope["invoker"] = _Retired(scope["acquire"])
-    for name in list(scope):
-        kind = name.rstrip("0123456789")
-        if kind == "accept":
-            scope[name] = _refuse
-        elif kind == "pools":
-            scope[name] = _NoPools()
-        elif name not in _TESTED and not (kind in ("t", "d") and kind != name):
-            del scope[name]
+    for name in scope.keys() - _ALWAYS_NAMED:
+        del scope[name]
 
 
 class _Retired:
@@ -109,15 +104,6 @@ class _Retired:
 
     def __init__(self, acquire: Callable[[], bool]) -> None:
         self.wait_for_turn = acquire
-
-
-class _NoPools(dict[tuple[int, ...], None]):
-    def __missing__(self, shape: tuple[int, ...]) -> None:
-        return None
-
-
-def _refuse(array: Array) -> bool:
-    return False
 
 
 @lru_cache(maxsize=_CACHED_SOURCES)
@@ -185,6 +171,7 @@ class _Generator:
             "    try:",
             "        held = acquire(False) or invoker.wait_for_turn()",
             "        machine = invoker.ready",
+            *_indented(2, _looks(arguments)),
             *_indented(2, _trials(arguments)),
             "        if machine is not None:",
             "            invoker.ready = None",
@@ -211,8 +198,6 @@ class _Generator:
         return [
             "if machine.host is not host:",
             "    machine.show_host(host, frame_words)",
-            "if deferred:",
-            "    table.drain_deferred()",
             "if gone:",
             f"    views.sweep(state, {len(results) + 3})",
             *(line for argument in arguments for line in argument.stores),
@@ -264,22 +249,22 @@ class _Generator:
         self._scope[f"accept{index}"] = accepted.accept
         row = tensor.element_type
         on_host = isinstance(self._function.session.device_allocator, HeapAllocator)
-        tests = [
+        looks = [
             f"if {name}.__class__ is Array:",
             f"    {pool} = None",
             f"    if {name}._passed_as is not {marker} and not accept{index}({name}):",
-            "        return call_general(self, arguments, named)",
+            "        machine = None",
         ]
         if row is not None and on_host and not is_packed(row):
             self._scope[pools] = _Pools(self._function, tensor)
             self._scope[f"d{index}"] = row.dtype
-            tests += [
+            looks += [
                 f"elif {name}.__class__ is ndarray and {name}.dtype is d{index}:",
                 f"    {pool} = {pools}[{name}.shape]",
                 f"    if {pool} is None:",
-                "        return call_general(self, arguments, named)",
+                "        machine = None",
             ]
-        tests += ["else:", "    return call_general(self, arguments, named)"]
+        looks += ["else:", "    machine = None"]
         stores = [
             f"if {pool} is None:",
             f"    entries[{name}._count] += 1",
@@ -290,7 +275,7 @@ class _Generator:
             "    entries[block.count] += 1",
             f"    {target} = block.handle",
         ]
-        return Argument(tests, stores)
+        return Argument([], stores, looks=tuple(looks))
 
     # -- results -------------------------------------------------------------------------------------
 
@@ -334,6 +319,16 @@ def _may_be_large(parameter: Parameter) -> bool:
     if tensor is None or tensor.element_type is None or None in tensor.shape:
         return True
     return tensor.element_type.byte_length(math.prod(size or 0 for size in tensor.shape)) >= LARGE
+
+
+def _looks(arguments: list[Argument]) -> list[str]:
+    lines = [line for argument in arguments for line in argument.looks]
+    return [
+        "if machine is not None:",
+        "    if deferred:",
+        "        table.drain_deferred()",
+        *_indented(1, lines),
+    ]
 
 
 def _trials(arguments: list[Argument]) -> list[str]:

@@ -10,6 +10,7 @@ when the views are gone. An interpreter that does not count exactly gives it bac
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from sys import getrefcount
@@ -126,10 +127,10 @@ class ResultViews:
             entry = (words[entry + _PARENT] - self._table.base) >> 3
         return words[entry + _ADDRESS]
 
-    def object(self, handle: int) -> object:
-        """The Python object of a result, which other calls of the context wait for."""
-        with self._invoker.lock:
-            return self._table.object(handle)
+    @property
+    def lock(self) -> threading.RLock:
+        """The context's."""
+        return self._invoker.lock
 
     def shape(self, handle: int) -> tuple[int, ...] | None:
         """The dimensions of a view; None if there are more than the table holds, and where only its Python

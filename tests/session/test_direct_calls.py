@@ -243,6 +243,29 @@ def test_objects_of_results_are_made_while_nothing_runs(session: Session) -> Non
     assert shapes == [X.shape] == [result.shape]
 
 
+def test_an_array_that_is_donated_while_a_call_waits_for_its_turn(session: Session) -> None:
+    echo = direct(session.load(ECHO).e1_f32, X)
+    before = live(session)
+    array = session.to_device(X)
+    echo(array)
+    errors: list[StatusError] = []
+
+    def call() -> None:
+        try:
+            echo(array)
+        except StatusError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    with session.context.invoker.lock:
+        thread.start()
+        thread.join(0.1)
+        array.give_up()
+    thread.join()
+    assert "was donated" in str(errors[0])
+    assert live(session) == before
+
+
 def test_arguments_that_a_program_keeps(session: Session) -> None:
     accumulate = direct(session.load(STATE).accumulate, np.zeros(4, np.float32))
     total = np.zeros(4, np.float32)
