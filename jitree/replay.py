@@ -21,6 +21,7 @@ from jitree.errors import StatusError
 from jitree.hal import recording
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
+from jitree.hal.local.commands import BINDING_ALIGNMENT
 from jitree.module import Function
 from jitree.packing import ArrayTransfer
 from jitree.replay_state import (
@@ -304,6 +305,8 @@ def _key(packed: Iterable[object], state: Sequence[object]) -> tuple[object, ...
     for value in packed:
         if type(value) is BufferView:
             buffer = value.buffer
+            if buffer.address % BINDING_ALIGNMENT:  # dispatches refuse it
+                return None
             allocations.add(id(buffer.allocation))
             count += 1
             key += (

@@ -17,6 +17,7 @@ from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
+from jitree.hal.local.commands import BINDING_ALIGNMENT
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ _SMALL_FLOATS: Final = {
     "float8_e8m0fnu": 14,
 }
 """Type codes of dlpack.h 1.1."""
-_ALIGNMENT: Final = 16
-"""Bytes. Kernels load so many at once: from an address between, that is a fault that loses the device."""
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _DEFAULT_USAGE: Final = int(BufferUsage.DEFAULT)
 _WRITE: Final = int(MemoryAccess.WRITE)
@@ -128,7 +127,7 @@ class CudaExchange:
     ) -> BufferView:
         length = row.byte_length(int(np.prod(shape, dtype=np.int64)))
         buffer: Buffer = self._allocator.import_device(address, length, owner)
-        if address % _ALIGNMENT and length:
+        if address % BINDING_ALIGNMENT and length:
             return BufferView(self._copied(buffer), shape, row.code, ENCODING_DENSE)
         if read_only:
             buffer.allowed_access = _READ

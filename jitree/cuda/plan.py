@@ -165,7 +165,9 @@ class _Builder:
                 operand, self._literals_start, self._lengths + operand,
             ), 2)  # fmt: skip
         elif kind == KIND_DISPATCH:
-            self._group.append(self._dispatch(row, (row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7])))
+            grid = (row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7])
+            if 0 not in grid:  # nothing to do, which the driver would refuse
+                self._group.append(self._dispatch(row, grid))
         elif kind == KIND_DISPATCH_INDIRECT:
             self._end_segment()
             launch = self._dispatch(row, (0, 0, 0))

@@ -425,6 +425,8 @@ class FakeDriver(FakeModules, FakeGraphs):
         parameters: int,
         extra: int,
     ) -> Any:
+        if 0 in (grid_x, grid_y, grid_z):
+            raise Fault(CUresult.CUDA_ERROR_INVALID_VALUE)
         name = self.function_names[int(function)]
         words = self.read_parameters(name, parameters)
         grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)

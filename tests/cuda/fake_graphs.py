@@ -207,5 +207,7 @@ class FakeGraphs:
 
     def _read(self, parameters: NodeParameters) -> Any:
         function, grid, block, _, pointers = parameters.read()
+        if 0 in grid:
+            raise Fault(CUresult.CUDA_ERROR_INVALID_VALUE)
         name = self.function_names[function]
         return name, self.read_parameters(name, pointers), grid, block

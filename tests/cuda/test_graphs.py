@@ -291,6 +291,20 @@ def test_impossible_counts(rig: Rig, grid: tuple[int, int, int]) -> None:
         commands.dispatch(rig.executable, COUNT, grid, [], [(0, rig.buffer(), 0, -1)])
 
 
+@pytest.mark.parametrize("mode", [ONE_SHOT, REUSABLE])
+@pytest.mark.parametrize("others", [0, 2])
+def test_dispatches_of_no_workgroups_do_nothing(rig: Rig, mode: int, others: int) -> None:
+    """Of tensors whose dynamic size is 0; the driver has no empty grids."""
+    buffer = rig.buffer(5)
+    commands = rig.record(mode)
+    for grid in ((0, 1, 1), *[(1, 1, 1)] * others, (1, 0, 1)):
+        commands.dispatch(rig.executable, COUNT, grid, [], [(0, buffer, 0, -1)])
+        commands.execution_barrier(0, 0, 0)
+    commands.finalize()
+    assert rig.run(commands).wait(10) == 0
+    assert rig.read(buffer)[0] == 5 + others
+
+
 def test_executables_of_another_device_are_refused(rig: Rig, fake: FakeDriver) -> None:
     with CudaDevice(fake, 0) as other:
         commands = other.create_command_buffer(REUSABLE, ANY)

@@ -380,6 +380,17 @@ def test_a_variable_that_is_lent(device: CudaDevice, fake_session: Session) -> N
         assert float(np.asarray(module.accumulate(lend(device, x)))[0]) == 33 + call
 
 
+def test_arguments_that_dispatches_refuse(device: CudaDevice, fake_session: Session) -> None:
+    scale = fake_session.load(STATELESS).scale
+    x, y = fake_session.to_device(vector(0)), fake_session.to_device(vector(1))
+    for _ in range(4):
+        scale(x, y)
+    whole = fake_session.to_device(np.zeros(16, np.float32)).view
+    shifted = BufferView(whole.buffer.subspan(4, 32), (8,), whole.element_type)
+    with pytest.raises(InvalidArgumentError, match="not a multiple of 64"):
+        scale(shifted, y)
+
+
 def test_recordings_go_when_memory_runs_out(
     fake: FakeDriver, device: CudaDevice, fake_session: Session
 ) -> None:
