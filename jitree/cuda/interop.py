@@ -130,7 +130,7 @@ class CudaExchange:
         if address % BINDING_ALIGNMENT and length:
             return BufferView(self._copied(buffer), shape, row.code, ENCODING_DENSE)
         if read_only:
-            buffer.allowed_access = _READ
+            buffer.allowed_access = buffer.allocation.allowed_access = _READ
         view = BufferView(buffer, shape, row.code, ENCODING_DENSE)
         self._share(view)
         return view

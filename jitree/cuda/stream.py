@@ -105,7 +105,8 @@ class Stream:
 
     def begin(self) -> int:
         """Counts one more submission and makes its context current. Raises what lost the device."""
-        self.check_open()
+        if self._closed:
+            self.check_open()
         self.api.check_alive()
         self.context.enter()
         gather = self.gather
