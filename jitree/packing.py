@@ -8,6 +8,7 @@ and what was given. Nothing is parsed when a call is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -83,6 +84,14 @@ def pending_view(array: Array) -> BufferView:
     return array.view
 
 
+def _rewritten(view_of: ViewOf, array: Array) -> BufferView:
+    """The view of an array that the program writes to: what the host has read of it is old then."""
+    view = view_of(array)
+    if view.buffer.host_address is None:
+        array._array = None
+    return view
+
+
 def packers(
     signature: Signature, items: Sequence[Item], transfer: ArrayTransfer, ref_types: RefTypes
 ) -> tuple[Packer, ...]:
@@ -98,6 +107,8 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
         return SpanPacker(parameter, item, transfer, ref_types)
     if item in NUMBER_BITS:
         return number_packer(parameter, item)
+    if parameter.storage_of is not None:
+        transfer = transfer._replace(view_of=partial(_rewritten, transfer.view_of))
     if parameter.tensor is not None and parameter.consumed:
         from jitree.storage_arguments import ConsumedPacker
 

@@ -52,7 +52,7 @@ _MOST_MISSES: Final = 8
 class ReplayingFunction(Function):
     """A function of a session whose device repeats recorded calls."""
 
-    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_variables")
+    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_variables", "_writes_to_arguments")
 
     def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
         super().__init__(session, vm_function, signature)
@@ -60,6 +60,7 @@ class ReplayingFunction(Function):
         self._is_direct = True  # replays are the shorter way here
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
+        self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)
         self._is_known = False
         self._variables: Variables | None = None
         """None: calls of the context are not made again, once that is known."""
@@ -107,7 +108,7 @@ class ReplayingFunction(Function):
         if kind.variants:
             buffers = _buffers(packed) + buffers_of(state)
             located = self._gpu.replays.locate(buffers)
-            if not variables:
+            if not variables and not self._writes_to_arguments:
                 self._last = _remembered(arguments, kind, located)
             made = self._replay(kind, located, lambda: buffers)
             if made is not None:

@@ -13,6 +13,7 @@ from tests.cuda.fake import FakeDriver, FakeKernel
 DATA = Path(__file__).parent.parent / "data" / "cuda"
 STATELESS = DATA / "stateless.vmfb"
 STATEFUL = DATA / "stateful.vmfb"
+STORAGE = DATA / "storage.vmfb"
 
 Shape = tuple[int, int, int]
 
@@ -31,6 +32,7 @@ def _elementwise(operation: Callable[..., npt.ArrayLike], dtypes: tuple[str, ...
 
 
 PROGRAM_KERNELS = {
+    "double_into_dispatch_0_elementwise_8_f32": _elementwise(lambda x: x + x, ("f4", "f4"), 8),
     "scale_dispatch_0_elementwise_8_f32": _elementwise(lambda x: x + x, ("f4", "f4"), 8),
     "scale_dispatch_1_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
     "repeat_dispatch_0_elementwise": _elementwise(lambda steps: steps > 0, ("i4", "u1"), 1),

@@ -19,7 +19,7 @@ from jitree.hal.profiling import ProfilingMode
 from jitree.replay import ReplayingFunction
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
-from tests.cuda.programs import PROGRAM_KERNELS, STATEFUL, STATELESS
+from tests.cuda.programs import PROGRAM_KERNELS, STATEFUL, STATELESS, STORAGE
 
 Vector = npt.NDArray[np.float32]
 
@@ -334,6 +334,21 @@ def test_no_growth(fake: FakeDriver, fake_session: Session) -> None:
     for _ in range(4):  # each time the addresses go round in another way, up to the graphs that are kept
         before = run(100)
     assert run(100) == before
+
+
+def test_storage_of_the_caller_is_read_anew(session: Session) -> None:
+    double_into = session.load(STORAGE).double_into
+    out = session.empty((8,), np.float32)
+    for call in range(6):
+        x = session.to_device(vector(call))
+        result = double_into(x, out=out) if call % 2 else double_into(x, out)
+        assert np.array_equal(np.asarray(out), 2 * vector(call))
+        assert np.array_equal(np.asarray(result), 2 * vector(call))
+    x = session.to_device(vector(9))
+    for _ in range(4):  # the same arrays again
+        double_into(x, out)
+        assert np.array_equal(np.asarray(out), 2 * vector(9))
+        session.device.write_buffer(out.view.buffer, np.zeros(32, np.uint8))
 
 
 def test_a_donated_array_is_not_used_again(fake_session: Session) -> None:
