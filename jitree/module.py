@@ -9,7 +9,8 @@ from jitree import packing
 from jitree.declaration import TORCH_ASYNC_SUFFIX, Parameter, Signature, signature_of
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
-from jitree.transfers import wrap_or_copy
+from jitree.hal.buffer import BufferView
+from jitree.transfers import lend_or_copy, own
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
@@ -61,7 +62,7 @@ class Function:
 
     def transfer(self) -> packing.ArrayTransfer:
         """How arrays of a call reach the device."""
-        return packing.ArrayTransfer(self._device, packing.ready_view, wrap_or_copy)
+        return packing.ArrayTransfer(self._device, packing.ready_view, lend_or_copy)
 
     @property
     def name(self) -> str:
@@ -174,6 +175,7 @@ class Function:
             self._fail(error)
 
     def _unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
+        results = [own(value, self._device) if type(value) is BufferView else value for value in results]
         if self._result_count == 1:
             return self._unpackers[0](results[0], self._device, fence)
         if not results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -53,11 +54,36 @@ def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) ->
     return _view(buffer, array.shape, row)
 
 
+def _lend() -> None:
+    """What the memory of an array that was only lent calls at the end. It tells such memory from other."""
+
+
+def lend_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    """As :func:`wrap_or_copy`, for one call, after which the caller may change the array: results over its
+    memory must go through :func:`own`."""
+    return _wrap_or_copy(array, row, device, _lend)
+
+
+def own(view: BufferView, device: Device) -> BufferView:
+    """A result; a copy if it lies in memory that was lent."""
+    source = view.buffer.allocation.source
+    if type(source) is not tuple or source[-1] is not _lend:
+        return view
+    return copy_to_device(to_numpy(view, device), element_type(view.element_type), device)
+
+
 def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
     """As :func:`copy_to_device`, but large arrays that are contiguous and aligned to 64 bytes are used in
     place: they must not be changed as long as the program may read them."""
+    return _wrap_or_copy(array, row, device, None)
+
+
+def _wrap_or_copy(
+    array: npt.NDArray[Any], row: ElementType, device: Device, release: Callable[[], None] | None
+) -> BufferView:
     if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
-        buffer = device.device_allocator.import_host(_flat(array).data, DEVICE_LOCAL, BUFFER_USAGE)
+        data = _flat(array).data
+        buffer = device.device_allocator.import_host(data, DEVICE_LOCAL, BUFFER_USAGE, release)
         if buffer is not None:
             return _view(buffer, array.shape, row)
     return copy_to_device(array, row, device)

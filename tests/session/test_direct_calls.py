@@ -124,6 +124,20 @@ def test_large_arrays(session: Session) -> None:
     )
 
 
+def test_a_result_is_no_array_that_was_passed(session: Session) -> None:
+    """Large arrays are used in place as long as the call takes; arrays of the device are what they are."""
+    echo = session.load(ECHO).e1_f32
+    memory = np.zeros(4 * 65536 + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    argument = memory[start : start + 4 * 65536].view(np.float32)
+    result = echo(argument)
+    assert not np.shares_memory(np.asarray(result), argument)
+    argument[:] = 1
+    assert not np.asarray(result).any()
+    on_device = session.to_device(argument)
+    assert np.shares_memory(np.asarray(echo(on_device)), argument)
+
+
 def test_arrays_of_another_session(session: Session) -> None:
     add = direct(session.load(ARITHMETIC).add, X, X)
     with Session("local-sync", tier="fast") as other:
