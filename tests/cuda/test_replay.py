@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree import Array, Session, donate
+from jitree import Array, Module, Session, donate
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import BufferView
@@ -419,3 +420,53 @@ def test_recordings_go_when_memory_runs_out(
     device.trim()
     assert not fake.executables
     assert np.array_equal(np.asarray(scale(vector(2), vector(1))[0]), 2 * vector(2))
+
+
+def test_threads_of_two_sessions_while_memory_is_trimmed(fake: FakeDriver, device: CudaDevice) -> None:
+    """On a device that lags behind; the fake refuses every address that is not allocated."""
+    fake.kernels.update(PROGRAM_KERNELS)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def lag() -> None:
+        while not stop.wait(0.002):
+            fake.release()
+            fake.hold()
+        fake.release()
+
+    def trim() -> None:
+        while not stop.wait(0.01):
+            device.trim()
+
+    def call(session: Session, module: Module, seed: int) -> None:
+        for number in range(30):
+            x = vector(1000 * seed + number)
+            doubled, total = module.scale(x, vector(seed))
+            if number % 3 == 0:
+                assert np.array_equal(np.asarray(total), 2 * x + vector(seed))
+            repeated = module.repeat(x, np.array(number % 4, np.int32))
+            assert np.array_equal(np.asarray(repeated), x * np.float32(0.5) ** (number % 4))
+            session.to_device(lend(device, doubled))
+
+    with Session(device=device) as first, Session(device=device) as second:
+        modules = [(session, session.load(STATELESS)) for session in (first, second)]
+        fake.hold()
+        others = [guarded(lag), guarded(trim)]
+        callers = [guarded(partial(call, *modules[seed % 2], seed)) for seed in range(4)]
+        for thread in callers:
+            thread.join()
+        stop.set()
+        for thread in others:
+            thread.join()
+    assert not failures and fake.lost is None
