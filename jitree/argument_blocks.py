@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 MAXIMUM_BLOCKS: Final = 16
 """Blocks of one shape and type that a pool keeps while all of them are in use."""
+MAXIMUM_POOLS: Final = 64
+"""Pools of a session that keep blocks: programs whose arguments differ in shape from call to call must not
+keep one for each."""
+_MAXIMUM_SHAPES: Final = 1024
+"""Pools that a session finds again."""
 _COUNT: Final = ENTRY.word("count")
 _OWN_REFERENCES: Final = 1
 
@@ -65,9 +70,18 @@ class Block:
 class ArgumentBlocks:
     """The blocks for arguments of one element type and shape; used with the context's lock held."""
 
-    __slots__ = ("_blocks", "_device", "_row", "_shape", "_table")
+    __slots__ = ("_blocks", "_device", "_filled", "_row", "_shape", "_table")
 
-    def __init__(self, row: ElementType, shape: tuple[int, ...], device: Device, table: HandleTable) -> None:
+    def __init__(
+        self,
+        row: ElementType,
+        shape: tuple[int, ...],
+        device: Device,
+        table: HandleTable,
+        filled: dict[ArgumentBlocks, None],
+    ) -> None:
+        """``filled``: the pools that have blocks, the oldest first."""
+        self._filled = filled
         self._row = row
         self._shape = shape
         self._device = device
@@ -84,7 +98,11 @@ class ArgumentBlocks:
         return block
 
     def _make(self) -> Block:
-        if len(self._blocks) >= MAXIMUM_BLOCKS:
+        if not self._blocks:
+            if len(self._filled) >= MAXIMUM_POOLS:
+                next(iter(self._filled)).drop()
+            self._filled[self] = None
+        elif len(self._blocks) >= MAXIMUM_BLOCKS:
             self._table.release(self._blocks.pop(0).handle)
         size = self._row.byte_length(int(np.prod(self._shape, dtype=np.int64)))
         buffer = self._device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
@@ -97,6 +115,33 @@ class ArgumentBlocks:
 
     def drop(self) -> None:
         """Gives the blocks up; those in use live as long as they are used."""
+        self._filled.pop(self, None)
         blocks, self._blocks = self._blocks, []
         for block in blocks:
             self._table.release(block.handle)
+
+
+class ArgumentPools:
+    """The pools of a session."""
+
+    def __init__(self, device: Device, table: HandleTable) -> None:
+        self._device = device
+        self._table = table
+        self._pools: dict[tuple[ElementType, tuple[int, ...]], ArgumentBlocks] = {}
+        self._filled: dict[ArgumentBlocks, None] = {}
+
+    def find(self, row: ElementType, shape: tuple[int, ...]) -> ArgumentBlocks:
+        """The pool of an element type and a shape, with the lock held."""
+        pool = self._pools.get((row, shape))
+        if pool is None:
+            if len(self._pools) >= _MAXIMUM_SHAPES:
+                self._pools.clear()  # those with blocks are not lost
+            pool = ArgumentBlocks(row, shape, self._device, self._table, self._filled)
+            self._pools[row, shape] = pool
+        return pool
+
+    def drop(self) -> None:
+        """Gives up the blocks of all pools; the lock must be held."""
+        for pool in tuple(self._filled):
+            pool.drop()
+        self._pools.clear()

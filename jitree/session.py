@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from jitree.argument_blocks import ArgumentBlocks
+from jitree.argument_blocks import ArgumentBlocks, ArgumentPools
 from jitree.array import Array
 from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
 from jitree.declaration import TensorType
@@ -121,7 +121,7 @@ class Session:
         self._functions: dict[str, Function] = {}
         self._tensor_markers: dict[TensorType, object] = {}
         self._result_views: ResultViews | None = None
-        self._argument_blocks: dict[tuple[ElementType, tuple[int, ...]], ArgumentBlocks] = {}
+        self._argument_pools: ArgumentPools | None = None
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
@@ -377,11 +377,9 @@ class Session:
 
     def argument_blocks(self, row: ElementType, shape: tuple[int, ...]) -> ArgumentBlocks:
         """The blocks that small numpy arguments of a type are copied into."""
-        blocks = self._argument_blocks.get((row, shape))
-        if blocks is None:
-            blocks = ArgumentBlocks(row, shape, self.device, self._context.table)
-            self._argument_blocks[row, shape] = blocks
-        return blocks
+        if self._argument_pools is None:
+            self._argument_pools = ArgumentPools(self.device, self._context.table)
+        return self._argument_pools.find(row, shape)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -396,8 +394,8 @@ class Session:
         for function in tuple(self._functions.values()):
             function.forget()
         with self._context.invoker.lock:
-            for blocks in self._argument_blocks.values():
-                blocks.drop()
+            if self._argument_pools is not None:
+                self._argument_pools.drop()
             if self._result_views is not None:
                 self._result_views.collect()
                 self._result_views.forget()
@@ -419,7 +417,7 @@ class Session:
                 for function in self._functions.values():
                     function.close()
                 self._result_views = None
-                self._argument_blocks = {}
+                self._argument_pools = None
                 self._modules = {}
                 self._functions = {}
                 for device in self._owned:

@@ -15,6 +15,7 @@ import pytest
 
 import jitree
 from jitree import Array, CustomModule, Function, Session, i32
+from jitree.argument_blocks import MAXIMUM_POOLS
 from jitree.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, StatusError
 from tests.assembler import Assembler
 from tests.session.programs import ARITHMETIC, ECHO, STATE
@@ -122,6 +123,17 @@ def test_large_arrays(session: Session) -> None:
     assert np.array_equal(large(x), large(x.copy())) and np.array_equal(
         np.asarray(large(x))[:4], np.asarray(large(x))[:4]
     )
+
+
+def test_shapes_that_never_come_back_leave_nothing(session: Session) -> None:
+    echo = direct(session.load(ECHO).e1_f32, X)
+    for size in range(1000):
+        result = echo(np.full(size, size, np.float32))
+        assert np.array_equal(result, [size] * size)
+    gc.collect()
+    echo(X)
+    assert session.context.table.live_count < 4 * MAXIMUM_POOLS
+    assert np.array_equal(echo(np.ones(3, np.float32)), [1, 1, 1])
 
 
 def test_a_result_is_no_array_that_was_passed(session: Session) -> None:
