@@ -146,15 +146,13 @@ class CudaReplay:
         with self._lock:
             self._drop()
 
-    def drop_if_idle(self) -> bool:
-        """As :meth:`drop`, unless a call is being submitted; whether it was dropped."""
-        if not self._lock.acquire(False):
-            return False
-        try:
-            self._drop()
-        finally:
-            self._lock.release()
-        return True
+    def drop_if_idle(self) -> None:
+        """As :meth:`drop`, unless a call is being submitted."""
+        if self._lock.acquire(False):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
 
     def _drop(self) -> None:
         self.dropped = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,9 @@ class Replays:
         self.stream = stream
         self.allocator = allocator
         self._memory = stream.context.info.memory
-        self._made: weakref.WeakSet[CudaReplay] = weakref.WeakSet()
+        self._lock = allocate_lock()
+        self._made: list[weakref.ref[CudaReplay]] = []
+        """The oldest first."""
 
     @property
     def recording_limit(self) -> int:
@@ -43,9 +46,15 @@ class Replays:
         replay = make_replay(self.stream, recording, results)
         if isinstance(replay, str):
             return None
-        if replay.kept_bytes + sum(made.kept_bytes for made in self._made) > self._memory // _KEPT_PART:
-            self.drop()
-        self._made.add(replay)
+        kept = self._kept()
+        total = replay.kept_bytes + sum(made.kept_bytes for made in kept)
+        for made in kept:
+            if total <= self._memory // _KEPT_PART:
+                break
+            total -= made.kept_bytes
+            made.drop()
+        with self._lock:
+            self._made.append(weakref.ref(replay))
         return replay
 
     def locate(self, arguments: Sequence[Buffer]) -> Located:
@@ -64,15 +73,20 @@ class Replays:
 
     def drop(self) -> None:
         """Gives back all that recordings keep; the calls are run, and recorded, anew."""
-        for replay in list(self._made):
+        for replay in self._kept():
             replay.drop()
-        self._made.clear()
 
     def drop_idle(self) -> None:
         """As :meth:`drop`, of those that are not just being made: memory has run out. Waits for nobody."""
-        for replay in list(self._made):
-            if replay.drop_if_idle():
-                self._made.discard(replay)
+        for replay in self._kept():
+            replay.drop_if_idle()
+
+    def _kept(self) -> list[CudaReplay]:
+        """Those that somebody can still make."""
+        with self._lock:
+            found = [replay for reference in self._made if (replay := reference()) and not replay.dropped]
+            self._made = [weakref.ref(replay) for replay in found]
+        return found
 
     def _fence_here(self) -> Fence:
         """Reached when everything submitted so far is done."""

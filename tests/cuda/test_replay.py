@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from jitree import Array, Module, Session, donate
+from jitree.cuda import replays as replays_module
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import BufferView
@@ -470,3 +471,19 @@ def test_threads_of_two_sessions_while_memory_is_trimmed(fake: FakeDriver, devic
         for thread in others:
             thread.join()
     assert not failures and fake.lost is None
+
+
+def test_the_oldest_recordings_go_when_they_keep_too_much(
+    device: CudaDevice, fake_session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = fake_session.load(STATELESS)
+    steps = np.array(2, np.int32)
+    for _ in range(3):
+        module.repeat(vector(0), steps)
+    (older,) = device.replays._kept()
+    monkeypatch.setattr(replays_module, "_RECORDED_PART", 1)
+    monkeypatch.setattr(device.replays, "_memory", 4 * 2 * older.kept_bytes)
+    for _ in range(3):
+        module.repeat(vector(0), np.array(3, np.int32))
+    assert older.dropped and len(device.replays._kept()) == 1
+    assert np.array_equal(np.asarray(module.repeat(vector(1), steps)), vector(1) / 4)
