@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from jitree.dispatch import image
+from jitree.dispatch.fast.engine import LOOP
 from jitree.hal.local.commands import ENTRY_POINT
 from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
@@ -62,9 +63,10 @@ class CompiledKernels:
         return self._image is not None
 
     def serve(self, records: array[int]) -> None:
-        """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already."""
+        """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already. Begins
+        to compile if the VM has no machine code yet: one workgroup would take it longer."""
         self._records = records
-        self._use(self._provider.find())
+        self._use(self._provider.get() if image.get(LOOP) is None else self._provider.find())
 
     def start(self) -> None:
         """Has the kernels compiled now."""

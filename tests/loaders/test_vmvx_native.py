@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from jitree.dispatch import image
 from jitree.errors import StatusError
 from jitree.hal.local import walk
 from jitree.hal.local.commands import CommandList
@@ -283,3 +286,15 @@ def test_kernels_are_compiled_while_the_program_goes_on(empty_cache: None) -> No
     assert [item._provider.is_building for item in compiled if item is not None] == [True, True]
     assert all((run(executable, 5) == np.arange(5)).all() for executable in executables)
     assert all(item.ready for item in compiled if item is not None)
+
+
+@pytest.mark.parametrize(("loop", "question"), [(None, "get"), (object(), "find")])
+def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
+    loop: object, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One workgroup in Python takes longer than compiling all kernels."""
+    provider = Mock()
+    provider.get.return_value = provider.find.return_value = None
+    monkeypatch.setattr(image, "get", lambda recipe: loop)
+    vmvx_native.CompiledKernels(provider, (), Mock()).serve(array("q"))
+    assert [call[0] for call in provider.method_calls] == [question]

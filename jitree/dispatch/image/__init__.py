@@ -112,7 +112,9 @@ class Provider:
                 self.failure = self._builder.failure()
 
     def _background_niceness(self) -> int | None:
-        """None for the image of a program while as many builders are at work as leave the machine usable.
+        """None for the image of a program while as many of such builders are at work as leave the machine
+        usable.
+
         The package's own images, which have no data, are few, and everything is slow without them."""
         if self.recipe.data and _builders_at_work() >= max(1, (os.cpu_count() or 1) // 2):
             return None
@@ -145,7 +147,8 @@ def _not_now() -> None:
 
 
 def _builders_at_work() -> int:
-    return sum(item.is_building for item in list(_providers.values()))
+    """Those of programs."""
+    return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
 
 
 _providers: Final[WeakValueDictionary[bytes, Provider]] = WeakValueDictionary()
