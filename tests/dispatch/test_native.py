@@ -185,3 +185,35 @@ def test_builds_for_aarch64() -> None:
     flat = link_objects([compile_object(unit.texts, unit.entries, target)], generated.entries, target)
     assert set(flat.entries) == {"enter.0", "enter.1", "resume.1"}
     assert all(offset % 4 == 0 for offset in flat.entries.values())
+
+
+def _loop(number: int) -> str:
+    return f"""
+        %i2 = const.i32 0
+        br ^head{number}
+        ^head{number}:
+        %i3 = cmp.lt.i32.s %i2, %i0
+        cond_br %i3, ^body{number}, ^end{number}
+        ^body{number}:
+        %i2 = add.i32 %i2, %i1
+        br ^head{number}
+        ^end{number}:
+    """
+
+
+@pytest.mark.parametrize(
+    "text,reason",
+    [
+        ("".join(map(_loop, range(40))), "40 loops behind each other"),
+        ("\n".join(f"br ^b{n}\n^b{n}:" for n in range(1200)) + _loop(0), "branches"),
+        ("%i2 = add.i32 %i2, %i1\n" * 30_000 + _loop(0), "30008 instructions"),
+    ],
+    ids=["loops", "blocks", "instructions"],
+)
+def test_what_would_take_long_to_compile_stays_with_the_interpreter(
+    native: Vm, text: str, reason: str
+) -> None:
+    module = Assembler("m").function("f", "0i_i", f"%i1 = const.i32 1\n{text}\nreturn [%i2]")
+    assert native.add(module).call("f", 3) == [3]
+    assert not is_native(native)
+    assert reason in tiering.native_module(record_of(native)).refusals[0]

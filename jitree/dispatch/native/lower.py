@@ -14,15 +14,21 @@ from jitree.dispatch.native.module_text import ModuleText
 from jitree.dispatch.native.nest_context import leaves_nothing_else
 from jitree.dispatch.native.nests import Nest, find
 from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
-from jitree.dispatch.native.reading import read_blocks
+from jitree.dispatch.native.reading import TERMINATORS, read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import Function
 from jitree.records import NamedTuple
+from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _FUNCTION_LIMIT: Final = 400_000
 """Of instructions times references: each way out of a function stores all of its references."""
 _BASE_COST: Final = 16
 """What an instruction counts for in a function without references."""
+_BRANCH_LIMIT: Final = 1_000
+"""Ends of blocks in a function: from there on LLVM's time grows faster than their number."""
+_LOOP_LIMIT: Final = 32
+"""Loops behind each other, some 2 s: LLVM follows what counts the turns through all of them, and its time
+grows with the third power of their number."""
 _LONG: Final = 4_000
 """Of the same measure: some 50 ms of compiling."""
 _MANY_IMPORTS: Final = 8
@@ -63,6 +69,8 @@ def lower(
         try:
             function = build(source, row.ordinal)
             check_supported(function)
+            if len(function.loops) > _LOOP_LIMIT:
+                raise Refusal(f"{len(function.loops)} loops behind each other")
             functions[row.ordinal] = function
         except Refusal as refusal:
             refusals[row.ordinal] = str(refusal)
@@ -109,11 +117,19 @@ def _too_large(source: Source) -> dict[int, str]:
         ref_count = source.functions[ordinal].ref_count
         if size * (ref_count + _BASE_COST) > _FUNCTION_LIMIT:
             refusals[ordinal] = f"too large: {size} instructions over {ref_count} references"
+        elif (branches := _branches(source, source.functions[ordinal], size)) > _BRANCH_LIMIT:
+            refusals[ordinal] = f"too large: {branches} branches"
         elif total + size > _MODULE_LIMIT:
             refusals[ordinal] = f"{size} instructions too many in a large module"
         else:
             total += size
     return refusals
+
+
+def _branches(source: Source, row: FunctionSource, size: int) -> int:
+    first = bisect_left(source.instruction_words, row.start)
+    words = source.instruction_words[first : first + size]
+    return sum(OPCODE_NAMES[BASE_OPCODE[source.words[word]]] in TERMINATORS for word in words)
 
 
 def _not_worth_it(functions: Mapping[int, Function]) -> dict[int, str]:

@@ -268,7 +268,7 @@ class Guard:
         return self._writer.let(f"or i1 {before}, {behind}")
 
     def _require_injective(self, store: Access, order: Order) -> None:
-        """Each factor exceeds what the smaller ones reach together."""
+        """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one turn."""
         writer = self._writer
         kind = self._kind(store)
         reach = "0"
@@ -278,7 +278,11 @@ class Guard:
             if value.startswith("%") or reach.startswith("%"):
                 left, right = (value, reach) if value.startswith("%") else (reach, value)
                 relation = "sgt" if left is value else "slt"
-                self._conditions.append(writer.let(f"icmp {relation} {kind} {left}, {right}"))
+                exceeds = writer.let(f"icmp {relation} {kind} {left}, {right}")
+                if level.extent is None:
+                    once = writer.let(f"icmp eq {kind} {self._last(level, kind)}, 0")
+                    exceeds = writer.let(f"or i1 {exceeds}, {once}")
+                self._conditions.append(exceeds)
             reach = self._sum(self._product(value, self._last(level, kind), kind), reach, kind)
 
     def _pointer(self, access: Access) -> None:

@@ -157,6 +157,8 @@ class _Planner:
         found: list[tuple[Form, Level]] = []
         whole: set[Level] = set()
         for level in reversed(self._parallel):
+            if level.extent == 1:  # its counter is 0
+                continue
             factor = index.coefficient(level.counter)
             for split in self._splits:
                 outer = index.coefficient(split.outer.counter)
