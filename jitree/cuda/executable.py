@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Sequence
@@ -253,8 +254,14 @@ class CudaExecutable(Executable):
         return self._kernels[ordinal].export.name
 
     def lookup(self, name: str) -> int:
-        """The ordinal of a kernel. NOT_FOUND when there is none."""
+        """The ordinal of a kernel. NOT_FOUND when there is none.
+
+        PTX symbols consist of letters, digits and underscores. The compiler gives kernels that form of their
+        name and lets programs ask for the name as it was.
+        """
         ordinal = self._ordinals.get(name)
+        if ordinal is None:
+            ordinal = self._ordinals.get(re.sub(rb"\W", b"_", name.encode()).decode())
         if ordinal is None:
             raise NotFoundError(
                 f"the executable has no function '{name}'; it has {', '.join(self._ordinals) or 'none'}"

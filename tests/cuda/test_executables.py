@@ -74,6 +74,13 @@ def test_loading_and_looking_up(device: CudaDevice, path: Path) -> None:
         executable.lookup("other")
 
 
+def test_programs_ask_for_names_that_no_ptx_symbol_can_be(device: CudaDevice) -> None:
+    path = next(path for path in FILES if path.stem == "mul-3.13.0")
+    executable = load(device, path.read_bytes())
+    name = executable.function_name(0)
+    assert "_" in name and executable.lookup(name.replace("_", ".")) == 0
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_kernels_on_the_gpu(gpu: CudaDevice, path: Path) -> None:
     program = path.stem.partition("-")[0]
