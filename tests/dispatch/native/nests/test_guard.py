@@ -199,3 +199,17 @@ def test_an_index_that_is_loaded_in_front() -> None:
     memory = np.zeros(400, np.uint8)
     assert not _holds(function, [memory[:80], np.zeros(240, np.uint8), memory[40:60]], 3)
     assert _holds(function, [memory[:80], np.zeros(240, np.uint8), memory[80:100]], 3)
+
+
+def test_what_may_run_for_ever_is_left_to_the_interpreter() -> None:
+    """Nothing in a nest looks at signals."""
+    most = (1 << 31) - 1
+
+    def body(text: Text, at: list[str]) -> None:
+        text.store("f32", 0, text.index(0, (at[0], 0)), text.load("f32", 1, text.index(0, (at[1], 0))))
+
+    dynamic = program([Level(argument(0)), Level(argument(1)), Level(2)], body)
+    assert _holds(dynamic, _buffers(4, 4), 3, 4)
+    assert not _holds(dynamic, _buffers(4, 4), most, most)
+    assert _holds(dynamic, _buffers(4, 4), most, 0)
+    assert not _holds(program([Level(most), Level(most)], body), _buffers(4, 4))
