@@ -12,7 +12,6 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.hal.buffer import BufferView
 from jitree.regs.layout import ENTRY
@@ -20,6 +19,8 @@ from jitree.transfers import BUFFER_USAGE, DEVICE_LOCAL
 from jitree.types import ENCODING_DENSE, ElementType
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
 

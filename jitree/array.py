@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree.errors import FailedPreconditionError, StatusCode
@@ -19,6 +18,8 @@ from jitree.transfers import to_numpy
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable

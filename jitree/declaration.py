@@ -20,12 +20,10 @@ COARSE_FENCES: Final = "coarse-fences"
 TORCH_ASYNC_SUFFIX: Final = "$async"
 """Exports that the torch front end makes take fences, but carry no attributes."""
 
-_HEAD: Final = re.compile(r"\s*(?:(sync|async)\s+)?func\s+@")
-_NAME: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s("]+)\s*')
-_PARAMETER: Final = re.compile(r"\s*(?:%([\w.$-]+)\s*:\s*)?(.*)", re.DOTALL)
-_TENSOR: Final = re.compile(r"tensor<\s*((?:(?:\?|\d+)x)*)(.*?)\s*(?:,\s*#.*)?>", re.DOTALL)
-_STORAGE: Final = re.compile(r"\biree\.abi\.output\s*=\s*(\d+)")
-_CONSUMED: Final = re.compile(r"\biree\.abi\.consume\b")
+_HEADS: Final = (["func"], ["sync", "func"], ["async", "func"])
+_TENSOR: Final = "tensor<"
+_STORAGE: Final = r"\biree\.abi\.output\s*=\s*(\d+)"
+_CONSUMED: Final = r"\biree\.abi\.consume\b"
 _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
 
@@ -107,14 +105,16 @@ def _fits(parameters: tuple[Parameter, ...], items: tuple[str | Span, ...]) -> b
 
 def parse_declaration(text: str) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]] | None:
     """(arguments, results) of a declaration, None for text of another form."""
-    head = _HEAD.match(text)
-    name = _NAME.match(text, head.end()) if head else None
-    if name is None:
+    head, at, behind = text.partition("@")
+    if not at or head.split() not in _HEADS:
         return None
-    arguments, position = _parenthesised(text, name.end())
+    opening = next((position for position, _ in _depths(behind, 0) if behind[position] == "("), -1)
+    if not behind[: max(opening, 0)].strip():
+        return None
+    arguments, position = _parenthesised(behind, opening)
     if position < 0:
         return None
-    rest = text[position:].strip()
+    rest = behind[position:].strip()
     if not rest:
         return _parameters(arguments, "input"), ()
     if not rest.startswith("->"):
@@ -163,27 +163,32 @@ def _parameters(text: str, prefix: str) -> tuple[Parameter, ...]:
 
 
 def _parameter(text: str, default_name: str) -> Parameter:
-    match = _PARAMETER.fullmatch(text)
-    assert match is not None, text  # the pattern takes anything
-    name, written = match.groups()
+    written = text.strip()
+    name = ""
+    if written.startswith("%"):
+        name, _, written = (piece.strip() for piece in written[1:].partition(":"))
     opened = next((position for position, depth in _depths(written, 0) if written[position] == "{"), -1)
     kind = (written if opened < 0 else written[:opened]).strip()
     attributes = "" if opened < 0 else written[opened:]
-    storage = _STORAGE.search(attributes)
+    storage = re.search(_STORAGE, attributes) if attributes else None
     return Parameter(
         name or default_name,
         kind,
         parse_tensor_type(kind),
         None if storage is None else int(storage.group(1)),
-        _CONSUMED.search(attributes) is not None,
+        bool(attributes) and re.search(_CONSUMED, attributes) is not None,
     )
 
 
 def parse_tensor_type(text: str) -> TensorType | None:
     """``tensor<4x?xf32>`` → (f32, (4, None)); None for other types."""
-    match = _TENSOR.fullmatch(text)
-    if match is None:
+    if not (text.startswith(_TENSOR) and text.endswith(">")):
         return None
-    dimensions, element = match.groups()
-    shape = tuple(None if size == "?" else int(size) for size in dimensions.split("x")[:-1])
-    return TensorType(BY_NAME.get(element), shape)
+    element = text[len(_TENSOR) : -1].partition(",")[0].strip()  # an encoding follows the comma
+    shape: list[int | None] = []
+    while True:
+        size, times, rest = element.partition("x")
+        if not times or not (size == "?" or size.isdecimal()):
+            return TensorType(BY_NAME.get(element), tuple(shape))
+        shape.append(None if size == "?" else int(size))
+        element = rest

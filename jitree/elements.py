@@ -9,14 +9,16 @@ import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType, format_shaped_type
 
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 DEFAULT_MAX_ELEMENT_COUNT: Final = 1024
 """Elements of a tensor that are printed unless asked otherwise."""

@@ -11,8 +11,8 @@ from typing import Final
 from jitree.errors import IncompatibleError
 from jitree.hal.device import Device
 
-_DEVICE_TARGET: Final = re.compile(r'#hal\.device\.target<"([^"]+)"')
-_EXECUTABLE_TARGET: Final = re.compile(r'#hal\.executable\.target<"[^"]+", "([^"]+)"')
+_DEVICE_TARGET: Final = r'#hal\.device\.target<"([^"]+)"'
+_EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
 
 
 @contextmanager
@@ -27,8 +27,8 @@ def explained(devices: Sequence[Device]) -> Iterator[None]:
 
 def explain_incompatible(message: str, devices: Sequence[str]) -> str:
     """What a module that found no device was compiled for and what is here, before its own text."""
-    targets = ", ".join(dict.fromkeys(_DEVICE_TARGET.findall(message)))
-    formats = ", ".join(dict.fromkeys(_EXECUTABLE_TARGET.findall(message)))
+    targets = ", ".join(dict.fromkeys(re.findall(_DEVICE_TARGET, message)))
+    formats = ", ".join(dict.fromkeys(re.findall(_EXECUTABLE_TARGET, message)))
     if not targets:
         return message
     return (

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.array import Array
 from jitree.declaration import Parameter
@@ -15,6 +14,9 @@ from jitree.elements import is_float
 from jitree.errors import InvalidArgumentError
 from jitree.transfers import native_row
 from jitree.types import BY_NAME, format_shaped_type
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NUMBER_BITS: Final = {"i": 32, "I": 64, "f": 32, "F": 64}
 """Width of the numbers of a calling convention."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.array import Array
 from jitree.declaration import Parameter, Signature, TensorType
@@ -38,8 +37,11 @@ from jitree.transfers import copy_to_device, native_row
 from jitree.types import ENCODING_DENSE, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 ViewOf = Callable[[Array], BufferView]
-ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
+ImportArray: TypeAlias = "Callable[[npt.NDArray[Any], ElementType, Device], BufferView]"
 
 _NUMBERS: Final = (int, float, complex, np.generic)
 

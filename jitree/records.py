@@ -1,18 +1,34 @@
 """Named tuples whose classes are made quickly.
 
-``typing.NamedTuple`` compiles the text of every annotation, a tenth of a millisecond a class or more, and
-every program would wait for that some sixty times. For type checkers both are the same.
+``typing.NamedTuple`` and ``collections.namedtuple`` compile text for every class, a tenth of a millisecond a
+class or more, and every program would wait for that some sixty times. For type checkers both are the same.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from functools import cache
+from operator import itemgetter
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
-    _OWN: Final = frozenset(("__annotations__", "__module__", "__qualname__", "__classcell__"))
+    try:
+        from _collections import _tuplegetter  # what namedtuple uses: reads a field without a call
+    except ImportError:
+
+        def _tuplegetter(index: int, doc: str) -> property:
+            return property(itemgetter(index), doc=doc)
+
+    @cache
+    def _constructor(count: int) -> CodeType:
+        """The code of a function that makes a tuple of ``count`` arguments."""
+        names = ", ".join(f"field{index}" for index in range(count))
+        scope: dict[str, Any] = {}
+        exec(f"def __new__(_cls, {names}): return _make(_cls, ({names}{',' if count else ''}))", scope)
+        return scope["__new__"].__code__
 
     class _Maker(type):
         """Makes named tuples of classes with annotated fields."""
@@ -21,14 +37,45 @@ else:
             if not bases:
                 return type.__new__(cls, name, bases, body)
             fields = tuple(body["__annotations__"])
-            defaults = [body[field] for field in fields if field in body]
-            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
-            made.__annotations__ = body["__annotations__"]
-            made.__qualname__ = body["__qualname__"]
-            for key, value in body.items():
-                if key not in _OWN and key not in fields:
-                    setattr(made, key, value)
+            defaults = {field: body[field] for field in fields if field in body}
+            if tuple(defaults) != fields[len(fields) - len(defaults) :]:
+                raise TypeError(f"{name}: fields without a default follow fields with one")
+            code = _constructor(len(fields)).replace(co_varnames=("_cls", *fields))
+            values = tuple(defaults.values())
+            body |= {field: _tuplegetter(index, f"Field {index}.") for index, field in enumerate(fields)}
+            body |= {
+                "__slots__": (),
+                "__new__": FunctionType(code, {"_make": tuple.__new__}, "__new__", values),
+                "__match_args__": fields,
+                "_fields": fields,
+                "_field_defaults": defaults,
+            }
+            return type(name, (_Record,), body)
+
+    class _Record(tuple):
+        """What all named tuples have in common."""
+
+        __slots__ = ()
+
+        @classmethod
+        def _make(cls, values: Iterable[Any]) -> Self:
+            return cls(*values)
+
+        def _replace(self, /, **changes: Any) -> Self:
+            made = self._make(map(changes.pop, self._fields, self))
+            if changes:
+                raise ValueError(f"Got unexpected field names: {list(changes)!r}")
             return made
+
+        def _asdict(self) -> dict[str, Any]:
+            return dict(zip(self._fields, self, strict=True))
+
+        def __repr__(self) -> str:
+            pairs = zip(self._fields, self, strict=True)
+            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+        def __getnewargs__(self) -> tuple[Any, ...]:
+            return tuple(self)
 
     class NamedTuple(metaclass=_Maker):
         """See :class:`typing.NamedTuple`."""

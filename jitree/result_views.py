@@ -17,13 +17,14 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.elements import is_packed
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_STORAGE, OWNER_CODE, STATE
 from jitree.types import element_type
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.heap import HeapAllocator
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.argument_blocks import ArgumentBlocks, ArgumentPools
 from jitree.array import Array
@@ -46,6 +45,8 @@ from jitree.types import ElementType
 from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.hal.executable import ExecutableLoader
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource

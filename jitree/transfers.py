@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.elements import Bytes, is_packed, pack_integers, unpack_integers
 from jitree.errors import InternalError
@@ -17,6 +16,8 @@ from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
 

@@ -108,12 +108,12 @@ def element_type_of(dtype: np.dtype[Any]) -> ElementType | None:
     return _NUMPY_PREFERENCE.get(dtype.name)
 
 
-_SHAPED = re.compile(r"((?:[0-9]+x)*)(.+)")
+_SHAPED = r"((?:[0-9]+x)*)(.+)"
 
 
 def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
     """``"4x2xf32"`` → ((4, 2), f32). Raises KeyError for an unknown element type."""
-    match = _SHAPED.fullmatch(text.strip())
+    match = re.fullmatch(_SHAPED, text.strip())
     if match is None:
         raise KeyError(text)
     dims, name = match.groups()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from jitree.hal import checks, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
-from jitree.hal.device import Device
+from jitree.hal.device import Device, id_matches
 from jitree.hal.enums import (
     BufferUsage,
     CommandBufferMode,
@@ -125,7 +124,7 @@ class CudaDevice(Device):
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """As :meth:`Device.query_i64`: id patterns, executable formats, concurrency, compute capability."""
         if category == "hal.device.id":
-            return True, int(fnmatchcase("cuda", key.replace("[", "[[]")))
+            return True, int(id_matches(key, "cuda"))
         if category == "hal.executable.format":
             return True, int(key == FORMAT)
         if category == "hal.device" and key == "concurrency":

@@ -35,6 +35,25 @@ _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _ANY_QUEUE: Final = -1
 
 
+def id_matches(pattern: str, device: str) -> bool:
+    """Whether a device id has the form of a pattern, in which ``*`` is any text and ``?`` any character."""
+    at = place = mark = 0
+    star = -1  # place in the pattern of the last star, which has been taken for the text up to ``mark``
+    while place < len(device):
+        if pattern[at : at + 1] == "*":
+            star, mark = at, place
+            at += 1
+        elif pattern[at : at + 1] in ("?", device[place]):
+            at += 1
+            place += 1
+        elif star >= 0:
+            mark += 1
+            at, place = star + 1, mark
+        else:
+            return False
+    return not pattern[at:].strip("*")
+
+
 class Device(abc.ABC):
     """A device. All methods may be called from any thread."""
 

@@ -9,7 +9,6 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 WORD_COUNT: Final = 8
@@ -83,7 +82,8 @@ def _read(table: str, present: Callable[[str], bool]) -> CpuData:
 def _cpuinfo_words(key: str) -> frozenset[str]:
     """The words of the first ``key`` line of /proc/cpuinfo; none where there is no such file."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            text = file.read()
     except OSError:
         return frozenset()
     for line in text.splitlines():

@@ -5,16 +5,18 @@ Almost all relocations are of the RELATIVE kind: those of a table are one vector
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.loaders.elf_dynamic import Dynamic, RelocationTable
 from jitree.loaders.elf_file import ElfFile, bad_elf, unsupported_elf
 from jitree.loaders.elf_format import Relocation
 
-Words = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Words: TypeAlias = "npt.NDArray[Any]"
 
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 

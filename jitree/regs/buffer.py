@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
 from jitree.regs.memory import Bytes, address_of, zeroed
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.regs.handles import HandleTable
 
 _ACCESS: Final = ENTRY.word("access")

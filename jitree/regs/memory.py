@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import mmap
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _NO_RESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0)
 """Only pages that are written count; missing from the mmap module of some platforms."""
 
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 
 def address_of(array: npt.NDArray[Any]) -> int:

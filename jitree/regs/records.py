@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.errors import ResourceExhaustedError
 from jitree.regs.buffer import VmBuffer
@@ -23,6 +22,8 @@ from jitree.vmfb.schema import Module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from jitree.regs.machine import Machine
 

@@ -7,7 +7,6 @@ alone and go on with the next, and execution can resume at any of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -111,7 +110,7 @@ _STRAIGHT: Final = (
 
 def _expanded(text: str) -> Iterator[Form]:
     """The forms of a pattern: parts separated by ``;``, each a name and its links."""
-    pieces = [piece.split(",") for piece in re.split(r"[{}]", text)]
+    pieces = [piece.split(",") for piece in text.replace("{", "}").split("}")]
     for chosen in product(
         *(piece if number % 2 else [",".join(piece)] for number, piece in enumerate(pieces))
     ):

@@ -29,10 +29,9 @@ _MAGICS: Final[tuple[tuple[int, bytes, str], ...]] = (
 """(offset, bytes found there, what the file is)."""
 
 _SAMPLE: Final = 4096
-_MLIR_WORDS: Final = re.compile(
+_MLIR_WORDS: Final = (
     rb"^\s*(module\b|builtin\.module|func\.func|util\.func|vm\.module|ml_program|hal\.executable|#\w+ = )"
-    rb"|\b(func\.func|stablehlo\.|linalg\.|tosa\.|arith\.|tensor<)",
-    re.MULTILINE,
+    rb"|\b(func\.func|stablehlo\.|linalg\.|tosa\.|arith\.|tensor<)"
 )
 
 
@@ -47,7 +46,7 @@ def describe_foreign(data: memoryview) -> str:
     if sample.startswith(b"PK"):
         return _describe_zip(sample)
     if _is_text(sample):
-        if _MLIR_WORDS.search(sample):
+        if re.search(_MLIR_WORDS, sample, re.MULTILINE):
             return f"the file is MLIR text; {_COMPILE}"
         return "the file is plain text, not a module"
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import os
 import struct
 import subprocess
@@ -128,7 +127,7 @@ def test_key_depends_on_sources(tmp_path: Path) -> None:
 
 
 def test_recipe_survives_the_command_line() -> None:
-    sample = dataclasses.replace(recipe("texts"), data=(b"one", b"", b"\0two"))
+    sample = recipe("texts")._replace(data=(b"one", b"", b"\0two"))
     with tempfile.TemporaryFile() as file:
         file.write(b"".join(sample.data))
         file.flush()

@@ -6,9 +6,9 @@ It imports neither numba nor llvmlite; the loop is an image of machine code (see
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,22 +20,22 @@ from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
-_FAST: Final = Path(__file__).parent
-_DISPATCH: Final = _FAST.parent
-_VMFB: Final = _DISPATCH.parent / "vmfb"
+_FAST: Final = os.path.dirname(__file__)
+_DISPATCH: Final = os.path.dirname(_FAST)
+_PACKAGE: Final = os.path.dirname(_DISPATCH)
 LOOP: Final = image.Recipe(
     name="loop",
     title="the fast tier's loop",
     generator="jitree.dispatch.fast.loop_texts:loop_texts",
     sources=(
-        _FAST / "loop.ll",
-        *sorted(_FAST.glob("*.py")),
-        *sorted(_DISPATCH.glob("semantics*.py")),
-        *sorted(_DISPATCH.glob("vector_math*.py")),
-        *(_DISPATCH / "native" / name for name in ("scalars.py", "module_text.py")),
-        _DISPATCH / "primitives.py",
-        *(_VMFB / name for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
-        _DISPATCH.parent / "regs" / "layout.py",
+        os.path.join(_FAST, "loop.ll"),
+        *image.files(_FAST, "", ".py"),
+        *image.files(_DISPATCH, "semantics", ".py"),
+        *image.files(_DISPATCH, "vector_math", ".py"),
+        *(os.path.join(_DISPATCH, "native", name) for name in ("scalars.py", "module_text.py")),
+        os.path.join(_DISPATCH, "primitives.py"),
+        *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
+        os.path.join(_PACKAGE, "regs", "layout.py"),
     ),
     entries=("run",),
     seconds=2.5,

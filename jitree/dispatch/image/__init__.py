@@ -18,13 +18,16 @@ from jitree.dispatch.image import cache
 from jitree.dispatch.image.flat import FlatImage
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.image.mapping import Image, map_image
-from jitree.dispatch.image.recipe import Recipe, key_of
+from jitree.dispatch.image.recipe import Recipe, files, key_of
 from jitree.errors import StatusError, UnavailableError
 
 if TYPE_CHECKING:
     from jitree.dispatch.image.background import Builder
 
-__all__ = ["Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit", "get", "provider", "start", "wait"]
+__all__ = [
+    "Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit",
+    "files", "get", "provider", "start", "wait",
+]  # fmt: skip
 
 _POLL_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 300.0

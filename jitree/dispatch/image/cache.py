@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 from functools import cache
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.image.flat import FlatImage, decode, encode
 from jitree.dispatch.image.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path  # 3 ms to import: not for a look that finds its file
 
 IMAGE_SUFFIX: Final = ".image"
 LOCK_SUFFIX: Final = ".lock"
@@ -22,45 +24,55 @@ LOG_SUFFIX: Final = ".log"
 """Of files beside an image while it is built; the log of a failed build stays."""
 
 
-_chosen: Path | None = None
+_chosen: str | None = None
 
 
 def choose_directory(path: str | os.PathLike[str]) -> None:
     """The folder for the rest of the process, whatever the environment says."""
     global _chosen
-    _chosen = Path(path)
+    _chosen = os.fspath(path)
 
 
 def directory() -> Path:
+    """The folder of :func:`_folder`."""
+    from pathlib import Path
+
+    return Path(_folder())
+
+
+def _folder() -> str:
     """The chosen folder, else ``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (not writable) a private
     temporary one."""
-    chosen = _chosen or os.environ.get("JITREE_CACHE_DIR")
-    return Path(chosen) if chosen else _default_directory()
+    return _chosen or os.environ.get("JITREE_CACHE_DIR") or _default_folder()
 
 
 @cache
-def _default_directory() -> Path:
+def _default_folder() -> str:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = Path(base, "jitree")
+    path = os.path.join(base, "jitree")
     with contextlib.suppress(OSError):  # refused or read-only: the next line sees it
-        path.mkdir(parents=True, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
     if os.access(path, os.W_OK | os.X_OK):
         return path
     import tempfile  # 5 ms, for the rare case only
 
-    path = Path(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
-    path.mkdir(mode=0o700, exist_ok=True)
+    path = os.path.join(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
+    os.makedirs(path, mode=0o700, exist_ok=True)
     return path
 
 
 def path_of(recipe: Recipe, key: bytes) -> Path:
-    return directory() / f"{recipe.name}-{key.hex()[:32]}{IMAGE_SUFFIX}"
+    return directory() / _file_name(recipe, key)
+
+
+def _file_name(recipe: Recipe, key: bytes) -> str:
+    return f"{recipe.name}-{key.hex()[:32]}{IMAGE_SUFFIX}"
 
 
 def load(recipe: Recipe, key: bytes) -> FlatImage | None:
     """The image of a key, or None."""
     try:
-        with open(path_of(recipe, key), "rb") as file:
+        with open(os.path.join(_folder(), _file_name(recipe, key)), "rb") as file:
             if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
                 return None
             image = decode(file.read(), key)

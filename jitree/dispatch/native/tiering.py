@@ -5,8 +5,9 @@ It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.dispat
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -17,23 +18,28 @@ from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.program import Program
 
-_NATIVE: Final = Path(__file__).parent
-_DISPATCH: Final = _NATIVE.parent
-_PACKAGE: Final = _DISPATCH.parent
+_NATIVE: Final = os.path.dirname(__file__)
+_DISPATCH: Final = os.path.dirname(_NATIVE)
+_PACKAGE: Final = os.path.dirname(_DISPATCH)
 _NATIVE_WORD: Final = FUNCTION.word("native")
 
 
 @cache
-def sources() -> tuple[Path, ...]:
+def sources() -> tuple[str, ...]:
     """The files that decide what a module is lowered to."""
     return (
-        *sorted(_NATIVE.rglob("*.py")),
-        *sorted(_DISPATCH.glob("semantics*.py")),
-        *sorted(_DISPATCH.glob("vector_math*.py")),
-        _DISPATCH / "primitives.py",
-        *(_PACKAGE / "vmfb" / name for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
-        _PACKAGE / "regs" / "layout.py",
+        *(path for folder in sorted(_folders(_NATIVE)) for path in image.files(folder, "", ".py")),
+        *image.files(_DISPATCH, "semantics", ".py"),
+        *image.files(_DISPATCH, "vector_math", ".py"),
+        os.path.join(_DISPATCH, "primitives.py"),
+        *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
+        os.path.join(_PACKAGE, "regs", "layout.py"),
     )
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """A folder and all inside it."""
+    return (path for path, _, _ in os.walk(folder))
 
 
 def recipe(program: Program, name: str) -> image.Recipe:

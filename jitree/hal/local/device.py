@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ from jitree.hal import checks, watchdog
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
-from jitree.hal.device import Device
+from jitree.hal.device import Device, id_matches
 from jitree.hal.enums import (
     BufferUsage,
     CommandBufferMode,
@@ -105,7 +104,7 @@ class LocalDevice(Device):
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """As :meth:`Device.query_i64`: device id patterns, executable formats, concurrency, features."""
         if category == "hal.device.id":
-            return True, int(fnmatchcase(self._id, key.replace("[", "[[]")))
+            return True, int(id_matches(key, self._id))
         if category == "hal.executable.format":
             return True, int(any(loader.query_support(key) for loader in self.loaders))
         if key == "concurrency" and category == "hal.device":

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.records import NamedTuple
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 MAXIMUM_WORKERS: Final = 64
 DEFAULT_SPIN_MICROSECONDS: Final = 20
 """After the last work before a worker parks; measured best between 20 and 50."""
-_CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
-_CGROUP_MEMBERSHIP: Final = Path("/proc/self/cgroup")
+_CGROUP_ROOT: Final = "/sys/fs/cgroup"
+_CGROUP_MEMBERSHIP: Final = "/proc/self/cgroup"
 
 
 class Topology(NamedTuple):
@@ -67,13 +69,15 @@ def check_threads(count: int) -> int:
 def available_processors() -> int:
     """Processors this process may use: its affinity, limited by the quota of its cgroup (rounded up)."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroup_quota()
+    from pathlib import Path  # 3 ms to import: not for devices without workers
+
+    quota = cgroup_quota(Path(_CGROUP_ROOT), Path(_CGROUP_MEMBERSHIP))
     if quota is not None:
         count = min(count, max(1, -int(-quota // 1)))
     return max(1, count)
 
 
-def cgroup_quota(root: Path = _CGROUP_ROOT, membership: Path = _CGROUP_MEMBERSHIP) -> float | None:
+def cgroup_quota(root: Path, membership: Path) -> float | None:
     """Processors' worth of time the cgroup (version 1 or 2) and its parents allow; None without a limit."""
     try:
         lines = membership.read_text().splitlines()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Final
 
 from jitree.dispatch.image import Recipe
 from jitree.hal.local import commands, walk_layout
 
-_FOLDER: Final = Path(__file__).parent
+_FOLDER: Final = os.path.dirname(__file__)
 _TEMPLATES: Final = ("walk.ll", "walk_team.ll", "walk_rows.ll")
-_NAME: Final = re.compile(r"\$([a-z_]+\.[a-z_]+|[A-Z][A-Z_]*)")
+_NAME: Final = r"\$([a-z_]+\.[a-z_]+|[A-Z][A-Z_]*)"
 
 RECIPE: Final = Recipe(
     name="walker",
     title="the walker of command buffers",
     generator="jitree.hal.local.walk_image:texts",
     sources=(
-        *(_FOLDER / name for name in _TEMPLATES),
-        Path(__file__), Path(walk_layout.__file__), Path(commands.__file__),
+        *(os.path.join(_FOLDER, name) for name in _TEMPLATES),
+        __file__, walk_layout.__file__, commands.__file__,
     ),
     entries=("execute", "serve", "dismiss", "estimate", "clock"),
     seconds=1,
@@ -125,5 +124,10 @@ def supported() -> bool:
 def texts(machine: str | None = None) -> list[str]:
     """The LLVM IR of the walker for a machine (as ``uname -m`` names it), by default this one."""
     names = walk_layout.template_names()
-    templates = [_NAME.sub(lambda m: str(names[m[1]]), (_FOLDER / name).read_text()) for name in _TEMPLATES]
+    templates = [re.sub(_NAME, lambda found: str(names[found[1]]), _template(name)) for name in _TEMPLATES]
     return [*templates, _MACHINES[(machine or os.uname().machine).lower()]]
+
+
+def _template(name: str) -> str:
+    with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
+        return file.read()

@@ -6,16 +6,18 @@ import ctypes
 import time
 from array import array
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.dispatch.image import Image
 from jitree.hal.local.commands import CommandList
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.walk_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _EXECUTE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)

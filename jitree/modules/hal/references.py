@@ -7,7 +7,6 @@ them in front of the implementation, at the cost of a set look-up each.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -101,7 +100,6 @@ COMMANDS: Final = "command_buffer: hal.command_buffer"
 BINDINGS: Final = "[reserved, buffer_slot, buffer: hal.buffer?, offset, length]"
 """Of a dispatch since 0.4."""
 
-_PARAMETER: Final = re.compile(r"\s*(\[)?\s*(\w+)\s*(?::\s*([\w.]+\??))?\s*(\])?\s*(?:,|$)")
 _Parameter = tuple[str, str | None]
 """(name, reference type)"""
 
@@ -110,13 +108,14 @@ def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
     """The parameters of a row; a span is a list."""
     items: list[_Parameter | list[_Parameter]] = []
     span: list[_Parameter] | None = None
-    for match in _PARAMETER.finditer(text):
-        opened, name, kind, closed = match.groups()
-        if opened:
+    for piece in text.split(",") if text else ():
+        piece = piece.strip()
+        name, _, kind = piece.strip("[]").partition(":")
+        if piece.startswith("["):
             span = []
             items.append(span)
-        (items if span is None else span).append((name, kind))
-        if closed:
+        (items if span is None else span).append((name.strip(), kind.strip() or None))
+        if piece.endswith("]"):
             span = None
     return items
 

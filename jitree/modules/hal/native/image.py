@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch import image
@@ -12,8 +12,8 @@ from jitree.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FOLDER: Final = Path(__file__).parent
-_PACKAGE: Final = _FOLDER.parents[2]
+_FOLDER: Final = os.path.dirname(__file__)
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
 
 
 class Answer(NamedTuple):
@@ -90,12 +90,19 @@ RECIPE: Final = image.Recipe(
     title="the answers of module hal",
     generator="jitree.modules.hal.native.texts:texts",
     sources=(
-        *sorted(_FOLDER.glob("*.py")),
-        _PACKAGE / "regs" / "layout.py",
-        _PACKAGE / "vmfb" / "words.py",
-        _PACKAGE / "hal" / "enums.py",
-        _PACKAGE / "hal" / "heap.py",
-        *(_PACKAGE / "hal" / "local" / name for name in ("commands.py", "walk_layout.py", "queue_record.py")),
+        *image.files(_FOLDER, "", ".py"),
+        *(
+            os.path.join(_PACKAGE, name)
+            for name in (
+                "regs/layout.py",
+                "vmfb/words.py",
+                "hal/enums.py",
+                "hal/heap.py",
+                "hal/local/commands.py",
+                "hal/local/walk_layout.py",
+                "hal/local/queue_record.py",
+            )
+        ),
     ),
     entries=(*(answer.symbol for answer in ANSWERS), SWEEP, FREE),
     seconds=1.0,
