@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jitree.errors import error_context
+from jitree.records import NamedTuple
 from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.decode import decode_module
@@ -14,8 +14,7 @@ from jitree.vmfb.program import Program
 from jitree.vmfb.schema import Attr, Dependency, Import, Module
 
 
-@dataclass(frozen=True, slots=True)
-class BytecodeModule:
+class BytecodeModule(NamedTuple):
     """A loaded module. It has no state: globals belong to the contexts."""
 
     module: Module

@@ -97,7 +97,8 @@ class BytecodeInstance:
             tiering.wait(record)
 
     def _binder(self, ordinal: int, target: NativeTarget, tier: str) -> Callable[[int], SiteCall]:
-        """Makes site calls that bind themselves when first called: many sites never run.
+        """Links machine code that is there, and makes site calls that bind themselves when first called: many
+        sites never run.
 
         They find the state that they belong to in the machine, which runs a function of it: a state that its
         own site calls referred to would be freed by the garbage collector only.
@@ -107,6 +108,8 @@ class BytecodeInstance:
             return _unusable(item, target.export.cconv)
         program_sites = self.module.program.sites
         compiled = target.export.compiled if tier in TIERS_THAT_CALL_CODE else None
+        if compiled is not None and (address := compiled()):
+            self.record.link_compiled(ordinal, address)
 
         def make(index: int) -> SiteCall:
             def first_call(machine: Machine) -> bool:

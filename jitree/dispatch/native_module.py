@@ -41,7 +41,8 @@ class NativeExport:
     """Reflection."""
     compiled: Callable[[], int] | None = None
     """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
-    there is none; asked by tiers that can use it when the function is called, until there is one."""
+    there is none; asked by tiers that can use it when a program that imports the function is linked and
+    when it is called, until there is one."""
 
 
 class NativeModule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -25,11 +25,10 @@ class DeviceInfo(NamedTuple):
     """For people."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOptions:
+class DeviceOptions(NamedTuple):
     """What a device is created with besides its id."""
 
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = MappingProxyType({})
     """``k=v`` of the URI; INVALID_ARGUMENT for names and values that the driver does not know."""
     loaders: Sequence[ExecutableLoader] = ()
     """Makers of executables, asked in this order; drivers with formats of their own use those."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final
 
 from jitree.vmfb.blocks import Block, Edge
@@ -26,15 +27,21 @@ _KEYS: Final = (
 _LOOPS: Final = {(loop.shape, OPCODE[loop.compare]): opcode for loop, opcode in LOOP_OPCODE.items()}
 
 
+@cache
+def _sizes(name: str) -> tuple[int, int]:
+    """(words of a part, slots that it writes)."""
+    row = BY_MNEMONIC.get(name)
+    operands = row.operands if row else ()  # special cases of branches end a form
+    size = 1 + sum(2 if operand.kind in ("imm.i64", "imm.f64") else 1 for operand in operands)
+    return size, 2 if operands and operands[-1].kind in ("r.i64", "r.f64") else 1
+
+
 class _Node:
     """A state of matching: some parts of a form have been seen, ``part`` is the last."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        row = BY_MNEMONIC.get(part.name)
-        operands = row.operands if row else ()  # special cases of branches end a form
-        self.size = 1 + sum(2 if operand.kind in ("imm.i64", "imm.f64") else 1 for operand in operands)
-        self.result_width = 2 if operands and operands[-1].kind in ("r.i64", "r.f64") else 1
+        self.size, self.result_width = _sizes(part.name)
         self.opcode = -1
         """Opcode word of the form that ends here."""
         self.following: dict[int, list[_Node]] = {}
@@ -52,8 +59,13 @@ def _add(nodes: dict[int, list[_Node]], part: Part) -> _Node:
             return node
     node = _Node(part)
     row.append(node)
-    row.sort(key=lambda other: -len(other.part.links))
+    if part.links:
+        row.sort(key=_by_links)
     return node
+
+
+def _by_links(node: _Node) -> int:
+    return -len(node.part.links)
 
 
 def _tree() -> dict[int, list[_Node]]:

@@ -22,7 +22,6 @@ Operand kinds (sizes in bytes, little endian, packed unless said otherwise):
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -49,11 +48,10 @@ class Operand(NamedTuple):
     """Bit 14 of the ref ordinal is the move flag here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One row of the table."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # instead of the method of tuples
     """Dense number over all three sets: the opcode word of decoded code."""
     set: str
     opcode: int

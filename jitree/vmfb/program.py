@@ -34,11 +34,10 @@ class DecodedFunction(NamedTuple):
     result_tags: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(NamedTuple):
     """A call of an import. Arguments of spans are flattened; ``segments`` tells the tuples apart."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # instead of the method of tuples
     word: int
     """Index of the call's opcode word."""
     import_ordinal: int
