@@ -89,12 +89,21 @@ class _Image:
         """The CUfunction. NOT_FOUND when no module has it."""
         api = self.context.api
         not_found = api.driver.CUresult.CUDA_ERROR_NOT_FOUND
-        for module in self._modules:
+        for module in self._likeliest_first(name):
             error, function = api.driver.cuModuleGetFunction(module, name.encode())
             if error != not_found:
                 api.check("cuModuleGetFunction", error)
                 return function
         raise NotFoundError(f"the executable's image has no kernel '{name}'")
+
+    def _likeliest_first(self, name: str) -> list[Any]:
+        """The modules. A text that was split has one for each kernel, in order (``ptx.split``); asking others
+        would do no harm, but tools that watch the driver report each kernel that is not found."""
+        names = list(self.signatures)
+        if len(names) != len(self._modules) or name not in names:
+            return self._modules
+        place = names.index(name)
+        return [self._modules[place], *self._modules[:place], *self._modules[place + 1 :]]
 
 
 class Kernel:

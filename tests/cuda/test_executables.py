@@ -221,6 +221,7 @@ def test_compiled_once(fake: FakeDriver, device: CudaDevice) -> None:
     data = executable_bytes(text, [EXPORT, KernelExport("two", (1, 1, 1), 0, 1)])
     load(device, data)
     assert fake.count("cuLinkCreate") == 2 and fake.count("cuModuleLoadData") == 2
+    assert fake.count("cuModuleGetFunction") == 2, "each is asked of the module that has it"
     load(device, data)
     assert fake.count("cuLinkCreate") == 2 and fake.count("cuModuleLoadData") == 4
 
