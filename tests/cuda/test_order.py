@@ -7,8 +7,6 @@ import itertools
 import os
 import threading
 import time
-from collections import deque
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,40 +19,15 @@ from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
-    ResourceExhaustedError,
     StatusCode,
     StatusError,
 )
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import CommandBufferMode, CommandCategory, SemaphoreCompatibility, WaitMode
+from jitree.hal.enums import SemaphoreCompatibility, WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
 from tests.cuda.fake import FakeDriver
-from tests.cuda.fake_results import CUresult
-
-TIMEOUT = 20.0
-
-
-def allocate(device: CudaDevice, size: int = 64) -> Buffer:
-    return device.device_allocator.allocate(0x30, 0, size)
-
-
-def fill(
-    device: CudaDevice, buffer: Buffer, wait: Fence | None, signal: Fence | None, value: int = 1
-) -> None:
-    device.queue_fill(-1, wait, signal, buffer, 0, buffer.byte_length, value, 1)
-
-
-class Threads:
-    """Counts threads that start while it is entered."""
-
-    def __enter__(self) -> Threads:
-        self._before = threading.active_count()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.started = threading.active_count() - self._before
-
+from tests.cuda.ordering import TIMEOUT, Threads, allocate, fill
 
 # Waits that are met.
 
@@ -297,142 +270,6 @@ def test_a_wait_that_ends_within_its_time(fake: FakeDriver, device: CudaDevice) 
 
 
 # Failures.
-
-
-def test_a_call_that_fails_at_submission_fails_the_signal(fake: FakeDriver, device: CudaDevice) -> None:
-    buffer = allocate(device)
-    fill(device, buffer, None, None)
-    for signal in (Fence.create(device), None):
-        fake.fail_next("cuLaunchKernel", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
-        if signal is None:
-            with pytest.raises(ResourceExhaustedError, match="cuLaunchKernel"):
-                fill(device, buffer, None, None)
-            continue
-        fill(device, buffer, None, signal)
-        with pytest.raises(ResourceExhaustedError, match="cuLaunchKernel"):
-            signal.wait(TIMEOUT)
-    fill(device, buffer, None, None)  # nothing else is broken
-
-
-class Refusing:
-    """A gathering that cannot be launched."""
-
-    pending = 0
-
-    def take(self) -> None:
-        self.pending += 1
-
-    def flush(self) -> None:
-        self.pending = 0
-        raise ResourceExhaustedError("no room for a graph")
-
-
-def test_gathered_work_that_cannot_be_launched_fails_its_own_signals_only(
-    fake: FakeDriver, device: CudaDevice
-) -> None:
-    stream = device.stream
-    gather: Any = Refusing()
-    stream.gather, kept = gather, stream.gather
-    buffer = allocate(device)
-    fill(device, buffer, None, None)
-    fake.hold()
-    before, gathered = Fence.create(device), Fence.create(device)
-    fill(device, buffer, None, before)
-    device._queue.submit("gathered", None, gathered, gather.take)
-    with pytest.raises(ResourceExhaustedError, match="no room"):
-        fill(device, buffer, None, None)
-    assert gathered.query() == StatusCode.RESOURCE_EXHAUSTED
-    assert before.query() == StatusCode.DEFERRED
-    fake.release()
-    stream.gather = kept
-    assert before.wait(TIMEOUT) == StatusCode.OK
-
-
-def test_who_waits_does_not_take_gathered_work_that_failed_for_a_lost_device(
-    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = allocate(device)
-    fill(device, buffer, None, None)
-    stream = device.stream
-    for wait in (lambda: stream.wait(time.monotonic() + 0.01), stream.poll, stream.watch):
-        before, gathered = Fence.create(device), Fence.create(device)
-        with fake.busy():
-            fill(device, buffer, None, before)
-            gather: Any = Refusing()
-            monkeypatch.setattr(stream, "gather", gather)
-            device._queue.submit("gathered", None, gathered, gather.take)
-            wait()  # type: ignore[no-untyped-call]
-            assert gathered.query() == StatusCode.RESOURCE_EXHAUSTED
-            assert before.query() == StatusCode.DEFERRED and stream.completed < stream.tick
-        assert before.wait(TIMEOUT) == StatusCode.OK
-
-
-def test_devices_never_wait_for_each_others_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two threads that submit what waits for the other's device, neither may keep the other from it."""
-    fake = FakeDriver(devices=2)
-    with CudaDevice(fake, 0) as first, CudaDevice(fake, 1) as second:
-        mark, owned = first.stream.mark, []
-
-        def checked() -> Any:
-            owned.append(second.stream.lock._is_owned())  # type: ignore[attr-defined]
-            return mark()
-
-        monkeypatch.setattr(first.stream, "mark", checked)
-        with fake.busy():
-            written, done = Fence.create(first), Fence.create(second)
-            fill(first, allocate(first), None, written)
-            second.queue_barrier(-1, written, done)
-        assert owned == [False] and done.wait(TIMEOUT) == StatusCode.OK
-
-
-def test_what_is_deferred_keeps_its_bindings(fake: FakeDriver, device: CudaDevice) -> None:
-    buffer = allocate(device)
-    address = buffer.address
-    wait, done = Fence.create(device), Fence.create(device)
-    commands = device.create_command_buffer(CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, -1, 1)
-    commands.fill_buffer((0, None, 0, 64), 7, 1)
-    commands.finalize()
-    device.queue_execute(-1, wait, done, commands, ((buffer, 0, 64),))
-    del buffer
-    assert allocate(device).address != address
-    wait.signal()
-    assert done.wait(TIMEOUT) == StatusCode.OK
-    assert allocate(device).address == address
-
-
-def test_a_callback_that_raises_keeps_no_failure_from_others(fake: FakeDriver, device: CudaDevice) -> None:
-    buffer = allocate(device)
-    fill(device, buffer, None, None)
-    fences = [Fence.create(device) for _ in range(2)]
-
-    def broken(failure: StatusError | None) -> None:
-        raise ZeroDivisionError
-
-    with fake.busy():
-        fences[0].on_reached(broken)
-        for fence in fences:
-            fill(device, buffer, None, fence)
-        stream = device.stream
-        with pytest.raises(ZeroDivisionError):
-            stream.fail(InternalError("the device is lost"))
-    assert fences[1].failure is not None
-
-
-def test_threads_give_back_what_was_discarded(fake: FakeDriver, device: CudaDevice) -> None:
-    device.context.enter()
-    device.context._discarded = OneLeft(
-        [("cuEventDestroy", device.context.api.call("cuEventCreate", 0), None, None)]
-    )
-    device.context.release_discarded()
-    assert not fake.count("cuEventDestroy")
-
-
-class OneLeft(deque[Any]):
-    """What another thread takes the last item of in this moment."""
-
-    def popleft(self) -> Any:
-        super().popleft()
-        return super().popleft()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
