@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.cuda.channel import check_channel
 from jitree.cuda.commands import Collective, CudaCommandList
-from jitree.cuda.executable import CudaExecutable
+from jitree.cuda.executable import CudaExecutable, FunctionTable
 from jitree.cuda.plan import Plan, describe, make_plan
 from jitree.cuda.profile import measures_dispatches, run_profiled
 from jitree.cuda.steps import PlanRunner
 from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.command_buffer import BindingTable, Reference
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.executable import Executable
 from jitree.hal.local.commands import DIRECT, Range
+from jitree.hal.local.list_command_buffer import ListCommandBuffer
 from jitree.hal.objects import Channel
 
 if TYPE_CHECKING:
@@ -46,8 +46,10 @@ class Bound(NamedTuple):
     """The bindings, kept until it has entered the stream, whose order keeps their memory from then on."""
 
 
-class CudaCommandBuffer(CommandBuffer):
+class CudaCommandBuffer(ListCommandBuffer):
     """Records a :class:`CudaCommandList` for one stream's device."""
+
+    commands: CudaCommandList
 
     def __init__(
         self, stream: Stream, modes: int, categories: int, queue_affinity: int, binding_capacity: int
@@ -166,45 +168,6 @@ class CudaCommandBuffer(CommandBuffer):
                 self._retained.append(allocation)
         return DIRECT, address + offset, length
 
-    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
-        self.commands.barrier()
-
-    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
-        self.commands.fill(self._range(target), pattern, pattern_length)
-
-    def _record_update(self, contents: memoryview, target: Reference) -> None:
-        self.commands.update(contents, self._range(target))
-
-    def _record_copy(self, source: Reference, target: Reference) -> None:
-        self.commands.copy(self._range(source), self._range(target))
-
-    def _record_dispatch(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
-        ranges = [self._range(binding) for binding in bindings]
-        functions = self._executable(executable).functions
-        self.commands.dispatch(functions, function, workgroups, constants, ranges)
-
-    def _record_dispatch_indirect(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: Reference,
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
-        ranges = [self._range(binding) for binding in bindings]
-        counts = self._range(workgroups)
-        functions = self._executable(executable).functions
-        self.commands.dispatch_indirect(functions, function, counts, constants, ranges)
-
     def _record_collective(
         self,
         channel: Channel,
@@ -221,14 +184,13 @@ class CudaCommandBuffer(CommandBuffer):
         )
         self.commands.collective(collective, send_range, receive_range)
 
-    def _executable(self, executable: Executable) -> CudaExecutable:
+    def _functions(self, executable: Executable) -> FunctionTable:
         if not isinstance(executable, CudaExecutable) or executable.context is not self._stream.context:
             raise InvalidArgumentError(
                 f"an executable of type {type(executable).__name__} that was not prepared for this device "
-                "was "
-                "dispatched on it; prepare it with the device's own executable cache"
+                "was dispatched on it; prepare it with the device's own executable cache"
             )
-        return executable
+        return executable.functions
 
 
 def _gather(stream: Stream) -> Gather:

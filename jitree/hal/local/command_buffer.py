@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.command_buffer import BindingTable, Reference
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.hal.local.commands import COMMANDS, DIRECT, SLOT, CommandList, Range
+from jitree.hal.local.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.queue import UNKNOWN_COST
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _NO_BUFFER = (0, -1)
 
 
-class LocalCommandBuffer(CommandBuffer):
+class LocalCommandBuffer(ListCommandBuffer):
     """Records a :class:`CommandList`, which the walkers execute."""
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
@@ -75,42 +76,13 @@ class LocalCommandBuffer(CommandBuffer):
             self.commands.keep(allocation)
         return DIRECT, local_address(buffer) + offset, length
 
-    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
-        self.commands.barrier()
-
-    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
-        self.commands.fill(self._range(target), pattern, pattern_length)
-
-    def _record_update(self, contents: memoryview, target: Reference) -> None:
-        self.commands.update(contents, self._range(target))
-
-    def _record_copy(self, source: Reference, target: Reference) -> None:
-        self.commands.copy(self._range(source), self._range(target))
-
-    def _record_dispatch(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
-        ranges = [self._range(binding) for binding in bindings]
-        self.commands.dispatch(_local(executable), function, workgroups, constants, ranges)
-
-    def _record_dispatch_indirect(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: Reference,
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
-        ranges = [self._range(binding) for binding in bindings]
-        counts = self._range(workgroups)
-        self.commands.dispatch_indirect(_local(executable), function, counts, constants, ranges)
+    def _functions(self, executable: Executable) -> LocalExecutable:
+        if not hasattr(executable, "entry_point"):  # isinstance of a protocol costs more than the recording
+            raise InvalidArgumentError(
+                f"an executable of type {type(executable).__name__} cannot run on a local device; prepare it "
+                "with the device's own executable cache"
+            )
+        return cast(LocalExecutable, executable)
 
 
 def local_address(buffer: Buffer) -> int:
@@ -119,12 +91,3 @@ def local_address(buffer: Buffer) -> int:
     if address is None:
         raise PermissionDeniedError(f"{buffer!r} cannot be used by a local device: the host cannot see it")
     return address
-
-
-def _local(executable: Executable) -> LocalExecutable:
-    if not hasattr(executable, "entry_point"):  # isinstance of a protocol costs more than the recording
-        raise InvalidArgumentError(
-            f"an executable of type {type(executable).__name__} cannot run on a local device; prepare it "
-            "with the device's own executable cache"
-        )
-    return cast(LocalExecutable, executable)

@@ -1,0 +1,61 @@
+"""Command buffers that record into a flat command list, whatever executes it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+from jitree.hal.command_buffer import CommandBuffer, Reference
+from jitree.hal.executable import Executable
+from jitree.hal.local.commands import CommandList, Dispatchable, Range
+
+
+class ListCommandBuffer(CommandBuffer):
+    """Records a :class:`CommandList`. Drivers say what a buffer's range and an executable's functions are."""
+
+    commands: CommandList
+
+    @abc.abstractmethod
+    def _range(self, reference: Reference) -> Range:
+        """The range as its commands get it; the list keeps its memory."""
+
+    @abc.abstractmethod
+    def _functions(self, executable: Executable) -> Dispatchable:
+        """INVALID_ARGUMENT for an executable that the device cannot run."""
+
+    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
+        self.commands.barrier()
+
+    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
+        self.commands.fill(self._range(target), pattern, pattern_length)
+
+    def _record_update(self, contents: memoryview, target: Reference) -> None:
+        self.commands.update(contents, self._range(target))
+
+    def _record_copy(self, source: Reference, target: Reference) -> None:
+        self.commands.copy(self._range(source), self._range(target))
+
+    def _record_dispatch(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        ranges = [self._range(binding) for binding in bindings]
+        self.commands.dispatch(self._functions(executable), function, workgroups, constants, ranges)
+
+    def _record_dispatch_indirect(
+        self,
+        executable: Executable,
+        function: int,
+        workgroups: Reference,
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int,
+    ) -> None:
+        ranges = [self._range(binding) for binding in bindings]
+        counts = self._range(workgroups)
+        self.commands.dispatch_indirect(self._functions(executable), function, counts, constants, ranges)
