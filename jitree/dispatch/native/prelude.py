@@ -18,6 +18,8 @@ from jitree.regs.layout import (
     MODULE,
     SCRATCH,
     SCRATCH_ALIGNMENT,
+    SLOW_REFUSED,
+    SLOW_STOP,
     STATE,
 )
 
@@ -241,8 +243,8 @@ declare ptr @llvm.stacksave.p0()
 """
 
 ASK_PYTHON: Final = """\
-; Has the instruction at word %pc executed by its plain handler, on the registers in memory. 0: done; 1: the
-; machine has to stop, it failed or waits; 2: nothing has happened. %import is the record of the import that
+; Has the instruction at word %pc executed by its plain handler, on the registers in memory, and says
+; what came of it (SLOW_*). %import is the record of the import that
 ; is called, if any: functions of other modules are the interpreter's.
 define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc, ptr %import) #1 {{
   %calls = icmp ne ptr %import, null
@@ -260,19 +262,19 @@ able:
 ask:
   call fastcc void @leave({arguments}, i64 %ordinal, i64 %pc, i64 1)
   %answer.at = getelementptr i8, ptr %state, i64 {state_answer}
-  store i64 1, ptr %answer.at, align 8
+  store i64 {slow_stop}, ptr %answer.at, align 8
   call void %slow(ptr %state)
   %answer = load i64, ptr %answer.at, align 8
   ret i64 %answer
 refused:
-  ret i64 2
+  ret i64 {slow_refused}
 }}
 """
 """How an instruction is executed that compiled code does not know."""
 NEVER_ASK: Final = """\
 ; Nothing is executed elsewhere: the function leaves.
 define internal fastcc i64 @slow({context}, i64 %ordinal, i64 %pc, ptr %import) #2 {{
-  ret i64 2
+  ret i64 {slow_refused}
 }}
 """
 """For functions that must not call Python."""
@@ -333,6 +335,8 @@ def prelude(slow: str = ASK_PYTHON) -> str:
     leaving = (_LEAVING + slow).format(
         context=CONTEXT,
         arguments=arguments,
+        slow_stop=SLOW_STOP,
+        slow_refused=SLOW_REFUSED,
         frame_size=FRAME.size,
         function_size=FUNCTION.size,
         callee_results=FRAME.size + FRAME["results"],
