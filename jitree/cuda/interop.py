@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _CUDA: Final = 2
 _CUDA_MANAGED: Final = 13
 LEGACY_STREAM: Final = 1
-PER_THREAD_STREAM: Final = 2
 _UNORDERED: Final = -1
 """The consumer orders its work itself."""
 _NUMPY_TYPES: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}

@@ -40,7 +40,3 @@ class Generated(NamedTuple):
     """Functions of any unit to be called from outside, besides the recipe's."""
     notes: bytes = b""
     """Kept with the image, for whoever maps or lists it."""
-
-
-Texts = Sequence[str]
-"""What other generators return: the texts of one unit, the first of which defines the recipe's entries."""

@@ -69,7 +69,7 @@ def _add(digest: blake2b, data: bytes) -> None:
 
 @cache
 def _environment() -> bytes:
-    return b"\0".join([os.uname().machine.encode(), _processor(), _version(_COMPILER)])
+    return b"\0".join([os.uname().machine.encode(), processor(), _version(_COMPILER)])
 
 
 def _version(package: str) -> bytes:
@@ -96,7 +96,7 @@ _CHANGING: Final = (
 """Lines of a processor's description that do not say what it can execute."""
 
 
-def _processor() -> bytes:
+def processor() -> bytes:
     """What the system says about the first processor: model and instruction set extensions."""
     try:
         with open("/proc/cpuinfo", "rb") as file:

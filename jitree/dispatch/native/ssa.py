@@ -11,7 +11,7 @@ it has to retain before it and drop after it, so that emitting code needs no reg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -201,21 +201,3 @@ class Function:
             yield from block.parameters
             for instruction in block.instructions:
                 yield from instruction.results
-
-
-def users(function: Function) -> dict[Value, list[tuple[Block, Instruction | Value]]]:
-    """Where each value is used: (block, instruction), or (block, parameter) for a parameter's operand. Uses
-    by the frame alone (``Instruction.live``) do not count."""
-    found: dict[Value, list[tuple[Block, Instruction | Value]]] = {}
-
-    def add(values: Sequence[Value], block: Block, user: Instruction | Value) -> None:
-        for value in values:
-            found.setdefault(value, []).append((block, user))
-
-    for block in function.blocks:
-        for parameter in block.parameters:
-            add(parameter.operands, block, parameter)
-        for instruction in block.instructions:
-            add(instruction.operands, block, instruction)
-            add(instruction.dropped, block, instruction)
-    return found

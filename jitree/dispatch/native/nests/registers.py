@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from jitree.dispatch.image.recipe import processor
+
 
 @cache
 def accumulators() -> int:
@@ -12,8 +14,4 @@ def accumulators() -> int:
     16 of 32 registers with AVX-512. Elsewhere a vector takes two registers or four, and 6 of them do: 16
     made matrix products twice and convolutions four times as slow on AVX2.
     """
-    try:
-        with open("/proc/cpuinfo", "rb") as file:
-            return 16 if b" avx512f" in file.read(1 << 14) else 6
-    except OSError:
-        return 6
+    return 16 if b" avx512f" in processor() else 6
