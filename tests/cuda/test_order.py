@@ -287,7 +287,7 @@ def test_a_forked_process_says_so(fake: FakeDriver, device: CudaDevice) -> None:
     thread.start()
     held.wait(TIMEOUT)
     child = os.fork()
-    if not child:  # pragma: no cover
+    if not child:
         try:
             with pytest.raises(FailedPreconditionError, match="spawn"):
                 fill(device, buffer, None, None)
