@@ -20,8 +20,8 @@ from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import StatusError
 from jitree.hal import recording
 from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.fence import Fence
-from jitree.hal.local.commands import BINDING_ALIGNMENT
 from jitree.module import Function
 from jitree.packing import ArrayTransfer
 from jitree.replay_state import (

@@ -16,10 +16,10 @@ from jitree.cuda.steps import PlanRunner
 from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
 from jitree.hal.command_buffer import BindingTable, Reference
+from jitree.hal.command_list import DIRECT, Range
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.executable import Executable
-from jitree.hal.local.commands import DIRECT, Range
-from jitree.hal.local.list_command_buffer import ListCommandBuffer
+from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.objects import Channel
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
@@ -10,7 +9,8 @@ from typing import Final, NamedTuple, cast
 from jitree.cuda.channel import CudaChannel
 from jitree.cuda.executable import FunctionTable, Kernel
 from jitree.errors import OutOfRangeError
-from jitree.hal.local.commands import COMMAND, KIND_DISPATCH_INDIRECT, CommandList, Dispatchable, Range
+from jitree.hal.command_layout import COMMAND, COMMAND_ROW, KIND_DISPATCH_INDIRECT
+from jitree.hal.command_list import CommandList, Dispatchable, Range
 
 KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
 """Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
@@ -18,8 +18,6 @@ the operation's number among the list's."""
 _MAXIMUM_COUNT_Y: Final = 65535
 _MAXIMUM_COUNT_X: Final = 2**31 - 1
 """Blocks of a grid on every architecture; z is the same as y, as the list checks."""
-_ROW: Final = struct.Struct("<8iqiiqii")
-assert _ROW.size == COMMAND.size
 _ROW_WORDS: Final = COMMAND.size // 8
 _OBJECT_WORD: Final = COMMAND["data_length"] // 8
 """Holds, beside the length of an update, the position of the executable among the kept objects, which
@@ -62,7 +60,7 @@ class CudaCommandList(CommandList):
         self._operand(receive or _NO_RANGE, 1)
         number = len(self.collectives)
         self.collectives.append(collective)
-        self._append(_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
+        self._append(COMMAND_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
 
     def kernel(self, row: tuple[int, ...]) -> Kernel:
         """What a dispatch row launches."""

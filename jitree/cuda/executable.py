@@ -18,8 +18,8 @@ from jitree.errors import (
     error_context,
 )
 from jitree.hal import recording
+from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, PipelineLayout
-from jitree.hal.local.commands import ENTRY_POINT
 
 if TYPE_CHECKING:
     from jitree.cuda.context import Context

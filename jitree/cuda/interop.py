@@ -15,9 +15,9 @@ import numpy as np
 from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
+from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
-from jitree.hal.local.commands import BINDING_ALIGNMENT
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jitree.cuda.kernels import THREADS, block_count
-from jitree.hal.local.commands import (
+from jitree.hal.command_layout import (
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,

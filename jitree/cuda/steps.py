@@ -10,7 +10,7 @@ from jitree.cuda.collectives import Call, run_collectives
 from jitree.cuda.commands import Collective, check_grid
 from jitree.cuda.graph import LaunchParameters, SegmentRunner
 from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Plan, Segment
-from jitree.hal.local.commands import check_workgroups
+from jitree.hal.command_list import check_workgroups
 
 if TYPE_CHECKING:
     from jitree.cuda.context import Context

@@ -72,7 +72,7 @@ class LocalExecutable(Executable, Protocol):
     def name(self) -> str: ...
 
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record (``hal.local.commands``), valid as long as the
+        """Address of the function's ENTRY_POINT record (``hal.command_layout``), valid as long as the
         executable."""
 
     def local_memory(self, ordinal: int) -> int:

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
+from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import LocalExecutable
-from jitree.hal.local.commands import ENTRY_POINT
 from jitree.records import NamedTuple
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.hal.local.commands import ENTRY_SEQUENTIAL
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import Library, SourceLocation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from jitree.errors import StatusError
-from jitree.hal.local.commands import ENTRY_POINT, ENTRY_SPAN
+from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local.kernel_call import WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, read_span

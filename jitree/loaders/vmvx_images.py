@@ -20,7 +20,7 @@ _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
 
 _SOURCES: Final = (
-    _PACKAGE / "hal" / "local" / "commands.py",
+    _PACKAGE / "hal" / "command_layout.py",
     *sorted(path for path in Path(__file__).parent.glob("vmvx_*") if path.suffix in (".py", ".ll")),
 )
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from jitree.dispatch import image
 from jitree.dispatch.fast.engine import LOOP
-from jitree.hal.local.commands import ENTRY_POINT
+from jitree.hal.command_layout import ENTRY_POINT
 from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
 from jitree.loaders.vmvx_worker import Span, Worker

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from jitree.dispatch.native.calls import Needs
-from jitree.hal.local.commands import SPAN_FIRST, SPAN_LAST
+from jitree.hal.command_layout import SPAN_FIRST, SPAN_LAST
 from jitree.loaders import vmvx_layout
 from jitree.records import NamedTuple
 from jitree.regs.layout import ENTRY, FRAME, SCRATCH, STATE

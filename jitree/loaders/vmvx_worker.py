@@ -13,7 +13,7 @@ from jitree.dispatch.context import Context
 from jitree.dispatch.function import BytecodeFunction, RepeatedCall
 from jitree.dispatch.native_module import NativeModule
 from jitree.errors import error_context
-from jitree.hal.local.commands import SPAN_FIRST
+from jitree.hal.command_layout import SPAN_FIRST
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 from jitree.regs.objects import VmBuffer, VmList

@@ -11,9 +11,9 @@ from typing import Final
 from jitree.dispatch.context import Context
 from jitree.dispatch.native_module import NativeExport, NativeModule
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
 from jitree.hal.local import walk
-from jitree.hal.local.commands import DIRECT, CommandList
 from jitree.modules.hal.executable import parameters_of
 from jitree.modules.hal.module import CheckedExport
 from jitree.modules.hal.references import Row, register_hal_types

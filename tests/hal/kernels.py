@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitree.errors import NotFoundError
+from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.device import Device
 from jitree.hal.executable import Executable
-from jitree.hal.local.commands import ENTRY_POINT, ENTRY_SEQUENTIAL
 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 

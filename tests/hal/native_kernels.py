@@ -15,7 +15,8 @@ import numpy as np
 from jitree.dispatch.image.compile import compile_object, host_target
 from jitree.dispatch.image.link import link
 from jitree.dispatch.image.mapping import map_image
-from jitree.hal.local.commands import DIRECT, ENTRY_POINT, ENTRY_SEQUENTIAL, CommandList, Range
+from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
+from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.regs.memory import address_of, zeroed
 
 COUNT, FAIL, MULTIPLY, LOCAL, BUSY, BUSY_SEQUENTIAL = range(6)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jitree.errors import InternalError
+from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.team import UNKNOWN, Team
 from jitree.hal.local.topology import Topology
 from tests.hal.native_kernels import BUSY, BUSY_SEQUENTIAL, COUNT, FAIL, aligned, dispatch, forget_costs

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnimplementedError
+from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
 from jitree.hal.local.task import INLINE_BYTES, TaskDevice

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError
+from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import walk, walk_image
-from jitree.hal.local.commands import DIRECT, WHOLE, CommandList
 from jitree.hal.local.team import Team
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_python import PythonWalker
@@ -202,7 +203,7 @@ def test_random_lists_agree_with_numpy(data: st.DataObject, steps: Sequence[str]
 def test_slots_are_patched_per_submission(execute: Execute) -> None:
     first, second = aligned(np.zeros(32, np.uint32)), aligned(np.zeros(32, np.uint32))
     commands = CommandList()
-    commands.dispatch(executable(), COUNT, (16, 1, 1), [], [(1, 64, WHOLE)])
+    commands.dispatch(executable(), COUNT, (16, 1, 1), [], [(1, 64, WHOLE_BUFFER)])
     commands.fill((0, 4, 4), 0xAB, 1)
     for target in (first, second, first):
         _native(commands, *commands.bind([(address_of(target), 128), (address_of(target), 128)]))
@@ -273,7 +274,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from jitree.hal.executable import ExecutableParameters
-from jitree.hal.local.commands import DIRECT, CommandList
+from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.local.walk_python import PythonWalker
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.elf_format import host_architecture

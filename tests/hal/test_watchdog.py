@@ -17,10 +17,10 @@ import pytest
 from jitree import Session
 from jitree.errors import InvalidArgumentError
 from jitree.hal import watchdog
+from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.queue import Operation
 from jitree.hal.local.walk import require_native_walker

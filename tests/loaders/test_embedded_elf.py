@@ -16,9 +16,9 @@ from jitree.errors import (
     NotFoundError,
     UnavailableError,
 )
+from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local import walk
-from jitree.hal.local.commands import DIRECT, CommandList
 from jitree.loaders.cpu_data import host_cpu_data
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.executable import NativeExecutable

@@ -20,8 +20,8 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.executables import create_loaders
+from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.instance import Instance
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.environment import ImportProvider

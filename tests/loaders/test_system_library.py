@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jitree.errors import FailedPreconditionError, NotFoundError
+from jitree.hal.command_list import CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.executable import NativeExecutable
 from jitree.loaders.shared_object import PRESERVE_VARIABLE, SharedObject

@@ -12,9 +12,9 @@ import pytest
 
 from jitree.dispatch.engine import TIERS
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
+from jitree.hal.command_list import CommandList
 from jitree.hal.executable import PipelineLayout
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.team import Team
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_python import PythonWalker

@@ -15,8 +15,8 @@ import pytest
 
 from jitree.dispatch import image
 from jitree.errors import StatusError
+from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.loaders import vmvx_executable, vmvx_native
 from jitree.loaders.vmvx import ENTRY_CONVENTION
 from jitree.loaders.vmvx_executable import VmvxExecutable

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jitree.hal.local.commands import ENTRY_POINT
+from jitree.hal.command_layout import ENTRY_POINT
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.modules.hal import abi_0_5, abi_0_6, table
 from tests.assembler import Assembler

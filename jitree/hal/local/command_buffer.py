@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, cast
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, Reference
+from jitree.hal.command_layout import COMMANDS, SLOT
+from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.hal.executable import Executable, LocalExecutable
-from jitree.hal.local.commands import COMMANDS, DIRECT, SLOT, CommandList, Range
-from jitree.hal.local.list_command_buffer import ListCommandBuffer
+from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.queue import UNKNOWN_COST
 
 if TYPE_CHECKING:

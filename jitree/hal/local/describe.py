@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from jitree.hal.local.commands import (
+from jitree.hal.command_layout import (
     COMMAND,
     KIND_BARRIER,
     KIND_COPY,
@@ -13,8 +13,8 @@ from jitree.hal.local.commands import (
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
     KIND_UPDATE,
-    CommandList,
 )
+from jitree.hal.command_list import CommandList
 from jitree.hal.local.failure import dispatched_function
 
 _NAMES: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_UPDATE: "update"}

@@ -13,6 +13,7 @@ from jitree.hal import checks, watchdog
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device, id_matches
 from jitree.hal.enums import (
     BufferUsage,
@@ -25,7 +26,6 @@ from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED

@@ -6,8 +6,9 @@ import ctypes
 from typing import Any, Final
 
 from jitree.errors import InternalError
+from jitree.hal.command_layout import COMMAND, ENTRY_POINT
+from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.executable import KeepsFailures
-from jitree.hal.local.commands import COMMAND, ENTRY_POINT, CommandList, check_workgroups
 from jitree.hal.local.walk_layout import FAILED_FUNCTION
 from jitree.records import NamedTuple
 

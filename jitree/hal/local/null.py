@@ -9,11 +9,12 @@ from _thread import allocate_lock
 from array import array
 
 from jitree.errors import InvalidArgumentError
+from jitree.hal.command_layout import ENTRY_POINT
+from jitree.hal.command_list import CommandList
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
 from jitree.hal.fence import Fence
 from jitree.hal.heap import ZeroedAllocator
-from jitree.hal.local.commands import ENTRY_POINT, CommandList
 from jitree.hal.local.device import LocalDevice, Work
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import CallerExecutor, Queue

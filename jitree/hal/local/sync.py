@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 
 from jitree.errors import InvalidArgumentError
+from jitree.hal.command_list import CommandList
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import CallerExecutor, Queue

@@ -12,9 +12,9 @@ from array import array
 from typing import Final
 
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
+from jitree.hal.command_list import CommandList
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from jitree.hal import watchdog
+from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE

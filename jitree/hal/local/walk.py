@@ -6,8 +6,8 @@ from array import array
 from typing import TYPE_CHECKING
 
 from jitree.dispatch import image
+from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk_image
-from jitree.hal.local.commands import CommandList
 from jitree.hal.local.walk_python import PythonWalker
 
 if TYPE_CHECKING:

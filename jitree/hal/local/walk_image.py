@@ -7,7 +7,8 @@ import re
 from typing import Final
 
 from jitree.dispatch.image import Recipe
-from jitree.hal.local import commands, walk_layout
+from jitree.hal import command_layout
+from jitree.hal.local import walk_layout
 
 _FOLDER: Final = os.path.dirname(__file__)
 _TEMPLATES: Final = ("walk.ll", "walk_team.ll", "walk_rows.ll")
@@ -19,7 +20,7 @@ RECIPE: Final = Recipe(
     generator="jitree.hal.local.walk_image:texts",
     sources=(
         *(os.path.join(_FOLDER, name) for name in _TEMPLATES),
-        __file__, walk_layout.__file__, commands.__file__,
+        __file__, walk_layout.__file__, command_layout.__file__,
     ),
     entries=("execute", "serve", "dismiss", "estimate", "clock"),
     seconds=1,

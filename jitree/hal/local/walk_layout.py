@@ -1,10 +1,10 @@
-"""Memory that the native walker and Python share, besides the command lists of ``commands.py``."""
+"""Memory that the native walker and Python share, besides the command lists of ``hal/command_layout.py``."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from jitree.hal.local import commands
+from jitree.hal import command_layout
 from jitree.regs.layout import Record
 
 FUNCTIONS: Final = Record(
@@ -111,16 +111,16 @@ BYTES_PER_TICK: Final = 4
 def template_names() -> dict[str, int]:
     """What ``walk.ll`` calls ``$record.field`` and ``$CONSTANT``."""
     names = {f"team.{field}": offset for field, offset in TEAM_FIELDS.items()}
+    layout = command_layout
     for prefix, record in (
-        ("job", JOB), ("share", SHARE), ("functions", FUNCTIONS), ("list", commands.LIST),
-        ("command", commands.COMMAND), ("entry", commands.ENTRY_POINT),
+        ("job", JOB), ("share", SHARE), ("functions", FUNCTIONS), ("list", layout.LIST),
+        ("command", layout.COMMAND), ("entry", layout.ENTRY_POINT),
     ):  # fmt: skip
         names |= {f"{prefix}.{field}": offset for field, offset in record.offsets.items()}
         names[f"{prefix}.size"] = record.size
     for constants, keys in (
-        (vars(commands), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
-                         "ENTRY_SEQUENTIAL ENTRY_SPAN SPAN_FIRST SPAN_LAST "
-                         "MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
+        (vars(layout), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
+                       "ENTRY_SEQUENTIAL ENTRY_SPAN SPAN_FIRST SPAN_LAST MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
         (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK MASK_SIZE "
                     "FUTEX_WAIT FUTEX_WAKE"),
     ):  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jitree.dispatch.image import Image
-from jitree.hal.local.commands import CommandList
+from jitree.hal.command_list import CommandList
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.walk_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed

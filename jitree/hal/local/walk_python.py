@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.hal.local.commands import (
+from jitree.hal.command_layout import (
     ENTRY_POINT,
     ENTRY_SPAN,
     KIND_BARRIER,
@@ -21,9 +21,8 @@ from jitree.hal.local.commands import (
     KIND_FILL,
     KIND_UPDATE,
     SPAN_FIRST,
-    CommandList,
-    check_workgroups,
 )
+from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.local.failure import function_failure
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE, kernel_call
 from jitree.regs.memory import address_of, zeroed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import (
     MAXIMUM_UPDATE,
     BufferUsage,
@@ -9,7 +10,6 @@ from jitree.hal.enums import (
     CommandCategory,
     MemoryAccess,
 )
-from jitree.hal.local.commands import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.local.walk_layout import FUNCTIONS
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, Entry, Natives, State, new_entry

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from jitree.hal.enums import (
-    MAXIMUM_BINDINGS,
-    CommandCategory,
-    DispatchFlags,
-)
-from jitree.hal.local.commands import (
+from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,
     KIND_DISPATCH,
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
+)
+from jitree.hal.enums import (
+    MAXIMUM_BINDINGS,
+    CommandCategory,
+    DispatchFlags,
 )
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jitree.hal.command_layout import KIND_COPY, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
-from jitree.hal.local.commands import KIND_COPY, PATCH, SLOT
 from jitree.hal.local.queue_record import QUEUE
 from jitree.hal.local.walk_layout import JOB, SHARE, TEAM_FIELDS
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length

@@ -98,7 +98,7 @@ RECIPE: Final = image.Recipe(
                 "vmfb/words.py",
                 "hal/enums.py",
                 "hal/heap.py",
-                "hal/local/commands.py",
+                "hal/command_layout.py",
                 "hal/local/walk_layout.py",
                 "hal/local/queue_record.py",
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
 from jitree.hal.heap import size_class
-from jitree.hal.local.commands import COMMAND, COMMANDS, LIST, PATCH, SLOT
 from jitree.regs.layout import Record
 
 LARGEST_POOLED: Final = 4 << 20

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.errors import ResourceExhaustedError
+from jitree.hal.command_layout import LIST
 from jitree.hal.heap import HeapAllocator, size_class
-from jitree.hal.local.commands import LIST
 from jitree.modules.hal.native.layout import (
     ACCOUNT_SIZE,
     ACCOUNTS,

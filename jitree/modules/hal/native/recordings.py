@@ -7,8 +7,8 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.command_layout import COMMAND, LIST, PATCH, SLOT
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.commands import COMMAND, LIST, PATCH, SLOT
 from jitree.modules.hal.native.layout import RECORDING
 from jitree.regs.layout import ENTRY, KIND_STORAGE
 

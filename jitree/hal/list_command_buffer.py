@@ -6,8 +6,8 @@ import abc
 from collections.abc import Sequence
 
 from jitree.hal.command_buffer import CommandBuffer, Reference
+from jitree.hal.command_list import CommandList, Dispatchable, Range
 from jitree.hal.executable import Executable
-from jitree.hal.local.commands import CommandList, Dispatchable, Range
 
 
 class ListCommandBuffer(CommandBuffer):
