@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from jitree import Session
+from tests.session.programs import ARITHMETIC, CALLS, ECHO, KINDS, OUTPUTS
 
 TIERS_AND_DEVICES = [("plain", "local-sync"), ("plain", "local-task"), ("fast", "local-sync")]
 
@@ -20,4 +21,13 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
 def plain_session() -> Iterator[Session]:
     """For what has nothing to do with tiers and devices."""
     with Session("local-sync", tier="plain") as session:
+        yield session
+
+
+@pytest.fixture(scope="module", params=[*TIERS_AND_DEVICES, ("fast", "local-task")], ids="-".join)
+def programs(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """Several programs in one session of each kind, for all tests of a file."""
+    tier, device = request.param
+    with Session(device, tier=tier) as session:
+        session.load(ARITHMETIC, CALLS, ECHO, KINDS, OUTPUTS)
         yield session
