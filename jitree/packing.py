@@ -267,7 +267,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     """A numpy array in the machine's byte order over a value that is an array of some kind, else None."""
     if isinstance(value, np.generic):
         return None
-    if isinstance(value, list | tuple | str | bytes | bytearray | int | float | complex):
+    if isinstance(value, list | tuple | str | bytes | bytearray | int | float | complex | type):
         return None
     array = np.asarray(value) if isinstance(value, np.ndarray) else _foreign_array(value)
     if array is None:
