@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
+from jitree import processor
+
 WORD_COUNT: Final = 8
 
 _X86_64: Final = """
@@ -65,11 +67,11 @@ def host_cpu_data() -> CpuData:
     """The features of this machine's processor; none on an architecture without rows."""
     machine = os.uname().machine.lower()
     if machine in ("x86_64", "amd64"):
-        return _read(_X86_64, _cpuinfo_words("flags").__contains__)
+        return _read(_X86_64, processor.words("flags").__contains__)
     if machine in ("aarch64", "arm64"):
         return _read(_ARM_64, _has_hwcaps)
     if machine == "riscv64":
-        return _read(_RISCV_64, _riscv_extensions(_cpuinfo_words("isa")).__contains__)
+        return _read(_RISCV_64, _riscv_extensions(processor.words("isa")).__contains__)
     return CpuData({})
 
 
@@ -77,20 +79,6 @@ def _read(table: str, present: Callable[[str], bool]) -> CpuData:
     fields = table.split()
     rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
     return CpuData({name: (int(bit), present(source)) for name, bit, source in rows})
-
-
-def _cpuinfo_words(key: str) -> frozenset[str]:
-    """The words of the first ``key`` line of /proc/cpuinfo; none where there is no such file."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            text = file.read()
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return frozenset(value.split())
-    return frozenset()
 
 
 def _riscv_extensions(isa: frozenset[str]) -> frozenset[str]:

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from jitree import processor
+
 _CACHE_FOLDER: Final = Path("/sys/devices/system/cpu/cpu0/cache")
-_CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
 def machine_context() -> dict[str, Any]:
@@ -50,11 +51,7 @@ def machine_header(context: dict[str, Any]) -> str:
 
 
 def _megahertz() -> int:
-    for line in _lines(_CPU_INFO):
-        name, _, value = line.partition(":")
-        if name.strip() == "cpu MHz":
-            return round(float(value))
-    return 0
+    return round(max(map(float, processor.words("cpu MHz")), default=0.0))
 
 
 def _caches() -> list[dict[str, Any]]:

@@ -44,10 +44,20 @@ def main(arguments: Sequence[str]) -> int:
 def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
     """What every program uses, then what each module does; statuses as of loading a module."""
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.dispatch.fast.engine import LOOP
     from jitree.dispatch.native import tiering
-    from jitree.hal.local import walk_image
     from jitree.loaders import vmvx_images
+
+    yield from own_recipes()
+    for path in paths:
+        module = BytecodeModule.load(path)
+        yield tiering.recipe(module.program, module.name)
+        yield from map(vmvx_images.recipe, vmvx_images.executables(module.module))
+
+
+def own_recipes() -> Iterator[Recipe]:
+    """The images of the package itself, for any program."""
+    from jitree.dispatch.fast.engine import LOOP
+    from jitree.hal.local import walk_image
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
 
@@ -56,7 +66,3 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
         yield walk_image.RECIPE
     yield hal.RECIPE
     yield vmvx.RECIPE
-    for path in paths:
-        module = BytecodeModule.load(path)
-        yield tiering.recipe(module.program, module.name)
-        yield from map(vmvx_images.recipe, vmvx_images.executables(module.module))

@@ -97,7 +97,7 @@ def by_plain(mnemonic: str, arguments: list[Array]) -> Array:
     return results
 
 
-def _valid(mnemonic: str, arguments: list[Array]) -> list[Array]:
+def valid(mnemonic: str, arguments: list[Array]) -> list[Array]:
     """Without the rows that must fail."""
     if mnemonic not in DIVISIONS:
         return arguments
@@ -130,7 +130,7 @@ def _assert_same_new_nan(arguments: list[Array], fast: Array, plain: Array) -> N
 
 
 def _check(mnemonic: str, arguments: list[Array]) -> None:
-    arguments = _valid(mnemonic, arguments)
+    arguments = valid(mnemonic, arguments)
     plain = by_plain(mnemonic, arguments)
     fast = by_loop(mnemonic, arguments)
     _assert_same_bits(mnemonic, arguments, fast, plain)
@@ -150,6 +150,10 @@ def _check(mnemonic: str, arguments: list[Array]) -> None:
 
 @pytest.mark.parametrize("mnemonic", SEMANTICS)
 def test_on_edge_values(mnemonic: str) -> None:
+    _check(mnemonic, edge_columns(mnemonic))
+
+
+def edge_columns(mnemonic: str) -> list[Array]:
     """All combinations for one and two operands, a sample of them for three."""
     edges = [edge_values(_register_kind(mnemonic, n)) for n in range(_count(mnemonic))]
     if len(edges) < 3:
@@ -158,8 +162,7 @@ def test_on_edge_values(mnemonic: str) -> None:
         rng = np.random.default_rng(1)
         rows = np.stack([rng.integers(0, len(values), 4000) for values in edges], axis=1)
     kinds = SEMANTICS[mnemonic].argument_types
-    columns = [values[rows[:, n]].view(DTYPES[kinds[n]]) for n, values in enumerate(edges)]
-    _check(mnemonic, columns)
+    return [values[rows[:, n]].view(DTYPES[kinds[n]]) for n, values in enumerate(edges)]
 
 
 def _count(mnemonic: str) -> int:

@@ -1,4 +1,5 @@
-"""The first process with an empty cache: machine code is built beside a running program, which adopts it."""
+"""The first process with an empty cache: machine code comes with the package, or is built beside the running
+program, which adopts it."""
 
 from __future__ import annotations
 
@@ -7,17 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from jitree.dispatch.image import shipped
+
 _ROOT = Path(__file__).parents[2]
 
 _PROGRAM = """
 from jitree import Session
 from jitree.dispatch import image
 from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.image import shipped
 from jitree.hal.local import walk_image
 from jitree.modules.hal.native import image as hal, supply
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 
+shipped.load = lambda recipe, digest: None  # as on a processor that none are shipped for
 OWN = [LOOP, hal.RECIPE, walk_image.RECIPE]
 module = whole_call(ROWS).module("m")
 running = Session("local-sync", tier="auto")
@@ -44,11 +51,48 @@ for session in (running, forced):
 """
 
 
-def test_the_running_process_takes_up_what_is_built(tmp_path: Path) -> None:
-    environment = os.environ | {"JITREE_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(_ROOT)}
+def run(program: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """The end of a process that ran a program in the project's folder."""
+    environment = os.environ | {"JITREE_CACHE_DIR": str(cache), "PYTHONPATH": str(_ROOT)}
     environment.pop("JITREE_TIER", None)
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, timeout=300
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=_ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
+
+
+def test_the_running_process_takes_up_what_is_built(tmp_path: Path) -> None:
+    done = run(_PROGRAM, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "building" in done.stderr
+
+
+_FIRST_CALL = """
+import sys
+import numpy
+import jitree
+from jitree.dispatch import image
+from jitree.modules.hal.native import supply
+
+called = []
+image.Provider.start = lambda provider: called.append(provider.recipe.name)
+session = jitree.Session("local-sync")
+x = numpy.arange(16, dtype=numpy.float32)
+add = session.load("perf/programs/call.vmfb").add
+assert numpy.asarray(add(x, x)).tolist() == (x + x).tolist()
+assert session.context.table.natives is not None, "calls Python"
+assert not called, called
+print(sorted({"llvmlite", "numba", "subprocess"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.skipif(not shipped.suits(), reason="images are shipped for other processors than this")
+def test_the_first_call_runs_machine_code(tmp_path: Path) -> None:
+    done = run(_FIRST_CALL, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Images of machine code: built once in the background, kept in the cache, mapped in a millisecond.
+"""Images of machine code: shipped, or built once in the background and cached; mapped in a millisecond.
 
 :func:`get` never blocks, :func:`wait` says on stderr when it does. See the README beside this file.
 """
@@ -11,14 +11,15 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from jitree.dispatch.image import cache
+from jitree.dispatch.image import cache, shipped
 from jitree.dispatch.image.flat import FlatImage
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.image.mapping import Image, map_image
-from jitree.dispatch.image.recipe import Recipe, files, key_of
+from jitree.dispatch.image.recipe import Recipe, digest_of, files, host_key
 from jitree.errors import StatusError, UnavailableError
 
 if TYPE_CHECKING:
@@ -39,14 +40,22 @@ there the program takes many times as long."""
 class Provider:
     """The state of one image in this process: mapped, being built, or failed. It keeps the mapped image."""
 
-    def __init__(self, recipe: Recipe, key: bytes) -> None:
+    def __init__(self, recipe: Recipe, digest: bytes) -> None:
         self.recipe = recipe
-        self.key = key
         self.image: Image | None = None
         self.failure: str | None = None
+        self._digest = digest
         self._lock = threading.Lock()
         self._builder: Builder | None = None
         self._next_look = 0.0
+        ready = shipped.load(recipe, digest)
+        if ready is not None:
+            self._map(ready)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Of the file in the cache."""
+        return host_key(self._digest)
 
     @property
     def settled(self) -> bool:
@@ -161,11 +170,11 @@ _providers_lock: Final = threading.Lock()
 
 def provider(recipe: Recipe) -> Provider:
     """The provider of an image, shared by all who want it at the same time."""
-    key = key_of(recipe)
+    digest = digest_of(recipe)
     with _providers_lock:
-        found = _providers.get(key)
+        found = _providers.get(digest)
         if found is None:
-            found = _providers[key] = Provider(recipe, key)
+            found = _providers[digest] = Provider(recipe, digest)
         return found
 
 

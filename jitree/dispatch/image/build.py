@@ -36,12 +36,14 @@ def generate(recipe: Recipe) -> Generated:
     return Generated((Unit(made, recipe.entries),), ())
 
 
-def build(recipe: Recipe, compile_units: CompileUnits | None = None) -> FlatImage:
-    """Generates, compiles (one unit after the other unless told how) and links; imports llvmlite and what the
-    generator imports."""
+def build(
+    recipe: Recipe, compile_units: CompileUnits | None = None, target: Target | None = None
+) -> FlatImage:
+    """Generates, compiles (one unit after the other unless told how) and links, for this machine unless told
+    another. Imports llvmlite and what the generator imports."""
     from jitree.dispatch.image.compile import host_target, one_by_one
 
-    generated, target = generate(recipe), host_target()
+    generated, target = generate(recipe), target or host_target()
     objects = (compile_units or one_by_one)(generated.units, target)
     return link_objects(objects, (*recipe.entries, *generated.entries), target, generated.notes)
 

@@ -1,4 +1,4 @@
-"""What an image is made from, and the key that tells whether a file is still that image.
+"""What an image is made from, and the keys that tell whether a file is still that image.
 
 Computing a key does not import llvmlite: its version is read from its version file.
 """
@@ -10,6 +10,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from jitree import processor
 from jitree.records import NamedTuple
 
 try:
@@ -50,9 +51,9 @@ def files(folder: str, prefix: str, suffix: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(names)]
 
 
-def key_of(recipe: Recipe) -> bytes:
-    """32 bytes that change with anything that could change the image's machine code."""
-    digest = blake2b(_environment(), digest_size=32)
+def digest_of(recipe: Recipe) -> bytes:
+    """32 bytes that change with all that decides the machine code but the machine and the compiler."""
+    digest = blake2b(digest_size=32)
     digest.update(repr((FORMAT, recipe.name, recipe.generator, recipe.entries, len(recipe.data))).encode())
     for source in recipe.sources:
         with open(source, "rb") as file:
@@ -67,9 +68,24 @@ def _add(digest: blake2b, data: bytes) -> None:
     digest.update(data)
 
 
+def host_key(digest: bytes) -> bytes:
+    """The key of an image that was built here: also changes with the machine and the compiler."""
+    return blake2b(_environment() + digest, digest_size=32).digest()
+
+
+def shipped_key(digest: bytes, processors: str) -> bytes:
+    """The key of an image that comes with the package, built for all processors of a kind."""
+    return blake2b(processors.encode() + b"\0" + digest, digest_size=32).digest()
+
+
+def key_of(recipe: Recipe) -> bytes:
+    """The :func:`host_key` of a recipe."""
+    return host_key(digest_of(recipe))
+
+
 @cache
 def _environment() -> bytes:
-    return b"\0".join([os.uname().machine.encode(), processor(), _version(_COMPILER)])
+    return b"\0".join([os.uname().machine.encode(), _processor(), _version(_COMPILER), b""])
 
 
 def _version(package: str) -> bytes:
@@ -96,13 +112,11 @@ _CHANGING: Final = (
 """Lines of a processor's description that do not say what it can execute."""
 
 
-def processor() -> bytes:
-    """What the system says about the first processor: model and instruction set extensions."""
-    try:
-        with open("/proc/cpuinfo", "rb") as file:
-            first = file.read(1 << 14).split(b"\n\n")[0]
-    except OSError:
-        import platform  # only where there is no /proc
+def _processor() -> bytes:
+    """Model and instruction set extensions."""
+    described = processor.description()
+    if not described:
+        import platform  # only where the system says nothing
 
         return platform.processor().encode()
-    return b"\n".join(line for line in first.splitlines() if not line.startswith(_CHANGING))
+    return b"\n".join(line for line in described.splitlines() if not line.startswith(_CHANGING))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from jitree.dispatch.image.recipe import processor
+from jitree import processor
 
 
 @cache
@@ -14,4 +14,4 @@ def accumulators() -> int:
     16 of 32 registers with AVX-512. Elsewhere a vector takes two registers or four, and 6 of them do: 16
     made matrix products twice and convolutions four times as slow on AVX2.
     """
-    return 16 if b" avx512f" in processor() else 6
+    return 16 if "avx512f" in processor.words("flags") else 6

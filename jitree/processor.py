@@ -1,0 +1,30 @@
+"""The processor, as the operating system describes it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+_FILE: Final = "/proc/cpuinfo"
+_ENOUGH: Final = 1 << 14
+"""Bytes: the first processor takes 3 KB. The system makes the text while it is read."""
+
+
+@cache
+def description() -> bytes:
+    """What the system says about the first processor, a line ``name : value`` a fact; empty if nothing."""
+    try:
+        with open(_FILE, "rb", buffering=0) as file:
+            return file.read(_ENOUGH).partition(b"\n\n")[0]
+    except OSError:
+        return b""
+
+
+@cache
+def words(name: str) -> frozenset[str]:
+    """The words of a line: ``flags`` on x86-64, ``isa`` on RISC-V; none where there is no such line."""
+    for line in str(description(), "utf-8", "replace").splitlines():
+        found, _, value = line.partition(":")
+        if found.strip() == name:
+            return frozenset(value.split())
+    return frozenset()

@@ -1,0 +1,66 @@
+"""Makes the images that come with the package anew: ``python -m jitree.tools.ship_images``.
+
+To be run after a change of any file that an image of the package is made from; the same files and the same
+llvmlite give the same bytes. Only on x86-64, since an image may be generated for the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from jitree.dispatch.image import Recipe, shipped
+from jitree.dispatch.image.build import build
+from jitree.dispatch.image.compile import Target
+from jitree.dispatch.image.flat import encode
+from jitree.dispatch.image.recipe import digest_of, shipped_key
+from jitree.errors import UnavailableError
+from jitree.tools.cache_warm import own_recipes
+
+COMMAND: Final = "python -m jitree.tools.ship_images"
+COMPILER_FILE: Final = Path(shipped.FOLDER, "compiler.txt")
+"""Says which llvmlite the images were compiled with."""
+TARGET: Final = Target("x86_64-unknown-linux-gnu", shipped.PROCESSORS, "")
+
+
+def main() -> int:
+    """Builds all images and removes what is no longer one. UNAVAILABLE on another machine."""
+    if os.uname().machine != "x86_64":
+        raise UnavailableError(
+            f"images are shipped for x86-64 and have to be built there, not on {os.uname().machine}"
+        )
+    folder = Path(shipped.FOLDER)
+    folder.mkdir(exist_ok=True)
+    made = {COMPILER_FILE}
+    for recipe in own_recipes():
+        path = Path(shipped.path_of(recipe.name))
+        data = image_file(recipe)
+        path.write_bytes(data)
+        made.add(path)
+        print(f"{path.name}: {len(data)} bytes")
+    COMPILER_FILE.write_text(compiler() + "\n", encoding="ascii")
+    for path in set(folder.iterdir()) - made:
+        path.unlink()
+        print(f"{path.name}: removed")
+    return 0
+
+
+def image_file(recipe: Recipe) -> bytes:
+    """The file that is shipped for a recipe, built now."""
+    return encode(
+        build(recipe, target=TARGET), shipped_key(digest_of(recipe), shipped.PROCESSORS), recipe.title
+    )
+
+
+def compiler() -> str:
+    """What :data:`COMPILER_FILE` says of the compiler that is installed."""
+    import llvmlite
+    from llvmlite.binding import llvm_version_info
+
+    return f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, llvm_version_info))}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
