@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -21,33 +20,27 @@ from jitree.cuda.queue import Queue
 from jitree.cuda.replays import Replays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
-from jitree.cuda.submissions import is_on_host
 from jitree.elements import Bytes
-from jitree.errors import InvalidArgumentError, StatusError, UnimplementedError
+from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal import checks, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.command_buffer import BindingTable, CommandBuffer
 from jitree.hal.device import Device, id_matches
 from jitree.hal.enums import (
-    BufferUsage,
     CommandBufferMode,
     CommandCategory,
-    MemoryAccess,
     SemaphoreCompatibility,
 )
 from jitree.hal.exchange import HostTransfers
-from jitree.hal.executable import Executable, ExecutableCache
+from jitree.hal.executable import ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
+from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
 
-_READ: Final = int(MemoryAccess.READ)
-_WRITE: Final = int(MemoryAccess.WRITE)
-_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
-_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
 _UNKNOWN: Final = (False, 0)
 
 
@@ -187,207 +180,44 @@ class CudaDevice(Device):
 
     # Queue operations.
 
-    def queue_alloca(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        pool: int,
-        memory_type: int,
-        usage: int,
-        size: int,
-        flags: int = 0,
-    ) -> Buffer:
-        if pool:
-            raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
-        buffer = self._device_allocator.allocate(memory_type, usage, size)
-        self._queue.submit("alloca", wait, signal, None)
-        return buffer
-
-    def queue_dealloca(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        buffer: Buffer,
-        flags: int = 0,
+    def _submit_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, name: str
     ) -> None:
-        """The memory goes back when nothing refers to it any more, so a use that comes too late reads old
-        bytes."""
-        self._queue.submit("dealloca", wait, signal, None)
+        self._queue.submit(name, wait, signal, None)
 
-    def queue_fill(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        target: Buffer,
-        offset: int,
-        length: int,
-        pattern: int,
-        pattern_length: int,
-        flags: int = 0,
+    def _submit_transfer(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
     ) -> None:
-        checks.check_flags("queue.fill", flags)
-        checks.check_buffer(target, "queue.fill", _TARGET, _WRITE)
-        length = target.range(offset, length)
-        checks.check_fill(offset, length, pattern_length)
-        if recording.active is not None and recording.current(self.stream) is not None:
-            commands = self._transfer_commands(queue_affinity)
-            commands.fill_buffer((0, target, offset, length), pattern, pattern_length)
-            self._execute_recorded(wait, signal, commands)
+        """A file has been written when the operation has been submitted."""
+        if recording.active is not None and self._is_repeated(transfer):
+            commands = self.create_command_buffer(
+                CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, queue_affinity
+            )
+            submissions.record(transfer, commands)
+            commands.finalize()
+            self.queue_execute(queue_affinity, wait, signal, commands)
             return
-        self._queue.submit(
-            "fill",
-            wait,
-            signal,
-            partial(submissions.fill, self.stream, target, offset, length, pattern, pattern_length),
-        )
+        self._queue.submit(transfer.name, wait, signal, partial(submissions.submit, self.stream, transfer))
 
-    def queue_update(
+    def _is_repeated(self, transfer: Transfer) -> bool:
+        """Whether a recording is made here that takes the transfer; one that cannot becomes useless."""
+        obstacle = submissions.obstacle(transfer)
+        if obstacle is not None:
+            recording.unrepeatable(obstacle)
+        return obstacle is None and recording.current(self.stream) is not None
+
+    def _submit_commands(
         self,
         queue_affinity: int,
         wait: Fence | None,
         signal: Fence | None,
-        source: memoryview,
-        source_offset: int,
-        target: Buffer,
-        offset: int,
-        length: int,
-        flags: int = 0,
+        command_buffer: CommandBuffer,
+        binding_table: BindingTable,
     ) -> None:
-        checks.check_flags("queue.update", flags)
-        checks.check_buffer(target, "queue.update", _TARGET, _WRITE)
-        contents = checks.update_contents(source, source_offset, target.range(offset, length))
-        if recording.active is not None and recording.current(self.stream) is not None:
-            commands = self._transfer_commands(queue_affinity)
-            commands.update_buffer(contents, 0, (0, target, offset, len(contents)))
-            self._execute_recorded(wait, signal, commands)
-            return
-        staged, keeper = self.stream.stage(contents)
-        work = partial(submissions.update, self.stream, staged, keeper, target, offset, len(contents))
-        self._queue.submit("update", wait, signal, work)
-
-    def queue_copy(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: Buffer,
-        source_offset: int,
-        target: Buffer,
-        target_offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.copy", flags)
-        checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
-        checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
-        length = source.range(source_offset, length)
-        target.range(target_offset, length)
-        checks.check_overlap(source, source_offset, target, target_offset, length)
-        if recording.active is not None and recording.current(self.stream) is not None:
-            if is_on_host(source) or is_on_host(target):
-                recording.unrepeatable("memory of the host is copied")
-            else:
-                commands = self._transfer_commands(queue_affinity)
-                commands.copy_buffer((0, source, source_offset, length), (0, target, target_offset, length))
-                self._execute_recorded(wait, signal, commands)
-                return
-        work = partial(submissions.copy, self.stream, source, source_offset, target, target_offset, length)
-        self._queue.submit("copy", wait, signal, work)
-
-    def queue_read(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        file: File,
-        file_offset: int,
-        target: Buffer,
-        offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.read", flags)
-        recording.unrepeatable("a file is used")
-        checks.check_buffer(target, "queue.read", _TARGET, _WRITE)
-        length = target.range(offset, length)
-        file.check(MemoryAccess.READ, file_offset, length)
-        self._queue.submit(
-            "read",
-            wait,
-            signal,
-            partial(submissions.read, self.stream, file, file_offset, target, offset, length),
-        )
-
-    def queue_write(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: Buffer,
-        offset: int,
-        file: File,
-        file_offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        """As :meth:`Device.queue_write`; the file has been written when the operation has been submitted."""
-        checks.check_flags("queue.write", flags)
-        recording.unrepeatable("a file is used")
-        checks.check_buffer(source, "queue.write", _SOURCE, _READ)
-        length = source.range(offset, length)
-        file.check(MemoryAccess.WRITE, file_offset, 0)
-        self._queue.submit(
-            "write",
-            wait,
-            signal,
-            partial(submissions.write, self.stream, source, offset, file, file_offset, length),
-        )
-
-    def queue_barrier(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
-    ) -> None:
-        checks.check_flags("queue.barrier", flags)
-        self._queue.submit("barrier", wait, signal, None)
-
-    def queue_dispatch(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int = 0,
-    ) -> None:
-        command_buffer = self.create_command_buffer(
-            CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
-        )
-        command_buffer.dispatch(executable, function, workgroups, constants, bindings, flags)
-        command_buffer.finalize()
-        self.queue_execute(queue_affinity, wait, signal, command_buffer)
-
-    def queue_execute(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        command_buffer: CommandBuffer | None,
-        binding_table: BindingTable = (),
-        flags: int = 0,
-    ) -> None:
-        if command_buffer is None:
-            self._queue.submit("barrier", wait, signal, None)
-            return
         if type(command_buffer) is not CudaCommandBuffer:
             raise InvalidArgumentError(
                 f"a command buffer of type {type(command_buffer).__name__} was not created by {self._uri}"
             )
-        command_buffer.check_submission(wait is not None)
         bound = command_buffer.bind(binding_table)
         command_buffer.mark_submitted()
         if recording.active is not None:
@@ -396,16 +226,6 @@ class CudaDevice(Device):
                 found.announced += 1
         work = partial(command_buffer.launch, self.stream, bound)
         self._queue.submit("execute", wait, signal, work)
-
-    def _transfer_commands(self, queue_affinity: int) -> CommandBuffer:
-        """A command buffer for one transfer, the form in which recordings take it."""
-        return self.create_command_buffer(
-            CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, queue_affinity
-        )
-
-    def _execute_recorded(self, wait: Fence | None, signal: Fence | None, commands: CommandBuffer) -> None:
-        commands.finalize()
-        self.queue_execute(-1, wait, signal, commands)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         with self.stream.lock:

@@ -18,6 +18,7 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
+from jitree.hal.operations import Copy
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class CudaExchange:
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
             stream.begin()
-            submissions.copy(stream, source, 0, target, 0, source.byte_length)
+            submissions.submit(stream, Copy(source, 0, target, 0, source.byte_length))
         stream.synchronize()
         return target
 

@@ -5,15 +5,17 @@ All are called with the stream's lock held and its context current.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.cuda import transfer
+from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
     from jitree.elements import Bytes
     from jitree.hal.buffer import Buffer
-    from jitree.hal.objects import File
+    from jitree.hal.command_buffer import CommandBuffer
 
 
 def reach(stream: Stream, buffer: Buffer) -> int:
@@ -29,24 +31,23 @@ def is_on_host(buffer: Buffer) -> bool:
     return buffer.host_address is not None and not hasattr(buffer.allocation.source, "stream")
 
 
-def fill(stream: Stream, target: Buffer, offset: int, length: int, pattern: int, pattern_length: int) -> None:
-    stream.flush()
+def _fill(stream: Stream, fill: Fill) -> None:
+    target, offset, length, pattern, pattern_length = fill
     if length:
         transfer.fill(stream, reach(stream, target) + offset, length, pattern, pattern_length)
 
 
-def update(stream: Stream, staged: int, keeper: object, target: Buffer, offset: int, length: int) -> None:
-    """``staged``: device address of the bytes, which ``keeper`` keeps until this has been submitted."""
-    stream.flush()
-    if length:
-        transfer.copy(stream, reach(stream, target) + offset, staged, length)
+def _update(stream: Stream, update: Update) -> None:
+    target, offset, contents = update
+    if contents:
+        staged, keeper = stream.stage(contents)
+        transfer.copy(stream, reach(stream, target) + offset, staged, len(contents))
+        del keeper
 
 
-def copy(
-    stream: Stream, source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int
-) -> None:
+def _copy(stream: Stream, copy: Copy) -> None:
     """Either side may be ordinary memory of the host."""
-    stream.flush()
+    source, source_offset, target, target_offset, length = copy
     if not length:
         return
     if is_on_host(source):
@@ -61,14 +62,46 @@ def copy(
         transfer.copy(stream, target_address, reach(stream, source) + source_offset, length)
 
 
-def read(stream: Stream, file: File, file_offset: int, target: Buffer, offset: int, length: int) -> None:
-    stream.flush()
-    transfer.read_file(stream, file, file_offset, reach(stream, target) + offset, length)
+def _read(stream: Stream, read: Read) -> None:
+    target = reach(stream, read.target) + read.offset
+    transfer.read_file(stream, read.file, read.file_offset, target, read.length)
 
 
-def write(stream: Stream, source: Buffer, offset: int, file: File, file_offset: int, length: int) -> None:
+def _write(stream: Stream, write: Write) -> None:
+    source = reach(stream, write.source) + write.offset
+    transfer.write_file(stream, source, write.file, write.file_offset, write.length)
+
+
+_KINDS: Final[dict[type[Transfer], Callable[[Stream, Any], None]]] = {
+    Fill: _fill, Update: _update, Copy: _copy, Read: _read, Write: _write
+}  # fmt: skip
+
+
+def submit(stream: Stream, transfer: Transfer) -> None:
     stream.flush()
-    transfer.write_file(stream, reach(stream, source) + offset, file, file_offset, length)
+    _KINDS[type(transfer)](stream, transfer)
+
+
+def obstacle(transfer: Transfer) -> str | None:
+    """Why a recording cannot repeat it."""
+    if isinstance(transfer, Read | Write):
+        return "a file is used"
+    if isinstance(transfer, Copy) and (is_on_host(transfer.source) or is_on_host(transfer.target)):
+        return "memory of the host is copied"
+    return None
+
+
+def record(transfer: Transfer, commands: CommandBuffer) -> None:
+    """As a command, the form in which recordings take it."""
+    if isinstance(transfer, Fill):
+        target, offset, length, pattern, pattern_length = transfer
+        commands.fill_buffer((0, target, offset, length), pattern, pattern_length)
+    elif isinstance(transfer, Update):
+        target, offset, contents = transfer
+        commands.update_buffer(memoryview(contents), 0, (0, target, offset, len(contents)))
+    elif isinstance(transfer, Copy):
+        source, source_offset, target, target_offset, length = transfer
+        commands.copy_buffer((0, source, source_offset, length), (0, target, target_offset, length))
 
 
 def upload(stream: Stream, target: Buffer, data: Bytes) -> None:

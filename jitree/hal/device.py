@@ -1,12 +1,4 @@
-"""The device contract: what every driver's devices can do.
-
-Queue operations take a wait and a signal fence, either of which may be None. Order is given by fences only:
-an operation starts when its wait fence is reached and reaches its signal fence when it is done; two
-operations without a fence between them may overlap. Errors in the arguments fail the call. When the wait
-fence or the operation itself fails, the signal fence fails with the same status (and the call, when there is
-no signal fence and the failure is known before it returns). Operations keep what they use alive until they
-are done.
-"""
+"""The device contract: what every driver's devices can do."""
 
 from __future__ import annotations
 
@@ -19,12 +11,18 @@ from jitree.elements import Bytes
 from jitree.errors import UnimplementedError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
-from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, SemaphoreCompatibility, WaitMode
+from jitree.hal.enums import (
+    BufferUsage,
+    MemoryAccess,
+    MemoryType,
+    SemaphoreCompatibility,
+    WaitMode,
+)
 from jitree.hal.exchange import ArrayExchange
-from jitree.hal.executable import Executable, ExecutableCache
+from jitree.hal.executable import ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
+from jitree.hal.operations import QueueOperations
 from jitree.hal.profiling import ProfilingMode
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.waiting import wait_for
@@ -54,7 +52,7 @@ def id_matches(pattern: str, device: str) -> bool:
     return not pattern[at:].strip("*")
 
 
-class Device(abc.ABC):
+class Device(QueueOperations):
     """A device. All methods may be called from any thread."""
 
     @property
@@ -76,10 +74,6 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def host_allocator(self) -> Allocator:
         """Allocates host memory for objects that the device itself does not touch."""
-
-    @property
-    @abc.abstractmethod
-    def device_allocator(self) -> Allocator: ...
 
     @abc.abstractmethod
     def replace_device_allocator(self, allocator: Allocator) -> None:
@@ -125,12 +119,6 @@ class Device(abc.ABC):
         """A channel for collectives; rank and count -1 and None as id or group: from the provider."""
 
     @abc.abstractmethod
-    def create_command_buffer(
-        self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
-    ) -> CommandBuffer:
-        """A command buffer that is recording."""
-
-    @abc.abstractmethod
     def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event: ...
 
     @abc.abstractmethod
@@ -154,137 +142,6 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility: ...
-
-    # Queue operations.
-
-    @abc.abstractmethod
-    def queue_alloca(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        pool: int,
-        memory_type: int,
-        usage: int,
-        size: int,
-        flags: int = 0,
-    ) -> Buffer:
-        """The buffer exists at once, its memory may be touched after the signal fence. UNIMPLEMENTED for
-        pools."""
-
-    @abc.abstractmethod
-    def queue_dealloca(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, buffer: Buffer, flags: int = 0
-    ) -> None:
-        """Ends the use of a buffer; a barrier for one that :meth:`queue_alloca` did not make."""
-
-    @abc.abstractmethod
-    def queue_fill(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        target: Buffer,
-        offset: int,
-        length: int,
-        pattern: int,
-        pattern_length: int,
-        flags: int = 0,
-    ) -> None: ...
-
-    @abc.abstractmethod
-    def queue_update(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: memoryview,
-        source_offset: int,
-        target: Buffer,
-        offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        """Writes bytes that are captured by the call."""
-
-    @abc.abstractmethod
-    def queue_copy(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: Buffer,
-        source_offset: int,
-        target: Buffer,
-        target_offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None: ...
-
-    @abc.abstractmethod
-    def queue_read(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        file: File,
-        file_offset: int,
-        target: Buffer,
-        offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None: ...
-
-    @abc.abstractmethod
-    def queue_write(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: Buffer,
-        offset: int,
-        file: File,
-        file_offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None: ...
-
-    @abc.abstractmethod
-    def queue_barrier(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
-    ) -> None:
-        """Signals after the wait, nothing else."""
-
-    @abc.abstractmethod
-    def queue_dispatch(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int = 0,
-    ) -> None:
-        """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
-
-    @abc.abstractmethod
-    def queue_execute(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        command_buffer: CommandBuffer | None,
-        binding_table: BindingTable = (),
-        flags: int = 0,
-    ) -> None:
-        """Runs a finalized command buffer; None is a barrier. The binding table is copied."""
-
-    @abc.abstractmethod
-    def queue_flush(self, queue_affinity: int = -1) -> None:
-        """Hands over what is still gathered; a hint."""
 
     def wait_semaphores(
         self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None

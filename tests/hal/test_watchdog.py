@@ -131,7 +131,7 @@ def test_work_that_takes_long(
         commands = CommandList()
         dispatch(commands, BUSY, (4, 1, 1), [10], visits, workers)
         done = Fence.create(device)
-        device._submit(-1, "execute", None, done, held(commands), -1)  # type: ignore[attr-defined]
+        device._queue(-1).submit("execute", None, done, held(commands), -1)  # type: ignore[attr-defined]
         assert begun.wait(TIMEOUT)
         thread = in_thread("the waiter", done.wait)
         text = reports.expect("the waiter: waiting .* by execute, which has been started")
@@ -160,7 +160,7 @@ def test_work_on_the_thread_that_submits_it(reports: Reports, registry: DriverRe
         assert isinstance(device, LocalDevice)
         go, done = threading.Event(), Fence.create(device)
         submitter = in_thread(
-            "the submitter", lambda: device._submit(-1, "copy", None, done, lambda: wait_for_event(go))
+            "the submitter", lambda: device._queue(-1).submit("copy", None, done, lambda: wait_for_event(go))
         )
         waiter = in_thread("the waiter", done.wait)
         text = reports.expect("the waiter: waiting .* by copy, which has been started")

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-import abc
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, watchdog
 from jitree.hal.allocator import Allocator
-from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.command_buffer import BindingTable, CommandBuffer
 from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device, id_matches
 from jitree.hal.enums import (
-    BufferUsage,
-    CommandBufferMode,
-    CommandCategory,
-    MemoryAccess,
     SemaphoreCompatibility,
 )
-from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader
+from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
+from jitree.hal.local import walk
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
-from jitree.hal.local.transfer import copy, fill, transfer_cost, write
+from jitree.hal.local.transfer import work_of
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
+from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
-_READ: Final = int(MemoryAccess.READ)
-_WRITE: Final = int(MemoryAccess.WRITE)
-_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
-_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
 _UNKNOWN: Final = (False, 0)
-
-Work = Callable[[], None]
 
 
 class LocalDevice(Device):
@@ -165,180 +155,36 @@ class LocalDevice(Device):
 
     # Queue operations.
 
-    def queue_alloca(
+    def _submit_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, name: str
+    ) -> None:
+        self._queue(queue_affinity).submit(name, wait, signal, None)
+
+    def _submit_transfer(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
+    ) -> None:
+        work, cost = work_of(transfer)
+        self._queue(queue_affinity).submit(transfer.name, wait, signal, work, cost)
+
+    def _submit_commands(
         self,
         queue_affinity: int,
         wait: Fence | None,
         signal: Fence | None,
-        pool: int,
-        memory_type: int,
-        usage: int,
-        size: int,
-        flags: int = 0,
-    ) -> Buffer:
-        if pool:
-            raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
-        buffer = self._device_allocator.allocate(memory_type, usage, size)
-        self._submit(queue_affinity, "alloca", wait, signal, None)
-        return buffer
-
-    def queue_dealloca(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        buffer: Buffer,
-        flags: int = 0,
+        command_buffer: CommandBuffer,
+        binding_table: BindingTable,
     ) -> None:
-        """The memory goes back when nothing refers to it any more, so a use that comes too late reads old
-        bytes."""
-        self._submit(queue_affinity, "dealloca", wait, signal, None)
-
-    def queue_fill(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        target: Buffer,
-        offset: int,
-        length: int,
-        pattern: int,
-        pattern_length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.fill", flags)
-        checks.check_buffer(target, "queue.fill", _TARGET, _WRITE)
-        length = target.range(offset, length)
-        checks.check_fill(offset, length, pattern_length)
-        work = partial(fill, target, offset, length, pattern, pattern_length)
-        self._submit(queue_affinity, "fill", wait, signal, work, transfer_cost(length))
-
-    def queue_update(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: memoryview,
-        source_offset: int,
-        target: Buffer,
-        offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.update", flags)
-        checks.check_buffer(target, "queue.update", _TARGET, _WRITE)
-        contents = bytes(checks.update_contents(source, source_offset, target.range(offset, length)))
-        work = partial(write, target, offset, contents)
-        self._submit(queue_affinity, "update", wait, signal, work, transfer_cost(len(contents)))
-
-    def queue_copy(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: Buffer,
-        source_offset: int,
-        target: Buffer,
-        target_offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.copy", flags)
-        checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
-        checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
-        length = source.range(source_offset, length)
-        target.range(target_offset, length)
-        checks.check_overlap(source, source_offset, target, target_offset, length)
-        work = partial(copy, source, source_offset, target, target_offset, length)
-        self._submit(queue_affinity, "copy", wait, signal, work, 2 * transfer_cost(length))
-
-    def queue_read(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        file: File,
-        file_offset: int,
-        target: Buffer,
-        offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.read", flags)
-        checks.check_buffer(target, "queue.read", _TARGET, _WRITE)
-        length = target.range(offset, length)
-        file.check(MemoryAccess.READ, file_offset, length)
-        work = partial(file.read_into, file_offset, target.host_view()[offset : offset + length])
-        self._submit(queue_affinity, "read", wait, signal, work, 2 * transfer_cost(length))
-
-    def queue_write(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        source: Buffer,
-        offset: int,
-        file: File,
-        file_offset: int,
-        length: int,
-        flags: int = 0,
-    ) -> None:
-        checks.check_flags("queue.write", flags)
-        checks.check_buffer(source, "queue.write", _SOURCE, _READ)
-        length = source.range(offset, length)
-        file.check(MemoryAccess.WRITE, file_offset, 0)
-        work = partial(file.write_from, source.host_view()[offset : offset + length], file_offset)
-        self._submit(queue_affinity, "write", wait, signal, work, 2 * transfer_cost(length))
-
-    def queue_barrier(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
-    ) -> None:
-        checks.check_flags("queue.barrier", flags)
-        self._submit(queue_affinity, "barrier", wait, signal, None)
-
-    def queue_dispatch(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int = 0,
-    ) -> None:
-        command_buffer = self.create_command_buffer(
-            CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
-        )
-        command_buffer.dispatch(executable, function, workgroups, constants, bindings, flags)
-        command_buffer.finalize()
-        self.queue_execute(queue_affinity, wait, signal, command_buffer)
-
-    def queue_execute(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        command_buffer: CommandBuffer | None,
-        binding_table: BindingTable = (),
-        flags: int = 0,
-    ) -> None:
-        if command_buffer is None:
-            self._submit(queue_affinity, "barrier", wait, signal, None)
-            return
         if type(command_buffer) is not LocalCommandBuffer:
             raise InvalidArgumentError(
                 f"a command buffer of type {type(command_buffer).__name__} was not created by {self._id}"
             )
-        command_buffer.check_submission(wait is not None)
         table, kept = command_buffer.bind(binding_table)
         commands = command_buffer.commands
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
         work = partial(self._execute, queue_affinity, commands, addresses, lengths, kept)
         cost = self._cost(queue_affinity, command_buffer, lengths)
-        self._submit(queue_affinity, "execute", wait, signal, work, cost)
+        self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
     def queue_failed(
         self, queue_affinity: int, signal: Fence | None, command_buffer: LocalCommandBuffer, failure: Failure
@@ -346,7 +192,7 @@ class LocalDevice(Device):
         """Ends the submission of a command buffer that machine code has executed, which failed."""
         command_buffer.mark_submitted()
         work = partial(failure.raise_error, command_buffer.commands)
-        self._submit(queue_affinity, "execute", None, signal, work)
+        self._queue(queue_affinity).submit("execute", None, signal, work)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """Nothing is ever gathered."""
@@ -387,17 +233,6 @@ class LocalDevice(Device):
         for queue in self._queues:
             queue.record.release(UNSUPPORTED)
 
-    def _submit(
-        self,
-        queue_affinity: int,
-        name: str,
-        wait: Fence | None,
-        signal: Fence | None,
-        work: Work | None,
-        cost: int = 0,
-    ) -> None:
-        self._queue(queue_affinity).submit(name, wait, signal, work, cost)
-
     def _queue(self, affinity: int) -> Queue:
         """The queue of the lowest bit of the affinity."""
         queues = self._queues
@@ -410,7 +245,6 @@ class LocalDevice(Device):
         """Nanoseconds that a command buffer may take, as far as the device wants to know."""
         return 0
 
-    @abc.abstractmethod
     def _execute(
         self,
         queue_affinity: int,
@@ -420,6 +254,7 @@ class LocalDevice(Device):
         kept: object,
     ) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""
+        walk.execute(commands, addresses, lengths)
 
 
 def lowest_queue(affinity: int) -> int:

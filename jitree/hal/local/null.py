@@ -8,16 +8,14 @@ from __future__ import annotations
 from _thread import allocate_lock
 from array import array
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT
-from jitree.hal.command_list import CommandList
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
-from jitree.hal.fence import Fence
 from jitree.hal.heap import ZeroedAllocator
-from jitree.hal.local.device import LocalDevice, Work
+from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
-from jitree.hal.local.queue import CallerExecutor, Queue
+from jitree.hal.local.queue import CallerExecutor, Operation, Queue
 from jitree.hal.profiling import Profiler
 
 _FUNCTION_LIMIT = 1 << 16
@@ -69,13 +67,25 @@ class NullLoader(ExecutableLoader):
         return NullExecutable()
 
 
+class IdleExecutor(CallerExecutor):
+    """Signals fences and does no work."""
+
+    def start(self, operation: Operation) -> StatusError | None:
+        operation.work = None
+        return super().start(operation)
+
+    def start_deferred(self, operation: Operation) -> None:
+        operation.work = None
+        super().start_deferred(operation)
+
+
 class NullDevice(LocalDevice):
     def __init__(self, options: DeviceOptions) -> None:
         if options.parameters:
             raise InvalidArgumentError(
                 f"null has no parameters, but {', '.join(options.parameters)} was given"
             )
-        queue = Queue(CallerExecutor(), Profiler())
+        queue = Queue(IdleExecutor(), Profiler())
         super().__init__("null", (queue,), (NullLoader(),), ZeroedAllocator())
 
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
@@ -83,27 +93,6 @@ class NullDevice(LocalDevice):
         if category == "hal.device.id":
             return True, 1
         return super().query_i64(category, key)
-
-    def _submit(
-        self,
-        queue_affinity: int,
-        name: str,
-        wait: Fence | None,
-        signal: Fence | None,
-        work: Work | None,
-        cost: int = 0,
-    ) -> None:
-        super()._submit(queue_affinity, name, wait, signal, None)
-
-    def _execute(
-        self,
-        queue_affinity: int,
-        commands: CommandList,
-        addresses: array[int],
-        lengths: array[int],
-        kept: object,
-    ) -> None:
-        """Never called: no work is submitted."""
 
 
 class NullDriver(LocalDriver):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-
 from jitree.errors import InvalidArgumentError
-from jitree.hal.command_list import CommandList
 from jitree.hal.driver import DeviceOptions
-from jitree.hal.local import walk
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import CallerExecutor, Queue
@@ -22,16 +18,6 @@ class SyncDevice(LocalDevice):
             )
         super().__init__("local-sync", (Queue(CallerExecutor(), Profiler()),), options.loaders)
         self._let_machine_code_execute()
-
-    def _execute(
-        self,
-        queue_affinity: int,
-        commands: CommandList,
-        addresses: array[int],
-        lengths: array[int],
-        kept: object,
-    ) -> None:
-        walk.execute(commands, addresses, lengths)
 
 
 class SyncDriver(LocalDriver):

@@ -1,36 +1,59 @@
-"""Fills and copies of host memory for single queue operations; the GIL is released for all but small ones."""
+"""Transfers in host memory; the GIL is released for all but small ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from jitree.hal.buffer import Buffer
+from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
 
 _PATTERN_TYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
-NANOSECONDS_PER_KIBIBYTE: Final = 100
+_NANOSECONDS_PER_KIBIBYTE: Final = 100
 """Of memory that has to be read or written: about 10 GB/s, what one processor does outside of its caches."""
 
 
-def transfer_cost(length: int) -> int:
-    """Nanoseconds that moving ``length`` bytes may take."""
-    return length * NANOSECONDS_PER_KIBIBYTE >> 10
-
-
-def fill(target: Buffer, offset: int, length: int, pattern: int, pattern_length: int) -> None:
-    """Repeats the low bytes of ``pattern``; the arguments have been checked."""
+def _fill(fill: Fill) -> None:
+    target, offset, length, pattern, pattern_length = fill
     word = pattern & (1 << 8 * pattern_length) - 1
     target.host_array()[offset : offset + length].view(_PATTERN_TYPES[pattern_length]).fill(word)
 
 
-def copy(source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int) -> None:
-    """Copies between ranges that do not overlap."""
+def _update(update: Update) -> None:
+    target, offset, contents = update
+    target.host_array()[offset : offset + len(contents)] = np.frombuffer(contents, np.uint8)
+
+
+def _copy(copy: Copy) -> None:
+    source, source_offset, target, target_offset, length = copy
     target.host_array()[target_offset : target_offset + length] = source.host_array()[
         source_offset : source_offset + length
     ]
 
 
-def write(target: Buffer, offset: int, contents: bytes) -> None:
-    target.host_array()[offset : offset + len(contents)] = np.frombuffer(contents, np.uint8)
+def _read(read: Read) -> None:
+    read.file.read_into(read.file_offset, _view(read.target, read.offset, read.length))
+
+
+def _write(write: Write) -> None:
+    write.file.write_from(_view(write.source, write.offset, write.length), write.file_offset)
+
+
+def _view(buffer: Buffer, offset: int, length: int) -> memoryview:
+    return buffer.host_view()[offset : offset + length]
+
+
+_KINDS: Final[dict[type[Transfer], tuple[Callable[[Any], None], int]]] = {
+    Fill: (_fill, 1), Update: (_update, 1), Copy: (_copy, 2), Read: (_read, 2), Write: (_write, 2)
+}  # fmt: skip
+"""What does it, and how many times as many bytes pass through memory as it is long."""
+
+
+def work_of(transfer: Transfer) -> tuple[Callable[[], None], int]:
+    """What does it, and how many nanoseconds that may take."""
+    function, passes = _KINDS[type(transfer)]
+    return partial(function, transfer), passes * transfer.length * _NANOSECONDS_PER_KIBIBYTE >> 10

@@ -1,11 +1,12 @@
-"""``hal.device.queue.*``"""
+"""``hal.device.queue.*``: methods of devices, whose arguments the rows of the import tables state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import CommandBuffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 from jitree.hal.objects import File
@@ -13,48 +14,25 @@ from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import unsigned64
 from jitree.regs.objects import VmBuffer
 
-
-def alloca(
-    state: HalState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    pool: int,
-    memory_types: int,
-    usage: int,
-    size: int,
-    flags: int = 0,
-) -> Buffer:
-    return device.queue_alloca(queue_affinity, wait, signal, pool, memory_types, usage, size, flags)
+T = TypeVar("T")
 
 
-def dealloca(
-    state: HalState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    buffer: Buffer,
-    flags: int = 0,
-) -> None:
-    device.queue_dealloca(queue_affinity, wait, signal, buffer, flags)
+def _as(operation: Callable[..., T]) -> Callable[..., T]:
+    """Takes the same arguments as a method of devices, in the same order."""
+    name = operation.__name__
+
+    def call(state: HalState, device: Device, *arguments: Any) -> T:
+        return getattr(device, name)(*arguments)  # type: ignore[no-any-return]
+
+    return call
 
 
-def fill(
-    state: HalState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    target: Buffer,
-    offset: int,
-    length: int,
-    pattern: int,
-    pattern_length: int,
-    flags: int,
-) -> None:
-    device.queue_fill(queue_affinity, wait, signal, target, offset, length, pattern, pattern_length, flags)
+alloca: Final = _as(Device.queue_alloca)
+dealloca: Final = _as(Device.queue_dealloca)
+fill: Final = _as(Device.queue_fill)
+copy: Final = _as(Device.queue_copy)
+barrier: Final = _as(Device.queue_barrier)
+flush: Final = _as(Device.queue_flush)
 
 
 def update(
@@ -64,33 +42,9 @@ def update(
     wait: Fence | None,
     signal: Fence | None,
     source: VmBuffer,
-    source_offset: int,
-    target: Buffer,
-    offset: int,
-    length: int,
-    flags: int,
+    *rest: Any,
 ) -> None:
-    device.queue_update(
-        queue_affinity, wait, signal, source.view, source_offset, target, offset, length, flags
-    )
-
-
-def copy(
-    state: HalState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    source: Buffer,
-    source_offset: int,
-    target: Buffer,
-    target_offset: int,
-    length: int,
-    flags: int,
-) -> None:
-    device.queue_copy(
-        queue_affinity, wait, signal, source, source_offset, target, target_offset, length, flags
-    )
+    device.queue_update(queue_affinity, wait, signal, source.view, *rest)
 
 
 def read(
@@ -101,14 +55,9 @@ def read(
     signal: Fence | None,
     file: File,
     file_offset: int,
-    target: Buffer,
-    offset: int,
-    length: int,
-    flags: int,
+    *rest: Any,
 ) -> None:
-    device.queue_read(
-        queue_affinity, wait, signal, file, unsigned64(file_offset), target, offset, length, flags
-    )
+    device.queue_read(queue_affinity, wait, signal, file, unsigned64(file_offset), *rest)
 
 
 def write(
@@ -121,23 +70,9 @@ def write(
     offset: int,
     file: File,
     file_offset: int,
-    length: int,
-    flags: int,
+    *rest: Any,
 ) -> None:
-    device.queue_write(
-        queue_affinity, wait, signal, source, offset, file, unsigned64(file_offset), length, flags
-    )
-
-
-def barrier(
-    state: HalState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    flags: int,
-) -> None:
-    device.queue_barrier(queue_affinity, wait, signal, flags)
+    device.queue_write(queue_affinity, wait, signal, source, offset, file, unsigned64(file_offset), *rest)
 
 
 def execute(
@@ -148,22 +83,6 @@ def execute(
     signal: Fence | None,
     commands: CommandBuffer,
     flags: int,
-) -> None:
-    device.queue_execute(queue_affinity, wait, signal, commands, (), flags)
-
-
-def execute_indirect(
-    state: HalState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    commands: CommandBuffer,
-    flags: int,
-    binding_table: Sequence[tuple[Buffer | None, int, int]],
+    binding_table: BindingTable = (),
 ) -> None:
     device.queue_execute(queue_affinity, wait, signal, commands, binding_table, flags)
-
-
-def flush(state: HalState, device: Device, queue_affinity: int) -> None:
-    device.queue_flush(queue_affinity)

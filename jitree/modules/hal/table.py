@@ -132,7 +132,7 @@ ROWS: Final = (
     Row("device.queue.barrier", "0rIrrI_v", f"{QUEUE}, flags", queue.barrier),
     Row("device.queue.execute", "0rIrrrI_v", f"{QUEUE}, {COMMANDS}, flags", queue.execute),
     Row("device.queue.execute.indirect", "0rIrrrICrIID_v",
-        f"{QUEUE}, {COMMANDS}, flags, [buffer: hal.buffer?, offset, length]", queue.execute_indirect),
+        f"{QUEUE}, {COMMANDS}, flags, [buffer: hal.buffer?, offset, length]", queue.execute),
     Row("device.queue.flush", "0rI_v", "device: hal.device, queue_affinity", queue.flush),
     # Files and channels.
     Row("ex.file.from_memory", "0rIirIIi_r",

@@ -1,0 +1,329 @@
+"""Operations of a device's queues, with every check of their arguments, once, for all drivers.
+
+All take a wait and a signal fence, either of which may be None. Order is given by fences only: an operation
+starts when its wait fence is reached and reaches its signal fence when it is done; two operations without a
+fence between them may overlap. Errors in the arguments fail the call. When the wait fence or the operation
+itself fails, the signal fence fails with the same status (and the call, when there is no signal fence and the
+failure is known before it returns). Operations keep what they use alive until they are done.
+
+What moves bytes is a row (:class:`Fill` and its like), which drivers get checked: lengths are known, and
+ranges lie inside their buffers.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.errors import UnimplementedError
+from jitree.hal import checks
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.enums import BufferUsage, CommandBufferMode, CommandCategory, MemoryAccess
+from jitree.hal.executable import Executable
+from jitree.hal.fence import Fence
+from jitree.hal.objects import File
+from jitree.records import NamedTuple
+
+_READ: Final = int(MemoryAccess.READ)
+_WRITE: Final = int(MemoryAccess.WRITE)
+_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
+_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
+
+
+class Fill(NamedTuple):
+    """Repeats the low ``pattern_length`` (1, 2 or 4) bytes of ``pattern``, little endian."""
+
+    target: Buffer
+    offset: int
+    length: int
+    pattern: int
+    pattern_length: int
+
+    @property
+    def name(self) -> str:
+        return "fill"
+
+    def check(self) -> None:
+        checks.check_buffer(self.target, "queue.fill", _TARGET, _WRITE)
+        checks.check_fill(self.offset, self.length, self.pattern_length)
+
+
+class Update(NamedTuple):
+    """Writes bytes that have been captured."""
+
+    target: Buffer
+    offset: int
+    contents: bytes
+
+    @property
+    def name(self) -> str:
+        return "update"
+
+    @property
+    def length(self) -> int:
+        return len(self.contents)
+
+    def check(self) -> None:
+        checks.check_buffer(self.target, "queue.update", _TARGET, _WRITE)
+
+
+class Copy(NamedTuple):
+    """Copies between ranges that do not overlap."""
+
+    source: Buffer
+    source_offset: int
+    target: Buffer
+    target_offset: int
+    length: int
+
+    @property
+    def name(self) -> str:
+        return "copy"
+
+    def check(self) -> None:
+        source, source_offset, target, target_offset, length = self
+        checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
+        checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
+        target.range(target_offset, length)
+        checks.check_overlap(source, source_offset, target, target_offset, length)
+
+
+class Read(NamedTuple):
+    """Copies from a file to a buffer."""
+
+    file: File
+    file_offset: int
+    target: Buffer
+    offset: int
+    length: int
+
+    @property
+    def name(self) -> str:
+        return "read"
+
+    def check(self) -> None:
+        checks.check_buffer(self.target, "queue.read", _TARGET, _WRITE)
+        self.file.check(MemoryAccess.READ, self.file_offset, self.length)
+
+
+class Write(NamedTuple):
+    """Copies from a buffer to a file, which grows if it can."""
+
+    source: Buffer
+    offset: int
+    file: File
+    file_offset: int
+    length: int
+
+    @property
+    def name(self) -> str:
+        return "write"
+
+    def check(self) -> None:
+        checks.check_buffer(self.source, "queue.write", _SOURCE, _READ)
+        self.file.check(MemoryAccess.WRITE, self.file_offset, 0)
+
+
+Transfer = Fill | Update | Copy | Read | Write
+
+
+class QueueOperations(abc.ABC):
+    """What can be submitted to a device."""
+
+    def queue_alloca(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        pool: int,
+        memory_type: int,
+        usage: int,
+        size: int,
+        flags: int = 0,
+    ) -> Buffer:
+        """The buffer exists at once, its memory may be touched after the signal fence. UNIMPLEMENTED for
+        pools."""
+        if pool:
+            raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
+        buffer = self.device_allocator.allocate(memory_type, usage, size)
+        self._submit_barrier(queue_affinity, wait, signal, "alloca")
+        return buffer
+
+    def queue_dealloca(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, buffer: Buffer, flags: int = 0
+    ) -> None:
+        """Ends the use of a buffer; a barrier for one that :meth:`queue_alloca` did not make.
+
+        The memory goes back when nothing refers to it any more, so a use that comes too late reads old bytes.
+        """
+        self._submit_barrier(queue_affinity, wait, signal, "dealloca")
+
+    def queue_fill(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        target: Buffer,
+        offset: int,
+        length: int,
+        pattern: int,
+        pattern_length: int,
+        flags: int = 0,
+    ) -> None:
+        fill = Fill(target, offset, target.range(offset, length), pattern, pattern_length)
+        self._check_and_submit(queue_affinity, wait, signal, fill, flags)
+
+    def queue_update(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: memoryview,
+        source_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        """Writes bytes that are captured by the call."""
+        contents = checks.update_contents(source, source_offset, target.range(offset, length))
+        self._check_and_submit(queue_affinity, wait, signal, Update(target, offset, bytes(contents)), flags)
+
+    def queue_copy(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        source_offset: int,
+        target: Buffer,
+        target_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        copy = Copy(source, source_offset, target, target_offset, source.range(source_offset, length))
+        self._check_and_submit(queue_affinity, wait, signal, copy, flags)
+
+    def queue_read(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        file: File,
+        file_offset: int,
+        target: Buffer,
+        offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        read = Read(file, file_offset, target, offset, target.range(offset, length))
+        self._check_and_submit(queue_affinity, wait, signal, read, flags)
+
+    def queue_write(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        source: Buffer,
+        offset: int,
+        file: File,
+        file_offset: int,
+        length: int,
+        flags: int = 0,
+    ) -> None:
+        write = Write(source, offset, file, file_offset, source.range(offset, length))
+        self._check_and_submit(queue_affinity, wait, signal, write, flags)
+
+    def queue_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
+    ) -> None:
+        """Signals after the wait, nothing else."""
+        checks.check_flags("queue.barrier", flags)
+        self._submit_barrier(queue_affinity, wait, signal, "barrier")
+
+    def queue_dispatch(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        executable: Executable,
+        function: int,
+        workgroups: tuple[int, int, int],
+        constants: Sequence[int],
+        bindings: Sequence[Reference],
+        flags: int = 0,
+    ) -> None:
+        """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
+        commands = self.create_command_buffer(
+            CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
+        )
+        commands.dispatch(executable, function, workgroups, constants, bindings, flags)
+        commands.finalize()
+        self.queue_execute(queue_affinity, wait, signal, commands)
+
+    def queue_execute(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        command_buffer: CommandBuffer | None,
+        binding_table: BindingTable = (),
+        flags: int = 0,
+    ) -> None:
+        """Runs a finalized command buffer; None is a barrier. The binding table is copied."""
+        if command_buffer is None:
+            self._submit_barrier(queue_affinity, wait, signal, "barrier")
+            return
+        command_buffer.check_submission(wait is not None)
+        self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
+
+    def _check_and_submit(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer, flags: int
+    ) -> None:
+        if flags:
+            checks.check_flags(f"queue.{transfer.name}", flags)
+        transfer.check()
+        self._submit_transfer(queue_affinity, wait, signal, transfer)
+
+    # What drivers implement.
+
+    @property
+    @abc.abstractmethod
+    def device_allocator(self) -> Allocator: ...
+
+    @abc.abstractmethod
+    def create_command_buffer(
+        self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
+    ) -> CommandBuffer:
+        """A command buffer that is recording."""
+
+    @abc.abstractmethod
+    def queue_flush(self, queue_affinity: int = -1) -> None:
+        """Hands over what is still gathered; a hint."""
+
+    @abc.abstractmethod
+    def _submit_barrier(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, name: str
+    ) -> None:
+        """Signals after the wait; ``name`` is the operation's, for messages and profiles."""
+
+    @abc.abstractmethod
+    def _submit_transfer(
+        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
+    ) -> None:
+        """A transfer that has been checked."""
+
+    @abc.abstractmethod
+    def _submit_commands(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        command_buffer: CommandBuffer,
+        binding_table: BindingTable,
+    ) -> None:
+        """A command buffer that has been finalized. INVALID_ARGUMENT for one of another device; for the table
+        as ``CommandBuffer.check_table``."""
