@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -13,19 +12,16 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from jitree.errors import FailedPreconditionError, StatusCode
 from jitree.hal.buffer import BufferView
 from jitree.hal.exchange import HostTransfers
-from jitree.regs.layout import ENTRY
 from jitree.transfers import to_numpy
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.calls.keeper import Keeper
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
-    from jitree.regs.handles import HandleTable
-    from jitree.result_views import Place, ResultViews
 
-_COUNT: Final = ENTRY.word("count")
 _REPR_ELEMENTS = 1000
 """Elements that are shown; larger arrays are summarised as numpy does."""
 
@@ -40,8 +36,7 @@ class Array(NDArrayOperatorsMixin):
     """
 
     __slots__ = (
-        "__weakref__", "_array", "_count", "_device", "_fence", "_give_back", "_handle", "_passed_as",
-        "_place", "_table", "_view", "_views",
+        "__weakref__", "_device", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
     )  # fmt: skip
 
     def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
@@ -49,50 +44,36 @@ class Array(NDArrayOperatorsMixin):
         self._view: BufferView | None = view
         self._device = device
         self._fence = fence
-        self._array: npt.NDArray[Any] | None = None
-        self._handle = 0
-        """Of the view in ``_table``, counted once for this object."""
-        self._table: HandleTable | None = None
+        self._elements: npt.NDArray[Any] | None = None
+        """What the host has seen of it."""
+        self._owner: object | None = None
+        """Owns a handle of the view (:mod:`jitree.calls.owners`): of results of direct calls, which have no
+        view until somebody asks for it, and of arrays that such calls were given."""
+        self._keeper: Keeper | None = None
+        """Of ``_owner``."""
         self._passed_as: object = None
         """The type of the last parameter that took the array as it is, without looking at it again."""
-        self._count = 0
-        """Where the handle's count is in ``_table.i32``, once a parameter has taken the array."""
-        self._views: ResultViews | None = None
-        """For the result of a direct call: what gives out its elements."""
-        self._give_back: Callable[[Any], None] | None = None
-        """Takes the handle, which is the array's as long as it lives."""
-        self._place: Place | None = None
-        """Where the elements are that ``_views`` gave out."""
 
-    def hold_in(self, table: HandleTable) -> bool:
-        """Gives the array a handle in a table, for as long as it lives, unless it has one in another table:
-        False then. The lock of the table's context must be held."""
-        if self._table is None:
-            self._handle = table.wrap(self.view)
-            self._give_back = table.deferred.append
-            self._table = table
-        self._count = ((self._handle - table.base) >> 2) + _COUNT
-        return self._table is table
+    def be_passed(self, keeper: Keeper, marker: object) -> bool:
+        """Gives the array a handle for direct calls of a session, unless it has one in another session:
+        False then. The lock of the session's context must be held."""
+        if self._owner is None:
+            self._owner = keeper.own(self.view)
+            self._keeper = keeper
+        if self._keeper is not keeper:
+            return False
+        self._passed_as = marker
+        return True
 
     def give_up(self) -> None:
         """Lets go of the elements, which are somebody else's from now on."""
-        give_back, held = self._give_back, (self._handle, self._place)
-        self._give_back = self._table = self._views = self._view = self._array = self._place = None
-        self._passed_as = None
-        if give_back is not None:  # last: other threads must not find a handle that is given back
-            give_back(held)
-
-    def __del__(self) -> None:
-        try:
-            if self._give_back is not None:
-                self._give_back((self._handle, self._place))
-        except AttributeError:  # an interrupt came while it was made
-            return
+        self._passed_as = self._view = self._elements = None
+        self._owner = self._keeper = None
 
     @property
     def is_donated(self) -> bool:
         """Whether the elements have been given to a call for good, with :func:`jitree.donate`."""
-        return self._view is None and self._table is None
+        return self._view is None and self._owner is None
 
     # -- what it is ----------------------------------------------------------------------------------
 
@@ -101,14 +82,12 @@ class Array(NDArrayOperatorsMixin):
         """The buffer view, whose elements may still be computed."""
         view = self._view
         if view is None:
-            views, table = self._views, self._table
+            keeper, owner = self._keeper, self._owner
+            if keeper is None or owner is None:
+                raise FailedPreconditionError("the array was donated to a call and cannot be used any more")
             # Machine code that runs may count references of the same entry, which making the object changes.
-            with nullcontext() if views is None else views.lock:
-                if table is None or self._table is None:
-                    raise FailedPreconditionError(
-                        "the array was donated to a call and cannot be used any more"
-                    )
-                view = self._view = cast(BufferView, table.object(self._handle))
+            with keeper.lock:
+                view = self._view = cast(BufferView, keeper.owned(owner))
         return view
 
     @property
@@ -122,16 +101,16 @@ class Array(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self._view is None and self._views is not None:
-            shape = self._views.shape(self._handle)
+        if self._view is None and self._keeper is not None:
+            shape = self._keeper.shape(self._owner)
             if shape is not None:
                 return shape
         return self.view.shape
 
     @property
     def element_type(self) -> ElementType:
-        if self._view is None and self._views is not None:
-            known = self._views.type_and_encoding(self._handle)
+        if self._view is None and self._keeper is not None:
+            known = self._keeper.type_and_encoding(self._owner)
             if known is not None:
                 return element_type(known[0])
         return element_type(self.view.element_type)
@@ -160,12 +139,12 @@ class Array(NDArrayOperatorsMixin):
     def matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
         """Whether this is a dense array of an element type and a shape, None being any size. False also where
         more than a look at its handle is needed to tell."""
-        views = self._views
-        if self._view is not None or views is None:
+        keeper, owner = self._keeper, self._owner
+        if self._view is not None or keeper is None:
             return False
-        if views.type_and_encoding(self._handle) != (code, ENCODING_DENSE):
+        if keeper.type_and_encoding(owner) != (code, ENCODING_DENSE):
             return False
-        have = views.shape(self._handle)
+        have = keeper.shape(owner)
         return have == shape or (
             have is not None
             and len(have) == len(shape)
@@ -196,23 +175,22 @@ class Array(NDArrayOperatorsMixin):
 
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
-        if self._array is None:
-            if self._view is None and self._views is not None:
-                self._place = self._views.find(self._handle)
-                if self._place is not None:
-                    self._array = self._place.elements.view()
-                    return self._array
+        if self._elements is None:
+            if self._owner is not None:
+                found = _MachineCode.find_elements(self)
+                if found is not None:
+                    return found
             view = self.view
             elements = view.elements
             if elements is None or self._fence is not None:
                 elements = to_numpy(view, self._device, self._fence)
                 self._fence = None
-            array = elements.view()
-            exchange = self._device.array_exchange if self._views is None else None
+            shown = elements.view()
+            exchange = self._device.array_exchange
             if exchange is not None and exchange.is_shared(view):
-                return array  # somebody else may write to the memory
-            self._array = array
-        return self._array
+                return shown  # somebody else may write to the memory
+            self._elements = shown
+        return self._elements
 
     def _implicitly(self) -> npt.NDArray[Any]:
         """As :meth:`to_host`, where nobody has said so. FAILED_PRECONDITION if that has to be said."""
@@ -225,8 +203,7 @@ class Array(NDArrayOperatorsMixin):
         return self.to_host()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        # What has _views lies in memory that the host sees; the question costs as much as the answer there.
-        host = self._implicitly() if self._views is None else self.to_host()
+        host = self._implicitly()
         if dtype is not None and np.dtype(dtype) != host.dtype:
             if copy is False:
                 raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
@@ -260,7 +237,7 @@ class Array(NDArrayOperatorsMixin):
         if exchange is not None and dl_device in (None, exchange.dlpack_device):
             if copy:
                 raise BufferError("an array in device memory cannot be exported as a copy")
-            self._array = None  # the consumer may write to the memory
+            self._elements = None  # the consumer may write to the memory
             return exchange.export_dlpack(self.view, self._fence, stream, max_version)
         from jitree.dlpack import export
 
@@ -281,7 +258,7 @@ class Array(NDArrayOperatorsMixin):
         exchange = self._device.array_exchange
         if exchange is None:
             raise AttributeError(f"an array on {self._device.id} is not in the memory of a GPU")
-        self._array = None
+        self._elements = None
         return exchange.array_interface(self.view, self._fence)
 
     def item(self, *index: int) -> Any:
@@ -341,6 +318,19 @@ class Array(NDArrayOperatorsMixin):
             return f"{head}, failed: {self._fence.failure})"
         shown = np.array2string(self.to_host(), threshold=_REPR_ELEMENTS, separator=", ")
         return f"{head}:\n{shown})"
+
+
+class _MachineCode:
+    """What machine code does for arrays, once it is there."""
+
+    find_elements: Callable[[Array], npt.NDArray[Any] | None] = staticmethod(lambda array: None)
+    """The elements of an array that has an owner, None where that takes more than a look at its handle."""
+
+
+def replace_methods(array_method: Any, find_elements: Callable[[Array], npt.NDArray[Any] | None]) -> None:
+    """From now on arrays are looked at by machine code (:mod:`jitree.calls.arrays`)."""
+    Array.__array__ = array_method  # type: ignore[method-assign]
+    _MachineCode.find_elements = staticmethod(find_elements)
 
 
 def _as_operand(value: Any) -> Any:

@@ -13,6 +13,7 @@ from jitree.hal.buffer import BufferView
 from jitree.transfers import lend_or_copy, own
 
 if TYPE_CHECKING:
+    from jitree.calls.direct import DirectCall
     from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.fence import Fence
@@ -33,8 +34,8 @@ class Function:
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_context", "_device", "_is_direct", "_packers", "_result_count",
-        "_session", "_unpackers", "_vm_function", "signature",
+        "__weakref__", "_argument_count", "_context", "_device", "_direct", "_is_repeated", "_is_settled",
+        "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "signature",
     )  # fmt: skip
 
     is_synchronous = True
@@ -47,7 +48,11 @@ class Function:
         self._session = session
         self._context = session.context
         self._device = session.device
-        self._is_direct = False
+        self._direct: DirectCall | None = None
+        """By which machine code calls it. Another thread may be in such a call."""
+        self._is_repeated = False
+        self._is_settled = False
+        """Whether machine code calls it, or never will."""
         self._vm_function = vm_function
         convention = vm_function.convention
         self._packers = tuple(
@@ -120,14 +125,24 @@ class Function:
         return self.call_general(arguments, named)
 
     def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call of any kind. When it succeeds, the next ones may take a shorter way
-        (:mod:`jitree.direct_call`)."""
+        """A call of any kind. From the third one on machine code makes those that it can
+        (:mod:`jitree.calls`)."""
         result = self._unpack(self._invoke(self._pack(arguments, named)))
-        if not self._is_direct and self.invoker.engine.entry is not None:
-            from jitree.direct_call import install
+        if self._is_repeated and not self._is_settled and self.invoker.engine.entry is not None:
+            from jitree.calls.direct import install
 
-            self._is_direct = install(self)
+            self._is_settled = install(self)
+        self._is_repeated = True
         return result
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether machine code makes the usual calls."""
+        return self._direct is not None
+
+    def call_directly(self, direct: DirectCall) -> None:
+        """Has machine code make the calls that it can."""
+        self._direct = direct
 
     def forget(self) -> None:
         """Drops what earlier calls have left for later ones, if that takes memory."""
@@ -135,10 +150,7 @@ class Function:
     def close(self) -> None:
         """The session is closed: drops all that calls need."""
         self.forget()
-        if self._is_direct:
-            from jitree.direct_call import retire
-
-            retire(self)
+        self._direct = None
 
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for."""

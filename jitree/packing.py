@@ -90,7 +90,7 @@ def _rewritten(view_of: ViewOf, array: Array) -> BufferView:
     """The view of an array that the program writes to: what the host has read of it is old then."""
     view = view_of(array)
     if view.buffer.host_address is None:
-        array._array = None
+        array._elements = None
     return view
 
 

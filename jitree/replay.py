@@ -57,7 +57,7 @@ class ReplayingFunction(Function):
     def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
         super().__init__(session, vm_function, signature)
         self._gpu = cast("CudaDevice", session.device)
-        self._is_direct = True  # replays are the shorter way here
+        self._is_settled = True  # replays are the shorter way here
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
         self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
-from jitree.argument_blocks import ArgumentBlocks, ArgumentPools
 from jitree.array import Array
 from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
 from jitree.declaration import TensorType
@@ -27,7 +26,6 @@ from jitree.errors import (
 from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
-from jitree.hal.heap import HeapAllocator
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.incompatible import explained
 from jitree.instance import Instance
@@ -39,14 +37,14 @@ from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.number_packing import describe
 from jitree.packing import as_array
-from jitree.result_views import ResultViews
 from jitree.transfers import empty, native_row, wrap_or_copy
-from jitree.types import ElementType
 from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.calls.interface import Interface
+    from jitree.calls.keeper import Keeper
     from jitree.hal.executable import ExecutableLoader
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
@@ -121,8 +119,7 @@ class Session:
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
         self._tensor_markers: dict[TensorType, object] = {}
-        self._result_views: ResultViews | None = None
-        self._argument_pools: ArgumentPools | None = None
+        self._keeper: Keeper | None = None
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
@@ -369,18 +366,13 @@ class Session:
         """An object that stands for a type of parameters in this session, always the same."""
         return self._tensor_markers.setdefault(tensor, object())
 
-    @property
-    def result_views(self) -> ResultViews | None:
-        """What gives out the elements of results; None where the host does not see the device's memory."""
-        if self._result_views is None and isinstance(self.device_allocator, HeapAllocator):
-            self._result_views = ResultViews(self.device_allocator, self._context.invoker)
-        return self._result_views
+    def keeper(self, interface: Interface) -> Keeper:
+        """The keeper of the handles that arrays have."""
+        if self._keeper is None:
+            from jitree.calls.keeper import Keeper
 
-    def argument_blocks(self, row: ElementType, shape: tuple[int, ...]) -> ArgumentBlocks:
-        """The blocks that small numpy arguments of a type are copied into."""
-        if self._argument_pools is None:
-            self._argument_pools = ArgumentPools(self.device, self._context.table)
-        return self._argument_pools.find(row, shape)
+            self._keeper = Keeper(self._context.invoker, interface)
+        return self._keeper
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -394,12 +386,8 @@ class Session:
     def _drop_blocks(self) -> None:
         for function in tuple(self._functions.values()):
             function.forget()
-        with self._context.invoker.lock:
-            if self._argument_pools is not None:
-                self._argument_pools.drop()
-            if self._result_views is not None:
-                self._result_views.collect()
-                self._result_views.forget()
+        if self._keeper is not None:
+            self._keeper.collect()
 
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
@@ -417,8 +405,7 @@ class Session:
                 self._closed = True
                 for function in self._functions.values():
                     function.close()
-                self._result_views = None
-                self._argument_pools = None
+                self._keeper = None
                 self._modules = {}
                 self._functions = {}
                 for device in self._owned:

@@ -23,7 +23,7 @@ LAYERS = [
     {"loaders", "cuda"},
     {"params"},
     {"modules"},
-    {path.stem for path in PACKAGE.glob("*.py")} - GROUND - {"__init__", "__main__"},
+    {path.stem for path in PACKAGE.glob("*.py")} - GROUND - {"__init__", "__main__"} | {"calls"},
     {"__init__"},
     {"tools", "compat"},
     {"__main__"},

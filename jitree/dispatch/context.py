@@ -206,7 +206,7 @@ class Context:
     def fail_at_end(self, text: str) -> None:
         """For native functions: the call in progress goes on, and its outermost call fails when it ends:
         FAILED_PRECONDITION with all such texts."""
-        self.invoker.shortcomings.append(text)
+        self.invoker.fail_at_end(text)
 
     # -- life ----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,7 +21,7 @@ from jitree.errors import (
     error_context,
 )
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import CROWDED, PATIENT, PROMPT, STATE
+from jitree.regs.layout import CROWDED, PATIENT, PROMPT, STATE, TURN
 from jitree.regs.machine import NESTED_STACK, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
@@ -33,6 +34,9 @@ CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_FRAME: Final = STATE.word("frame")
 _STATE_PROMPT: Final = STATE.word("prompt")
+_READY: Final = TURN.word("ready")
+_NESTING: Final = TURN.word("nesting")
+_FAULTS: Final = TURN.word("faults")
 _CROWDED_SECONDS: Final = 1.0
 """After a thread has found another in its context, how long calls leave the context alone while devices
 work."""
@@ -53,16 +57,28 @@ class Invoker:
         self.closed = False
         self.shortcomings: list[str] = []
         """What native functions found wrong in the call in progress, which goes on; raised at its end."""
-        self.ready: Machine | None = None
-        """The machine of direct calls (see :mod:`jitree.dispatch.direct`), if one may be made now: nothing of
-        the context runs, and the machine waits for nothing. Whoever takes it, with the lock held, puts None
-        here; :meth:`settle` puts it back."""
-        self.nesting = 0
-        """Calls in progress, one inside the other."""
+        self._turn = array("q", bytes(TURN.size))
+        self.turn_address: int = self._turn.buffer_info()[0]
+        """Of the TURN record."""
         self._direct: Machine | None = None
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
         """By ``time.monotonic``."""
+
+    @property
+    def ready(self) -> Machine | None:
+        """The machine of direct calls, if one may be made now: nothing of the context runs, and the machine
+        waits for nothing."""
+        return self._direct if self._turn[_READY] else None
+
+    @property
+    def nesting(self) -> int:
+        """Calls in progress, one inside the other."""
+        return self._turn[_NESTING]
+
+    @nesting.setter
+    def nesting(self, count: int) -> None:
+        self._turn[_NESTING] = count
 
     def wait_for_turn(self) -> bool:
         """Takes the lock, which another thread has. From then on, for a while, work of devices that takes
@@ -96,7 +112,8 @@ class Invoker:
     def close(self) -> None:
         """No more calls."""
         self.closed = True
-        self.ready = self._direct = None
+        self._turn[_READY] = 0
+        self._direct = None
         self._idle.clear()
 
     # -- direct calls --------------------------------------------------------------------------------
@@ -117,7 +134,7 @@ class Invoker:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
         if machine is not None and not self.nesting and machine.pending is None:
-            self.ready = machine
+            self._turn[_READY] = 1
 
     def carry_on(self, machine: Machine, entry: Entry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
@@ -226,7 +243,7 @@ class Invoker:
             raise ResourceExhaustedError(
                 f"stack overflow: native functions called back into the context {MAXIMUM_NESTING} times"
             )
-        self.ready = None
+        self._turn[_READY] = 0
         self.nesting += 1
 
     def _leave(self, nesting: int) -> None:
@@ -285,14 +302,21 @@ class Invoker:
             wait(None)
         finally:
             self.lock.acquire()
-            self.ready = None
+            self._turn[_READY] = 0
             self.nesting += 1
             self.shortcomings = shortcomings
 
+    def fail_at_end(self, text: str) -> None:
+        """See :meth:`jitree.dispatch.context.Context.fail_at_end`."""
+        self.shortcomings.append(text)
+        self._turn[_FAULTS] = 1
+
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
-        if self.shortcomings and self.nesting == 1:
-            raise _failed(self._take_shortcomings())
+        if self.nesting == 1:
+            self._turn[_FAULTS] = 0
+            if self.shortcomings:
+                raise _failed(self._take_shortcomings())
 
     def _take_shortcomings(self) -> list[str]:
         texts = list(self.shortcomings)

@@ -65,6 +65,16 @@ STATE: Final = Record(
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
 
+TURN: Final = Record(
+    "turn",
+    """
+    i64 ready             # 1 while the machine of direct calls may be taken
+    i64 nesting           # calls in progress, one inside the other
+    i64 faults            # 1 when something was found wrong in a call that goes on
+    """,
+)
+"""One per context: what direct calls look at and change, with the context's lock held."""
+
 SCRATCH: Final = Record(
     "scratch",
     """

@@ -161,29 +161,15 @@ class Machine:
             self._select(0, function)
         self.frame = 0
 
-    @property
-    def host(self) -> FunctionRecord | None:
-        """What the host's frame was made for."""
-        return self._host
-
     def host_words(self, function: FunctionRecord) -> tuple[memoryview, memoryview]:
         """What :meth:`begin` and :meth:`publish` write for a function of the host: its frame record, and the
-        words of STATE from ``pc`` to ``module``."""
+        words of STATE from ``pc`` to ``module``. Machine code that writes them by itself makes the host's
+        frame; whoever looks after it must :meth:`adopt`."""
         self.begin(function)
         self.publish(0)
+        self._host = None
         frame, state = self.frames[:FRAME_WORDS].tobytes(), self.state[STATE_ENTRY].tobytes()
         return memoryview(frame).cast("q"), memoryview(state).cast("q")
-
-    def show_host(self, function: FunctionRecord, words: memoryview) -> None:
-        """As :meth:`begin` does with the frame record (``host_words``) and its refs, but selects nothing:
-        machine code goes on, and whoever looks afterwards must :meth:`adopt`."""
-        self._host = None
-        self.frames[:FRAME_WORDS] = words
-        count = function.ref_count
-        if count:
-            low = (words[_REFS] - self._memory.address) >> 3
-            self._memory.i64[low : low + count] = function.null_refs
-        self._host = function
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers behind the current one, which becomes current.

@@ -56,6 +56,7 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
 
 def own_recipes() -> Iterator[Recipe]:
     """The images of the package itself, for any program."""
+    from jitree.calls.image import RECIPE as CALLS
     from jitree.dispatch.fast.engine import LOOP
     from jitree.hal.local import walk_image
     from jitree.modules.hal.native import image as hal
@@ -65,4 +66,5 @@ def own_recipes() -> Iterator[Recipe]:
     if walk_image.supported():
         yield walk_image.RECIPE
     yield hal.RECIPE
+    yield CALLS
     yield vmvx.RECIPE

@@ -326,6 +326,17 @@ class _Lowering:
         if function is primitives.call:
             passed = ", ".join(f"i64 {value}" for value in values[1:])
             return self._let(f"call i64 {self._pointer(values[0])}({passed})")
+        if function is primitives.call_double:
+            number = self._let(f"bitcast i64 {values[1]} to double")
+            return self._let(f"call i64 {self._pointer(values[0])}(double {number})")
+        if function is primitives.narrow:
+            number = self._let(f"bitcast i64 {values[0]} to double")
+            single = self._let(f"fptrunc double {number} to float")
+            return self._let(f"sext i32 {self._let(f'bitcast float {single} to i32')} to i64")
+        if function is primitives.widen:
+            single = self._let(f"bitcast i32 {self._let(f'trunc i64 {values[0]} to i32')} to float")
+            number = self._let(f"fpext float {single} to double")
+            return self._let(f"bitcast double {number} to i64")
         if function is primitives.stack:
             return self._let(f"ptrtoint ptr {self._let(f'alloca i8, i64 {values[0]}, align 64')} to i64")
         if function is primitives.bit_length:

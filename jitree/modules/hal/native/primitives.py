@@ -7,7 +7,10 @@ the same, slowly, which tests use.
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Final
+
+import numpy as np
 
 from jitree.records import NamedTuple
 from jitree.regs.layout import Record
@@ -80,6 +83,23 @@ def call(address: int, *arguments: int) -> int:
     kinds = [ctypes.c_int64] * (len(arguments) + 1)
     result: int = ctypes.CFUNCTYPE(*kinds)(address)(*arguments)
     return result
+
+
+def call_double(address: int, bits: int) -> int:
+    """Calls C code of one argument, a double given by its bits."""
+    (number,) = struct.unpack("d", bits.to_bytes(8, "little", signed=bits < 0))
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_double)(address)(number)
+    return result
+
+
+def narrow(bits: int) -> int:
+    """The bits of a 64-bit float as those of a 32-bit one."""
+    return int(np.uint64(bits & _MASK).view(np.float64).astype(np.float32).view(np.int32))
+
+
+def widen(bits: int) -> int:
+    """The bits of a 32-bit float as those of a 64-bit one."""
+    return int(np.uint32(bits & 0xFFFFFFFF).view(np.float32).astype(np.float64).view(np.int64))
 
 
 def below(left: int, right: int) -> bool:

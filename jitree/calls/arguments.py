@@ -1,0 +1,222 @@
+"""Arguments of calls: from Python objects into the registers of the host's frame. In the language of
+:mod:`jitree.modules.hal.native.lowering`.
+
+What is not in its usual form is left to the general way, which converts it or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from jitree.calls.arrays import Call, over_memory
+from jitree.calls.layout import (
+    ARGUMENT,
+    FLOAT_AT,
+    MAXIMUM_RANK,
+    NDARRAY,
+    NDARRAY_CONTIGUOUS,
+    PASS_ARRAY,
+    PASS_F32,
+    PASS_F64,
+    PASS_I32,
+)
+from jitree.calls.owners import handle_of
+from jitree.calls.python import Python, drop, invoke_with, invoke_with_number, is_true, type_of
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.modules.hal.native.buffers import give_back, take_storage
+from jitree.modules.hal.native.entries import (
+    STATE_RELEASED,
+    Entry,
+    Natives,
+    State,
+    new_entry,
+    release,
+    retain,
+)
+from jitree.modules.hal.native.primitives import (
+    Fields,
+    call,
+    load,
+    load32,
+    load64,
+    narrow,
+    stack,
+    store,
+    store32,
+    store64,
+)
+from jitree.regs.layout import LINK_POOLED
+from jitree.types import ENCODING_DENSE
+
+Argument = Fields(ARGUMENT)
+Ndarray = Fields(NDARRAY)
+
+LARGEST_COPIED = 1 << 18
+"""Bytes. Copying more takes longer than finding out whether the array can be used in place."""
+_DIMENSIONS = ARGUMENT["dimension_0"]
+_MAGNITUDE = (1 << 63) - 1
+_LARGEST_F32 = 0x47EFFFFFE0000000
+"""Bits, as f64."""
+_MEMORY_TYPE = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
+_USAGE = int(BufferUsage.DEFAULT | BufferUsage.MAPPING | BufferUsage.TRANSFER)
+_ACCESS = int(MemoryAccess.ALL)
+
+
+def pass_argument(python: int, record: int, argument: int, value: int) -> bool:
+    """Whether it has been put into its register; if not nothing has happened."""
+    if load(argument, Argument.kind) == PASS_ARRAY:
+        return pass_array(python, record, argument, value)
+    if pass_number(python, argument, value):
+        return True
+    converted = invoke_with(python, load(argument, Argument.convert), value)
+    if converted == 0:
+        call(load(python, Python.clear_error))
+        return False
+    is_passed = pass_number(python, argument, converted)
+    drop(python, converted)
+    return is_passed
+
+
+# -- numbers -------------------------------------------------------------------------------------------
+
+
+def pass_number(python: int, argument: int, value: int) -> bool:
+    """Whether it was a number of the exact type and in range."""
+    if load(argument, Argument.kind) >= PASS_F32:
+        return type_of(value) == load(python, Python.float_type) and pass_float(
+            argument, load64(value + FLOAT_AT)
+        )
+    return type_of(value) == load(python, Python.int_type) and pass_integer(python, argument, value)
+
+
+def pass_integer(python: int, argument: int, value: int) -> bool:
+    overflow = stack(4)
+    number = call(load(python, Python.long_value), value, overflow)
+    if load32(overflow) != 0 or not load(argument, Argument.low) <= number <= load(argument, Argument.high):
+        return False
+    if load(argument, Argument.kind) == PASS_I32:
+        store32(load(argument, Argument.place), number)
+    else:
+        store64(load(argument, Argument.place), number)
+    return True
+
+
+def pass_float(argument: int, bits: int) -> bool:
+    if load(argument, Argument.kind) == PASS_F64:
+        store64(load(argument, Argument.place), bits)
+        return True
+    if bits & _MAGNITUDE > _LARGEST_F32:  # infinite, not a number, or something that becomes infinite
+        return False
+    store32(load(argument, Argument.place), narrow(bits))
+    return True
+
+
+# -- arrays --------------------------------------------------------------------------------------------
+
+
+def pass_array(python: int, record: int, argument: int, value: int) -> bool:
+    kind = type_of(value)
+    if kind == load(python, Python.array_type):
+        return pass_owned(python, argument, value)
+    if kind != load(python, Python.ndarray_type) or load(value, Ndarray.dtype) != load(
+        argument, Argument.dtype
+    ):
+        return False
+    return pass_copy(python, record, argument, value)
+
+
+def pass_owned(python: int, argument: int, value: int) -> bool:
+    """A device array."""
+    if load64(value + load(python, Python.array_passed_as)) != load(
+        argument, Argument.marker
+    ) and not is_true(python, invoke_with(python, load(argument, Argument.accept), value)):
+        return False
+    owner = load64(value + load(python, Python.array_owner))
+    store64(load(argument, Argument.place), retain(handle_of(owner)))
+    return True
+
+
+def pass_copy(python: int, record: int, argument: int, value: int) -> bool:
+    """A numpy array, which is copied: the caller may change it while the program keeps its argument."""
+    state = load(record, Call.state)
+    natives = load(state, State.natives)
+    rank = load(argument, Argument.rank)
+    if natives == 0 or load(value, Ndarray.rank) != rank:
+        return False
+    dimensions = load(value, Ndarray.dimensions)
+    size = load(argument, Argument.item_size)
+    for index in range(rank):
+        expected = load64(argument + _DIMENSIONS + 8 * index)
+        size *= load64(dimensions + 8 * index)
+        if expected >= 0 and expected != load64(dimensions + 8 * index):
+            return False
+    if size > LARGEST_COPIED or load(natives, Natives.queue) == 0:
+        return False
+    view = new_view(state, natives, argument, size)
+    if view == 0:
+        if not is_true(python, invoke_with_number(python, load(record, Call.supply), size)):
+            return False
+        view = new_view(state, natives, argument, size)
+        if view == 0:
+            return False
+    shape = view + load(natives, Natives.extension)
+    for index in range(rank):
+        store64(shape + 8 * index, load64(dimensions + 8 * index))
+    store64(shape + 8 * MAXIMUM_RANK, _ACCESS)
+    if not copy_elements(python, value, load(view, Entry.address), size):
+        release(natives, view, state + STATE_RELEASED)
+        return False
+    store64(load(argument, Argument.place), view)
+    return True
+
+
+def new_view(state: int, natives: int, argument: int, size: int) -> int:
+    """A view of new memory, its dimensions not yet written; 0 if a pool is empty."""
+    storage = take_storage(state, natives, size, 0)
+    if storage == 0:
+        return 0
+    buffer = new_entry(state, natives, load(natives, Natives.buffer))
+    if buffer == 0:
+        give_back(natives, storage)
+        return 0
+    describe(buffer, load(storage, Entry.address), size)
+    store(buffer, Entry.encoding, _ACCESS)
+    store(buffer, Entry.parent, storage)
+    view = new_entry(state, natives, load(natives, Natives.buffer_view))
+    if view == 0:
+        release(natives, buffer, state + STATE_RELEASED)
+        return 0
+    describe(view, load(storage, Entry.address), size)
+    store(view, Entry.element_type, load(argument, Argument.element_type))
+    store(view, Entry.encoding, ENCODING_DENSE)
+    store(view, Entry.rank, load(argument, Argument.rank))
+    store(view, Entry.parent, buffer)
+    return view
+
+
+def describe(entry: int, address: int, size: int) -> None:
+    store(entry, Entry.address, address)
+    store(entry, Entry.length, size)
+    store(entry, Entry.access, _MEMORY_TYPE)
+    store(entry, Entry.usage, _USAGE)
+    store(entry, Entry.link, LINK_POOLED)
+
+
+def copy_elements(python: int, source: int, address: int, size: int) -> bool:
+    """Copies the elements of a numpy array of any strides to contiguous memory."""
+    if load(source, Ndarray.flags) & NDARRAY_CONTIGUOUS:
+        call(load(python, Python.copy_memory), address, load(source, Ndarray.data), size)
+        return True
+    target = over_memory(
+        python,
+        load(source, Ndarray.dtype),
+        load(source, Ndarray.rank),
+        load(source, Ndarray.dimensions),
+        address,
+        load(python, Python.none),
+    )
+    if target == 0:
+        return False
+    is_copied = call(load(python, Python.copy_into), target, source) & 1 == 0
+    drop(python, target)
+    if not is_copied:
+        call(load(python, Python.clear_error))
+    return is_copied

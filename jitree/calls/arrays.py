@@ -1,0 +1,116 @@
+"""Arrays that calls return, and what numpy gets to see of them. In the language of
+:mod:`jitree.modules.hal.native.lowering`."""
+
+from __future__ import annotations
+
+from jitree.calls.layout import (
+    CALL,
+    CAPSULE_CONTEXT_AT,
+    CAPSULE_POINTER_AT,
+    DTYPE,
+    MAXIMUM_RANK,
+    NDARRAY_PLAIN,
+)
+from jitree.calls.owners import Owners, handle_of, new_owner
+from jitree.calls.python import Python, drop, retained
+from jitree.hal.enums import MemoryAccess
+from jitree.modules.hal.native.entries import Entry
+from jitree.modules.hal.native.primitives import Fields, call, load, load64, store64
+from jitree.types import ENCODING_DENSE
+
+Call = Fields(CALL)
+Dtype = Fields(DTYPE)
+
+_DTYPE_SIZE = DTYPE.size
+_READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
+
+
+def new_result(python: int, record: int, handle: int) -> int:
+    """An Array that takes over a reference to the handle of a view. 0 with an exception set."""
+    owners = load(record, Call.owners)
+    owner = new_owner(owners, handle)
+    if owner == 0:
+        return 0
+    array = call(load(python, Python.new_object), load(python, Python.array_type), 0)
+    if array == 0:
+        drop(python, owner)
+        return 0
+    none = load(python, Python.none)
+    store64(array + load(python, Python.array_owner), owner)
+    store64(array + load(python, Python.array_keeper), retained(python, load(owners, Owners.keeper)))
+    store64(array + load(python, Python.array_device), retained(python, load(record, Call.device)))
+    store64(array + load(python, Python.array_elements), retained(python, none))
+    store64(array + load(python, Python.array_fence), retained(python, none))
+    store64(array + load(python, Python.array_passed_as), retained(python, none))
+    store64(array + load(python, Python.array_view), retained(python, none))
+    return array
+
+
+def array_method(self: int, arguments: int, count: int, names: int) -> int:
+    """``Array.__array__``: ``self`` is the capsule of the PYTHON record, the array is the first argument."""
+    python = load64(self + CAPSULE_POINTER_AT)
+    if count == 1 and names == 0:
+        elements = elements_of(python, load64(arguments))
+        if elements != 0:
+            return elements
+    return call(
+        load(python, Python.vectorcall), load(python, Python.array_generally), arguments, count, names
+    )
+
+
+def find_elements(self: int, array: int) -> int:
+    """A builtin of one argument, an Array: its elements, or None where that takes more than a look at its
+    handle."""
+    python = load64(self + CAPSULE_POINTER_AT)
+    elements = elements_of(python, array)
+    return elements if elements != 0 else retained(python, load(python, Python.none))
+
+
+def elements_of(python: int, array: int) -> int:
+    """A new numpy array over the memory of an Array's handle. 0 without an exception if there is no such."""
+    none = load(python, Python.none)
+    owner = load64(array + load(python, Python.array_owner))
+    if owner == 0 or owner == none or load64(array + load(python, Python.array_fence)) != none:
+        return 0
+    handle = handle_of(owner)
+    rank = load(handle, Entry.rank)
+    dimensions = handle + load(load64(owner + CAPSULE_CONTEXT_AT), Owners.extension)
+    if load(handle, Entry.encoding) != ENCODING_DENSE or rank > MAXIMUM_RANK:
+        return 0
+    if load64(dimensions + 8 * MAXIMUM_RANK) & _READ_WRITE != _READ_WRITE:
+        return 0
+    dtype = dtype_of(python, load(handle, Entry.element_type))
+    # Python writes the address of a view last.
+    if dtype == 0 or load(handle, Entry.address) == 0:
+        return 0
+    return over_memory(python, dtype, rank, dimensions, load(handle, Entry.address), owner)
+
+
+def dtype_of(python: int, code: int) -> int:
+    """The numpy dtype of an element type, 0 for those whose elements are no array as they lie there."""
+    row = load(python, Python.dtypes)
+    for _ in range(load(python, Python.dtype_count)):
+        if load(row, Dtype.code) == code:
+            return load(row, Dtype.dtype)
+        row += _DTYPE_SIZE
+    return 0
+
+
+def over_memory(python: int, dtype: int, rank: int, dimensions: int, address: int, base: int) -> int:
+    """A new contiguous numpy array over memory that ``base`` keeps; 0 without an exception if it fails."""
+    made = call(
+        load(python, Python.new_array),
+        load(python, Python.ndarray_type),
+        retained(python, dtype),
+        rank,
+        dimensions,
+        0,
+        address,
+        NDARRAY_PLAIN,
+        0,
+    )
+    if made == 0:
+        call(load(python, Python.clear_error))
+        return 0
+    call(load(python, Python.set_base), made, retained(python, base))
+    return made

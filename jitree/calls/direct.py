@@ -1,0 +1,286 @@
+"""Calls of functions by machine code (:mod:`jitree.calls.function`).
+
+The first calls of a function take the general way (``Function.call_general``), which handles everything.
+Then, when the context can make direct calls, the function gets a CALL record. Machine code knows arguments in
+their usual form: numbers, device arrays that fit, numpy arrays of the declared type. For any other it takes
+the general way, which converts, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.calls import interface as interfaces
+from jitree.calls.image import RECIPE
+from jitree.calls.layout import (
+    ARGUMENT,
+    CALL,
+    MAXIMUM_RANK,
+    PASS_ARRAY,
+    PASS_F32,
+    PASS_F64,
+    PASS_I32,
+    PASS_I64,
+    RESULT,
+)
+from jitree.calls.objects import new_capsule
+from jitree.dispatch import image
+from jitree.dispatch.engine import WAITING_TIERS
+from jitree.dispatch.fast.engine import RUNNING
+from jitree.dispatch.function import BytecodeFunction
+from jitree.elements import is_packed
+from jitree.errors import StatusError
+from jitree.hal.heap import HeapAllocator
+from jitree.module import Function
+from jitree.modules.hal.native.natives import Natives
+from jitree.number_packing import IntegerPacker, narrow_float, number_packer
+from jitree.packing import TensorPacker, number_unpacker, unpack_reference
+from jitree.regs.layout import FRAME, Record
+
+if TYPE_CHECKING:
+    from jitree.array import Array
+    from jitree.calls.interface import Interface
+    from jitree.calls.keeper import Keeper
+    from jitree.declaration import Parameter, TensorType
+    from jitree.dispatch.engine import Entry
+    from jitree.regs.handles import HandleTable
+    from jitree.regs.machine import Machine
+    from jitree.vmfb.cconv import Item, RegisterSlot
+
+_KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
+_FRAME_VALUES: Final = FRAME.word("values")
+_FRAME_REFS: Final = FRAME.word("refs")
+
+
+class Unsuitable(Exception):
+    """The function has an argument that only the general way handles."""
+
+
+def install(function: Function) -> bool:
+    """Has a function called by machine code from now on, if its arguments are such that this is possible.
+    False if that has to be tried another time."""
+    vm_function, invoker = function.vm_function, function.invoker
+    if not isinstance(vm_function, BytecodeFunction) or not function.is_synchronous:
+        return True
+    if vm_function.convention.has_spans or not interfaces.is_supported():
+        return True
+    if function.session.tier in WAITING_TIERS:
+        image.wait(RECIPE)
+    interface = interfaces.get(Function, DirectCall)
+    if interface is None:
+        return False
+    with invoker.lock:
+        entry = invoker.engine.entry
+        if entry is None or not invoker.may_prepare():
+            return False
+        try:
+            function.call_directly(DirectCall(function, vm_function, entry, interface))
+        except Unsuitable:
+            return True
+    return True
+
+
+class DirectCall:
+    """The CALL record of a function, and what it refers to."""
+
+    __slots__ = ("_kept", "record")
+
+    def __init__(
+        self, function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface
+    ) -> None:
+        """The lock must be held, and the machine of direct calls must be ready or new. Unsuitable if there is
+        an argument that only the general way handles."""
+        invoker, table, keeper = function.invoker, function.invoker.table, function.session.keeper(interface)
+        signature, convention = function.signature, vm_function.convention
+        machine = invoker.direct_machine(entry)
+        frame, state = machine.host_words(vm_function.host)
+        invoker.settle()
+        rest = _Rest(function, vm_function, entry, machine)
+        rows = _Rows(function, keeper, frame, interface)
+        arguments = rows.arguments(
+            zip(signature.arguments, convention.arguments, vm_function.argument_slots, strict=True)
+        )
+        results = rows.results(
+            zip(signature.results, convention.results, vm_function.result_slots, strict=True)
+        )
+        addresses = {
+            "python": interface.record, "turn": invoker.turn_address, "owners": keeper.record,
+            "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
+            "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
+            "ref_count": vm_function.host.ref_count,
+            "argument_count": len(signature.arguments), "arguments": arguments.buffer_info()[0],
+            "result_count": len(signature.results), "results": results.buffer_info()[0],
+        }  # fmt: skip
+        objects = {
+            "device": function.session.device, "deferred": table.deferred,
+            "acquire": invoker.lock.acquire, "release": invoker.lock.release,
+            "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
+            "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
+            "go_on": rest.go_on, "take_reference": rest.take_reference, "supply": partial(_supply, table),
+        }  # fmt: skip
+        words = array("q", bytes(CALL.size))
+        _fill(words, CALL, addresses)
+        _fill(words, CALL, {field: id(value) for field, value in objects.items()})
+        _fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
+        _fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
+        self._kept = (words, objects, arguments, results, rows.kept, keeper, entry)
+        self.record = new_capsule(words.buffer_info()[0])
+        """A capsule of the record's address."""
+
+
+class _Rest:
+    """What Python does of direct calls of a function, with the lock held."""
+
+    def __init__(
+        self, function: Function, vm_function: BytecodeFunction, entry: Entry, machine: Machine
+    ) -> None:
+        self._invoker = function.invoker
+        self._device = function.session.device
+        self._declaration = function.declaration
+        self._vm_function = vm_function
+        self._entry = entry
+        self._machine = machine
+
+    def go_on(self) -> None:
+        """Completes a call that machine code has left: its results are in the registers then. Whatever it
+        fails with; the call is settled then."""
+        invoker, machine = self._invoker, self._machine
+        try:
+            machine.pc = RUNNING
+            invoker.carry_on(machine, self._entry)
+        except BaseException as error:
+            invoker.abandon(error, machine, self._vm_function)
+            if isinstance(error, StatusError):
+                error.with_context(f"`{self._declaration}`")
+            raise
+
+    def take_reference(self, handle: int) -> Any:
+        """A result that is no buffer view."""
+        table = self._invoker.table
+        result = unpack_reference(table.object(handle), self._device, None)
+        table.release(handle)
+        return result
+
+
+def _supply(table: HandleTable, size: int) -> bool:
+    """Sees to it that machine code finds entries, and memory of a size. Whether it can."""
+    natives = table.natives
+    if natives is None:
+        return False
+    assert isinstance(natives, Natives)
+    natives.supply()
+    natives.supply_storage(size)
+    return True
+
+
+Row = tuple["Parameter", "Item", "RegisterSlot"]
+
+
+class _Rows:
+    """Makes the ARGUMENT and RESULT records of one function; ``kept`` is what they refer to."""
+
+    def __init__(self, function: Function, keeper: Keeper, frame: memoryview, interface: Interface) -> None:
+        self.kept: list[object] = []
+        self._function = function
+        self._keeper = keeper
+        self._interface = interface
+        self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
+        self._copies = isinstance(function.session.device_allocator, HeapAllocator)
+
+    def arguments(self, rows: Iterable[Row]) -> array[int]:
+        return _records(ARGUMENT, [self._argument(*row) for row in rows])
+
+    def results(self, rows: Iterable[Row]) -> array[int]:
+        return _records(RESULT, [self._result(*row) for row in rows])
+
+    def _keep(self, value: object) -> int:
+        """The address of an object that lasts as long as the records."""
+        self.kept.append(value)
+        return id(value)
+
+    def _register(self, item: Item, slot: RegisterSlot) -> dict[str, int]:
+        kind, place = _KINDS[str(item)], slot[1]
+        address = self._refs + 8 * place if kind == PASS_ARRAY else self._values + 4 * place
+        return {"kind": kind, "place": address}
+
+    def _argument(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
+        register = self._register(item, slot)
+        if register["kind"] == PASS_ARRAY:
+            return register | self._array(parameter)
+        packer = number_packer(parameter, str(item))
+        convert = {"convert": self._keep(packer.pack)}
+        if isinstance(packer, IntegerPacker):
+            low, high = packer.unchanged
+            return register | convert | {"low": low, "high": high}
+        if register["kind"] in (PASS_I32, PASS_I64) or narrow_float(parameter.type) is not None:
+            raise Unsuitable
+        return register | convert
+
+    def _array(self, parameter: Parameter) -> dict[str, int]:
+        tensor = parameter.tensor
+        if tensor is None or parameter.consumed:
+            raise Unsuitable
+        acceptance = _Acceptance(self._function, self._keeper, parameter.name, tensor)
+        fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
+        row, shape = tensor.element_type, tensor.shape
+        if row is None or is_packed(row):
+            return fields
+        self._interface.learn(row)
+        if not self._copies or len(shape) > MAXIMUM_RANK:
+            return fields
+        dimensions = {f"dimension_{index}": -1 if size is None else size for index, size in enumerate(shape)}
+        return fields | dimensions | {
+            "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
+            "rank": len(shape),
+        }  # fmt: skip
+
+    def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
+        register = self._register(item, slot)
+        if register["kind"] == PASS_ARRAY:
+            tensor = parameter.tensor
+            if tensor is not None and tensor.element_type is not None:
+                self._interface.learn(tensor.element_type)
+            return register | {"view_kind": self._function.invoker.table.ref_types.lookup("hal.buffer_view")}
+        unpack = number_unpacker(parameter.type)
+        return register | {"convert": 0 if unpack is None else self._keep(unpack)}
+
+
+def _records(record: Record, rows: list[dict[str, int]]) -> array[int]:
+    """One behind the other."""
+    words = array("q", bytes(max(8, record.size * len(rows))))
+    for index, row in enumerate(rows):
+        _fill(words, record, row, index * record.size // 8)
+    return words
+
+
+def _fill(words: array[int], record: Record, values: Mapping[str, int], start: int = 0) -> None:
+    for field, value in values.items():
+        words[start + record.word(field)] = value
+
+
+class _Acceptance:
+    """Whether device arrays fit a parameter as they are."""
+
+    def __init__(self, function: Function, keeper: Keeper, name: str, tensor: TensorType) -> None:
+        self._packer = TensorPacker(name, tensor, function.transfer())
+        self._tensor = tensor
+        self._code = -1 if tensor.element_type is None else tensor.element_type.code
+        self._keeper = keeper
+        self.marker = function.session.tensor_marker(tensor)
+        """What stands for the declared type in the session: arrays remember it when they are accepted."""
+
+    def accept(self, array: Array) -> bool:
+        """Gives the array an owner if need be; the lock must be held. False: the general way must look at
+        it."""
+        if array.fence is not None:
+            return False
+        if not array.matches(self._code, self._tensor.shape):
+            try:
+                self._packer.check(array.view)
+            except StatusError:
+                return False
+        return array.be_passed(self._keeper, self.marker)

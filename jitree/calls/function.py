@@ -1,0 +1,160 @@
+"""A call of a function. In the language of :mod:`jitree.modules.hal.native.lowering`.
+
+Everything happens on the context's machine of direct calls, with the context's lock held. Whatever is not as
+usual is done by Python: the whole call, when nothing has happened yet, or what is left of it.
+"""
+
+from __future__ import annotations
+
+from jitree.calls.arguments import pass_argument
+from jitree.calls.arrays import Call
+from jitree.calls.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
+from jitree.calls.owners import Owners, take_back
+from jitree.calls.python import Python, drop, invoke, invoke_with, is_done, retained
+from jitree.calls.results import take_results
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
+from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
+from jitree.regs.layout import FRAME, STATE, TURN
+
+Turn = Fields(TURN)
+
+_ARGUMENT_SIZE = ARGUMENT.size
+_FRAME_SIZE = FRAME.size
+_FRAME_WORDS = CALL["frame_0"]
+_STATE_WORDS = CALL["state_0"]
+_STATE_BEGIN = STATE["pc"]
+_STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
+
+_GENERALLY = -1
+"""In place of a result: nothing has happened, Python is to make the call."""
+
+
+def function_method(self: int, arguments: int, count: int, names: int) -> int:
+    """``Function.__call__``: ``self`` is the capsule of the PYTHON record, the function is the first
+    argument, ``names`` a tuple of those of the last arguments."""
+    python = load64(self + CAPSULE_POINTER_AT)
+    direct = load64(load64(arguments) + load(python, Python.function_direct))
+    result = _GENERALLY
+    if names == 0 and direct != 0 and direct != load(python, Python.none):
+        retained(python, direct)  # the session may be closed meanwhile
+        record = load64(load64(direct + load(python, Python.direct_record)) + CAPSULE_POINTER_AT)
+        result = call_in_turn(python, record, arguments + 8, count - 1)
+        drop(python, direct)
+    if result != _GENERALLY:
+        return result
+    return call(load(python, Python.vectorcall), load(python, Python.call_generally), arguments, count, names)
+
+
+def call_in_turn(python: int, record: int, arguments: int, count: int) -> int:
+    if count != load(record, Call.argument_count):
+        return _GENERALLY
+    if not take_turn(python, record):
+        return 0
+    if load(load(record, Call.turn), Turn.ready) == 0:
+        return give_turn(python, record, _GENERALLY)
+    return give_turn(python, record, call_directly(python, record, arguments))
+
+
+def take_turn(python: int, record: int) -> bool:
+    """Takes the context's lock. False with an exception set: Ctrl-C while another thread had it."""
+    taken = invoke_with(python, load(record, Call.acquire), load(python, Python.false))
+    if not is_done(python, taken):
+        return False
+    return taken == load(python, Python.true) or is_done(
+        python, invoke(python, load(record, Call.wait_for_turn))
+    )
+
+
+def give_turn(python: int, record: int, result: int) -> int:
+    """Gives the lock up, whatever exception is on its way, and returns the result."""
+    error = stack(24)
+    if result == 0:
+        call(load(python, Python.fetch_error), error, error + 8, error + 16)
+    is_given = is_done(python, invoke(python, load(record, Call.release)))
+    if result == 0 and is_given:
+        call(load(python, Python.restore_error), load64(error), load64(error + 8), load64(error + 16))
+    return result
+
+
+def call_directly(python: int, record: int, arguments: int) -> int:
+    """With the lock held, and the machine of direct calls free."""
+    turn = load(record, Call.turn)
+    state = load(record, Call.state)
+    store(turn, Turn.ready, 0)
+    store(turn, Turn.nesting, 1)
+    if not tidy(python, record, state):
+        return settle(python, record, 0)
+    if not pass_arguments(python, record, arguments):
+        drop_registers(record, state)
+        return settle(python, record, _GENERALLY)
+    if enter(python, record, state) != 0 and not is_done(python, invoke(python, load(record, Call.go_on))):
+        return 0  # Python has settled everything
+    return settle(python, record, take_results(python, record))
+
+
+def tidy(python: int, record: int, state: int) -> bool:
+    """Drops what arrays and others have given back, and clears the registers. False with an exception set."""
+    owners = load(record, Call.owners)
+    if load(owners, Owners.count) != 0:
+        take_back(owners, load(state, State.natives), state + STATE_RELEASED)
+    refs = load(record, Call.refs)
+    for index in range(load(record, Call.ref_count)):
+        store64(refs + 8 * index, 0)
+    if call(load(python, Python.length), load(record, Call.deferred)) == 0:
+        return True
+    return is_done(python, invoke(python, load(record, Call.drain_deferred)))
+
+
+def pass_arguments(python: int, record: int, arguments: int) -> bool:
+    argument = load(record, Call.arguments)
+    for index in range(load(record, Call.argument_count)):
+        if not pass_argument(python, record, argument, load64(arguments + 8 * index)):
+            return False
+        argument += _ARGUMENT_SIZE
+    return True
+
+
+def enter(python: int, record: int, state: int) -> int:
+    """Makes the host's frame and runs the machine, without the GIL. Gives LEFT_*."""
+    frame = load(record, Call.frame)
+    for place in range(0, _FRAME_SIZE, 8):
+        store64(frame + place, load64(record + _FRAME_WORDS + place))
+    for place in range(0, _STATE_SIZE, 8):
+        store64(state + _STATE_BEGIN + place, load64(record + _STATE_WORDS + place))
+    thread = call(load(python, Python.save_thread))
+    left = call(load(record, Call.run), state)
+    call(load(python, Python.restore_thread), thread)
+    return left
+
+
+def drop_registers(record: int, state: int) -> None:
+    """Drops the references that are left in the host's frame."""
+    refs = load(record, Call.refs)
+    for index in range(load(record, Call.ref_count)):
+        handle = load64(refs + 8 * index)
+        store64(refs + 8 * index, 0)
+        release(load(state, State.natives), handle, state + STATE_RELEASED)
+
+
+def settle(python: int, record: int, result: int) -> int:
+    """Ends a call that has left no frames but the host's, and returns its result; 0 with an exception set."""
+    turn = load(record, Call.turn)
+    state = load(record, Call.state)
+    error = stack(24)
+    if result == 0:
+        call(load(python, Python.fetch_error), error, error + 8, error + 16)
+        drop_registers(record, state)
+    is_well = load(state, State.released) == 0 or is_done(python, invoke(python, load(record, Call.drain)))
+    if is_well and load(turn, Turn.faults) != 0:
+        is_well = is_done(python, invoke(python, load(record, Call.require_faultless)))
+    store(turn, Turn.nesting, 0)
+    store(turn, Turn.ready, 1)
+    if result == 0:
+        if not is_well:
+            call(load(python, Python.clear_error))
+        call(load(python, Python.restore_error), load64(error), load64(error + 8), load64(error + 16))
+    elif not is_well:
+        if result != _GENERALLY:
+            drop(python, result)
+        result = 0
+    return result

@@ -1,0 +1,12 @@
+"""The LLVM IR of calls. Only the builder and tests import this."""
+
+from __future__ import annotations
+
+from jitree.calls.arrays import array_method, find_elements
+from jitree.calls.function import function_method
+from jitree.calls.owners import destroy_owner, new_owner, take_back
+from jitree.modules.hal.native.lowering import lower
+
+
+def texts() -> list[str]:
+    return [lower([function_method, array_method, find_elements, new_owner, destroy_owner, take_back])]
