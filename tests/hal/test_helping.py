@@ -17,6 +17,7 @@ from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.task import WorkerExecutor
+from jitree.hal.local.team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import EventParking, Parking, WorkerPool
 from jitree.hal.profiling import Profiler
@@ -28,12 +29,16 @@ LARGE = 60_001
 """Nanoseconds: more than what runs at once on the submitting thread."""
 
 
+def _executor(pool: WorkerPool) -> WorkerExecutor:
+    return WorkerExecutor(pool, Team("test-team", unpinned(1), 0))
+
+
 class Occupied:
     """A queue of which every thread is held up until :meth:`free`."""
 
     def __init__(self, threads: int = 1) -> None:
         self.pool = WorkerPool("test-queue", unpinned(threads))
-        self.queue = Queue(WorkerExecutor(self.pool), Profiler())
+        self.queue = Queue(_executor(self.pool), Profiler())
         self._free = threading.Event()
         busy = threading.Barrier(threads + 1)
 
@@ -161,7 +166,7 @@ def test_work_that_runs_is_waited_for() -> None:
 def test_every_operation_runs_once_whoever_takes_it() -> None:
     """Workers and four waiting threads after the same operations."""
     pool = WorkerPool("test-queue", unpinned(3))
-    queue = Queue(WorkerExecutor(pool), Profiler())
+    queue = Queue(_executor(pool), Profiler())
     runs = [0] * 400
     fences: list[Fence] = []
 
@@ -245,7 +250,7 @@ def test_a_burst_costs_its_submitter_one_wake_up() -> None:
 
 def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = WorkerPool("test-pool", unpinned(2))
-    executor = WorkerExecutor(pool)
+    executor = _executor(pool)
     queue, fence = Queue(executor, Profiler()), Fence([(Semaphore(), 1)])
 
     def refuse(thread: threading.Thread) -> None:

@@ -235,9 +235,13 @@ commands, visits, workers = _busy(BUSY, 200, 100_000)
 _run(team, commands)
 child = os.fork()
 if child == 0:
-    for _ in range(5):
+    for turn in range(2, 1000):
         _run(team, commands)
-    os._exit(0 if (visits == 6).all() and len(set(workers.tolist())) > 1 else 1)
+        if (visits != turn).any():
+            break
+        if len(set(workers.tolist())) > 1:
+            os._exit(0)
+    os._exit(1)
 _, status = os.waitpid(child, 0)
 _run(team, commands)
 sys.exit(os.waitstatus_to_exitcode(status) or int((visits != 2).any()))

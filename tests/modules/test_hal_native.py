@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,7 @@ from jitree.hal.heap import HeapAllocator, size_class
 from jitree.hal.local import walk
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.profiling import ProfilingMode
-from jitree.modules.hal.native import buffers, supply
+from jitree.modules.hal.native import buffers, pools, supply
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
 from jitree.regs.objects import VmBuffer
@@ -172,13 +172,46 @@ def whole_call(rows: dict[str, str]) -> Program:
     return program
 
 
+LARGE = 6 << 20
+"""Bytes that threads share the filling of."""
+
+
+def moves(rows: dict[str, str]) -> Program:
+    """Memory is filled and copied, much of it and little, and nothing is dispatched."""
+    program = Program(rows)
+    large, copy, small = BUFFERS[:3]
+    for buffer, size in ((large, LARGE), (copy, LARGE), (small, 512)):
+        placed = (0, DEVICE_LOCAL, USAGE, size, 0)
+        program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, *placed, to=buffer)
+    wait = NULL
+    for number, (name, *arguments) in enumerate([
+        ("fill", large, 0, -1, 0x01020304, 4),
+        ("fill", large, 2, LARGE - 6, 0x0506, 2),
+        ("fill", small, 0, -1, 5, 1),
+        ("fill", small, 1, 510, 7, 1),
+        ("copy", large, 0, copy, 0, -1),
+        ("copy", small, 0, copy, 1000, 512),
+    ]):  # fmt: skip
+        signal = FENCES[number % 2]
+        program.call("fence.create", DEVICE, 0, to=signal)
+        program.call(f"device.queue.{name}", DEVICE, -1, wait, signal, *arguments, 0)
+        wait = signal
+    program.call("fence.await", -1, 0, [[wait]])
+    return program
+
+
 @pytest.mark.parametrize("tier", ["fast", "native"])
 @pytest.mark.parametrize("rows", [ROWS, OLD_ROWS], ids=["0.7", "0.5"])
+@pytest.mark.parametrize("program", [whole_call, moves])
 @pytest.mark.parametrize("uri", DEVICES)
 def test_a_call_does_not_need_python(
-    uri: str, rows: dict[str, str], tier: str, monkeypatch: pytest.MonkeyPatch
+    uri: str,
+    program: Callable[[dict[str, str]], Program],
+    rows: dict[str, str],
+    tier: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = whole_call(rows).module("m")
+    module = program(rows).module("m")
     with Session(uri, tier="plain") as plain:
         plain.load(module)
         expected = outcome(plain, "m")
@@ -267,6 +300,25 @@ def test_memory_goes_back() -> None:
     assert allocator.statistics.device.live == 0
 
 
+def test_idle_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_LENT_LIMIT", 3 << 20)
+    program = Program(ROWS)
+    for index, size in enumerate((1 << 20, 2 << 20, 3 << 20)):
+        placed = (0, DEVICE_LOCAL, USAGE, size, 0)
+        program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, *placed, to=BUFFERS[0])
+        program.call("device.queue.fill", DEVICE, -1, NULL, NULL, BUFFERS[0], 0, -1, index, 1, 0)
+    with Session("local-sync", tier="fast") as session:
+        session.load(program.module("m"))
+        expected = None
+        for _ in range(20):
+            told = outcome(session, "m")
+            assert expected in (None, told)
+            expected = told
+        allocator = session.device_allocator
+        assert isinstance(allocator, HeapAllocator)
+        assert 0 < sum(block.nbytes for block in allocator.small_blocks.values()) < 4 << 20
+
+
 def test_another_allocator_is_used_at_once() -> None:
     with Session("local-sync", tier="fast") as session:
         session.load(whole_call(ROWS).module("m"))
@@ -294,6 +346,6 @@ def test_profiles_have_every_operation() -> None:
         assert "execute" in [measurement.name for measurement in session.device.profiler.measurements]
 
 
-@pytest.mark.parametrize("size", [*range(0, 3000, 7), *(1 << bits for bits in range(11, 23)), 1025])
+@pytest.mark.parametrize("size", [*range(0, 3000, 7), *(1 << bits for bits in range(11, 27)), 1025])
 def test_sizes_have_the_pool_of_their_class(size: int) -> None:
     assert buffers.class_of(size) == class_index(size_class(size)) < POOL_COUNT

@@ -204,10 +204,10 @@ class Executor(Protocol):
 class Queue:
     """Takes operations; everything it holds is released by :meth:`close`."""
 
-    def __init__(self, executor: Executor, profiler: Profiler) -> None:
+    def __init__(self, executor: Executor, profiler: Profiler, record: QueueRecord | None = None) -> None:
         self.executor = executor
         self.profiler = profiler
-        self.record = QueueRecord()
+        self.record = record or QueueRecord()
         self._lock = allocate_lock()
         self._waiting: dict[Operation, None] = {}
         self._closed = False

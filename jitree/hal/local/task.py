@@ -18,6 +18,7 @@ from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread
+from jitree.hal.local.queue_record import QueueRecord
 from jitree.hal.local.team import Limits, Team
 from jitree.hal.local.topology import (
     TaskParameters,
@@ -50,10 +51,13 @@ class WorkerExecutor:
     """Small operations run where they become ready, others on the workers, or on a thread that waits for
     them."""
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: WorkerPool, team: Team) -> None:
+        """``team``: whose helpers machine code expects, from the first operation on."""
         self.pool = pool
+        self._team = team
 
     def start(self, operation: Operation) -> StatusError | None:
+        self._team.start()
         if operation.work is None or 0 <= operation.cost <= INLINE_COST:
             return operation.execute()
         operation.post = self.pool
@@ -90,11 +94,12 @@ class TaskDevice(LocalDevice):
         queues: list[Queue] = []
         for index, topology in enumerate(self.parameters.topologies):
             pool = WorkerPool(f"jitree-queue-{index}", topology)
-            queue = Queue(WorkerExecutor(pool), profiler)
-            queue.record.limit_local_memory(self.parameters.local_memory)
+            record = QueueRecord()
+            record.limit_local_memory(self.parameters.local_memory)
+            team = Team(f"jitree-worker-{index}", topology, spin, record, limits)
             self._pools.append(pool)
-            self._teams.append(Team(f"jitree-worker-{index}", topology, spin, queue.record, limits))
-            queues.append(queue)
+            self._teams.append(team)
+            queues.append(Queue(WorkerExecutor(pool, team), profiler, record))
         super().__init__("local-task", queues, options.loaders)
         self._let_machine_code_execute()
 

@@ -121,7 +121,7 @@ class Team:
         record: QueueRecord | None = None,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        """``topology.worker_count`` threads work together; helpers start with the first list to execute.
+        """``topology.worker_count`` threads work together, from :meth:`start` or the first list on.
 
         ``record`` is told then which team to use, with the ``limits`` of what calls do themselves.
         """
@@ -143,6 +143,13 @@ class Team:
         helpers: _Helpers | None = getattr(self, "_helpers", None)
         if helpers is not None:
             helpers.stop()
+
+    def start(self) -> None:
+        """Starts the helpers if the native walker is there: from then on machine code uses the team."""
+        if self._helpers is None:
+            walker = walk.native_walker()
+            if walker is not None:
+                self._start(walker)
 
     def execute(self, commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
         """As :func:`walk.execute`, shared with the helpers where that is worth it.

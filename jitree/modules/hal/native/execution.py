@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.hal.command_layout import KIND_COPY, PATCH, SLOT
+from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.queue_record import QUEUE
 from jitree.hal.local.walk_layout import JOB, SHARE, TEAM_FIELDS
@@ -27,6 +27,7 @@ Job = Fields(JOB)
 Queue = Fields(QUEUE)
 JOB_SIZE = JOB.size
 SHARE_SIZE = SHARE.size
+LIST_SIZE = LIST.size
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size
 TEAM_WORKERS = TEAM_FIELDS["workers"]
@@ -175,9 +176,7 @@ def run(
     if operands > MOST_OPERANDS or rows > MOST_ROWS:
         return REFUSED
     job = stack(JOB_SIZE)
-    store(job, Job.list, table)
-    store(job, Job.addresses, load(table, List.addresses))
-    store(job, Job.lengths, load(table, List.lengths))
+    threads = prepare(natives, queue, job, table)
     if load(table, List.patch_count) != 0:
         addresses = stack(16 * operands)
         lengths = addresses + 8 * operands
@@ -187,21 +186,12 @@ def run(
             return REFUSED
         store(job, Job.addresses, addresses)
         store(job, Job.lengths, lengths)
-    team = load(queue, Queue.team)
-    threads = 1 if team == 0 else load64(team + TEAM_WORKERS) + 1
-    store(job, Job.functions, load(natives, Natives.functions))
-    store(job, Job.team, team)
-    store(job, Job.concurrency, threads if threads < MOST_THREADS else MOST_THREADS)
-    store(job, Job.failure, 0)
-    store(job, Job.shares, 0)
     if not is_short(state, natives, queue, job):
         return REFUSED
-    if team != 0:
+    if load(job, Job.team) != 0:
         store(job, Job.shares, stack((rows + 1) * SHARE_SIZE))
     local = (load(table, List.local_memory) + 63) & -64
     if local == 0:
-        store(job, Job.local_memory, 0)
-        store(job, Job.local_stride, 0)
         return execute(natives, job)
     limit = load(queue, Queue.local_memory)
     if limit != 0 and load(table, List.local_memory) > limit:
@@ -214,6 +204,38 @@ def run(
     result = execute(natives, job)
     store(natives, Natives.busy, 0)
     return result
+
+
+def run_row(state: int, natives: int, queue: int, row: int, addresses: int, lengths: int) -> int:
+    """Executes one fill or copy, whose ranges stand in tables of their own."""
+    table = stack(LIST_SIZE)
+    store(table, List.rows, row)
+    store(table, List.row_count, 1)
+    store(table, List.addresses, addresses)
+    store(table, List.lengths, lengths)
+    job = stack(JOB_SIZE)
+    prepare(natives, queue, job, table)
+    if load(natives, Natives.execute) == 0 or not is_short(state, natives, queue, job):
+        return REFUSED
+    store(job, Job.shares, stack(2 * SHARE_SIZE))
+    return execute(natives, job)
+
+
+def prepare(natives: int, queue: int, job: int, table: int) -> int:
+    """Fills in a job without local memory and shares; the number of threads that may work on it."""
+    team = load(queue, Queue.team)
+    threads = 1 if team == 0 else load64(team + TEAM_WORKERS) + 1
+    store(job, Job.list, table)
+    store(job, Job.addresses, load(table, List.addresses))
+    store(job, Job.lengths, load(table, List.lengths))
+    store(job, Job.functions, load(natives, Natives.functions))
+    store(job, Job.team, team)
+    store(job, Job.concurrency, threads if threads < MOST_THREADS else MOST_THREADS)
+    store(job, Job.local_memory, 0)
+    store(job, Job.local_stride, 0)
+    store(job, Job.failure, 0)
+    store(job, Job.shares, 0)
+    return threads
 
 
 def execute(natives: int, job: int) -> int:

@@ -8,9 +8,9 @@ from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
 from jitree.hal.heap import size_class
 from jitree.regs.layout import Record
 
-LARGEST_POOLED: Final = 4 << 20
-"""Bytes of the largest block that answers hand out: filling more takes longer than asking Python for it, and
-pools keep what they have."""
+LARGEST_POOLED: Final = 64 << 20
+"""Bytes of the largest block that answers hand out. Pools keep what they have, and filling a larger one takes
+milliseconds; asking Python for it costs a call some 50 us, since all that follows is Python's then too."""
 
 
 def class_index(capacity: int) -> int:

@@ -86,7 +86,9 @@ class StoragePool:
             return
         count = max(1, min(_BATCH, _BATCH_BYTES // capacity))
         if self._lent + count * capacity > _LENT_LIMIT:
-            return
+            self.trim()
+            if self._lent + count * capacity > _LENT_LIMIT:
+                return
         try:
             blocks = self._allocator.lend(capacity, count)
             handles = self._table.reserve(count)

@@ -1,15 +1,18 @@
-"""``hal.device.queue.fill``, ``update`` and ``copy`` of a little memory, on the calling thread."""
+"""``hal.device.queue.fill``, ``update`` and ``copy``: little at once, much as lists of one command are."""
 
 from __future__ import annotations
 
+from jitree.hal.command_layout import COMMAND, KIND_COPY, KIND_FILL
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
 from jitree.hal.local.walk_layout import FUNCTIONS
 from jitree.modules.hal.native.buffers import range_length
 from jitree.modules.hal.native.commands import allows, repeated
 from jitree.modules.hal.native.entries import Entry, Natives, State
+from jitree.modules.hal.native.execution import run_row
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.primitives import Fields, call, load, store8
-from jitree.modules.hal.native.registers import REFUSED, finish, is_kind, number, queue_of, reference
+from jitree.modules.hal.native.primitives import Fields, call, load, stack, store, store8, store64
+from jitree.modules.hal.native.recording import Command
+from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 
 Functions = Fields(FUNCTIONS)
@@ -17,8 +20,10 @@ _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
-MOST_MOVED = 64 << 10
-"""Bytes that take a few microseconds; Python decides what happens to more."""
+COMMAND_SIZE = COMMAND.size
+MOST_FILLED = 256
+MOST_COPIED = 64 << 10
+"""Bytes that are moved right here; more is a command, which the threads of the device share."""
 
 
 def is_ready(state: int, refs: int, words: int) -> bool:
@@ -30,7 +35,6 @@ def is_ready(state: int, refs: int, words: int) -> bool:
 
 
 def queue_fill(state: int, values: int, refs: int, words: int) -> int:
-    """A pattern of one byte, or less than MOST_MOVED bytes."""
     if not is_ready(state, refs, words):
         return REFUSED
     natives = load(state, State.natives)
@@ -41,14 +45,22 @@ def queue_fill(state: int, values: int, refs: int, words: int) -> int:
     if not allows(natives, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     length = range_length(target, offset, number(values, words, 6))
-    if not 0 <= length <= MOST_MOVED or (size != 1 and size != 2 and size != 4):
+    if length < 0 or (size != 1 and size != 2 and size != 4):
         return REFUSED
     if (offset | length) & (size - 1):
         return REFUSED
     place = load(target, Entry.address) + offset
     word = repeated(pattern, size)
-    for index in range(length):
-        store8(place + index, word >> (8 * (index & 3)))
+    if length > MOST_FILLED:
+        row = stack(COMMAND_SIZE)
+        store(row, Command.kind, KIND_FILL)
+        store(row, Command.operand, 0)
+        store(row, Command.pattern, word)
+        if run_command(state, natives, reference(refs, words, 0), row, length, place, 0) != DONE:
+            return REFUSED
+    else:
+        for index in range(length):
+            store8(place + index, word >> (8 * (index & 3)))
     signal(reference(refs, words, 3))
     return finish(state, refs, words)
 
@@ -85,7 +97,7 @@ def queue_copy(state: int, values: int, refs: int, words: int) -> int:
     from_offset = number(values, words, 5)
     offset = number(values, words, 7)
     length = range_length(source, from_offset, number(values, words, 8))
-    if number(values, words, 9) != 0 or not 0 <= length <= MOST_MOVED:
+    if number(values, words, 9) != 0 or length < 0:
         return REFUSED
     if range_length(target, offset, length) < 0:
         return REFUSED
@@ -93,7 +105,25 @@ def queue_copy(state: int, values: int, refs: int, words: int) -> int:
     second = load(target, Entry.address) + offset
     if first < second + length and second < first + length:
         return REFUSED
-    memmove = load(load(natives, Natives.functions), Functions.memmove)
-    call(memmove, second, first, length)
+    if length > MOST_COPIED:
+        row = stack(COMMAND_SIZE)
+        store(row, Command.kind, KIND_COPY)
+        store(row, Command.operand, 0)
+        if run_command(state, natives, reference(refs, words, 0), row, length, first, second) != DONE:
+            return REFUSED
+    else:
+        memmove = load(load(natives, Natives.functions), Functions.memmove)
+        call(memmove, second, first, length)
     signal(reference(refs, words, 3))
     return finish(state, refs, words)
+
+
+def run_command(state: int, natives: int, device: int, row: int, length: int, first: int, second: int) -> int:
+    """Runs a fill of the first range, or a copy from there to the second one."""
+    addresses = stack(16)
+    lengths = stack(16)
+    store64(addresses, first)
+    store64(addresses + 8, second)
+    store64(lengths, length)
+    store64(lengths + 8, length)
+    return run_row(state, natives, queue_of(natives, device), row, addresses, lengths)
