@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.hal.enums import BufferUsage, MemoryType
 
 if TYPE_CHECKING:
-    from jitree.cuda.commands import Collective
+    from jitree.cuda.channel import CudaChannel
     from jitree.cuda.stream import Stream
+    from jitree.hal.command_buffer import Collective
 
 _TYPES: Final = {0: (0, 1), 1: (1, 1), 4: (2, 4), 5: (3, 4), 6: (4, 8), 7: (5, 8), 8: (6, 2), 9: (7, 4),
                  10: (8, 8), 11: (9, 2)}  # fmt: skip
@@ -68,12 +69,16 @@ class Call(NamedTuple):
         return self.kind in _REDUCING_KINDS and self.element_type in (_SI16, _UI16)
 
     @property
+    def channel(self) -> CudaChannel:
+        return cast("CudaChannel", self.collective.channel)
+
+    @property
     def members(self) -> int:
-        return self.collective.channel.count
+        return self.channel.count
 
     @property
     def communicator(self) -> int:
-        return self.collective.channel.communicator
+        return self.channel.communicator
 
     @property
     def element_size(self) -> int:
@@ -116,9 +121,9 @@ def run_collectives(stream: Stream, calls: Sequence[Call]) -> None:
 
     OUT_OF_RANGE for ranges with too few elements and members that do not exist; else as NCCL says.
     """
-    library = calls[0].collective.channel.library
+    library = calls[0].channel.library
     for call in calls:
-        call.collective.channel.check()
+        call.channel.check()
     widened = [_Widened(stream, call) for call in calls if call.needs_widening]
     works = [_work(call) for call in calls if not call.needs_widening] + [_work(one.wide) for one in widened]
     for one in widened:
@@ -167,7 +172,7 @@ class _Widened:
 
     def after(self) -> None:
         call = self._call
-        if call.kind != _REDUCE or call.collective.parameter == call.collective.channel.rank:
+        if call.kind != _REDUCE or call.collective.parameter == call.channel.rank:
             self._stream.kernels.narrow(self._stream, call.receive, self._receive.address, self._received)
 
 
@@ -223,7 +228,7 @@ def _all_to_all(call: Call) -> _Work:
 def _broadcast(call: Call) -> _Work:
     count = call.collective.element_count
     root = call.member(call.collective.parameter, "root")
-    call.check(count if call.collective.channel.rank == root else 0, count)
+    call.check(count if call.channel.rank == root else 0, count)
     length = count * call.element_size
     return _Work([("ncclBroadcast", (call.send, call.receive, length, _BYTES, root, call.communicator))])
 
@@ -231,7 +236,7 @@ def _broadcast(call: Call) -> _Work:
 def _reduce(call: Call) -> _Work:
     count = call.collective.element_count
     root = call.member(call.collective.parameter, "root")
-    call.check(count, count if call.collective.channel.rank == root else 0)
+    call.check(count, count if call.channel.rank == root else 0)
     return _Work([
         ("ncclReduce", (call.send, call.receive, count, call.reduced_type, call.reduction, root,
         call.communicator))

@@ -8,19 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.cuda.channel import check_channel
-from jitree.cuda.commands import Collective, CudaCommandList
+from jitree.cuda.commands import CudaCommandList, check_grid
 from jitree.cuda.executable import CudaExecutable, FunctionTable
 from jitree.cuda.plan import Plan, describe, make_plan
 from jitree.cuda.profile import measures_dispatches, run_profiled
 from jitree.cuda.steps import PlanRunner
 from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
-from jitree.hal.command_buffer import BindingTable, Reference
+from jitree.hal.command_buffer import BindingTable, Collective, Dispatch, Reference
 from jitree.hal.command_list import DIRECT, Range
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.executable import Executable
 from jitree.hal.list_command_buffer import ListCommandBuffer
-from jitree.hal.objects import Channel
 
 if TYPE_CHECKING:
     from jitree.cuda.gather import Gather
@@ -168,21 +167,16 @@ class CudaCommandBuffer(ListCommandBuffer):
                 self._retained.append(allocation)
         return DIRECT, address + offset, length
 
+    def _record_dispatch(self, workgroups: tuple[int, int, int], dispatch: Dispatch) -> None:
+        """OUT_OF_RANGE for grids that the device cannot launch."""
+        check_grid(workgroups)
+        super()._record_dispatch(workgroups, dispatch)
+
     def _record_collective(
-        self,
-        channel: Channel,
-        operation: int,
-        parameter: int,
-        send: Reference | None,
-        receive: Reference | None,
-        element_count: int,
+        self, collective: Collective, send: Reference | None, receive: Reference | None
     ) -> None:
-        send_range = None if send is None else self._range(send)
-        receive_range = None if receive is None else self._range(receive)
-        collective = Collective(
-            check_channel(channel, self._stream.context), operation, parameter, element_count
-        )
-        self.commands.collective(collective, send_range, receive_range)
+        check_channel(collective.channel, self._stream.context)
+        self.commands.collective(collective, send and self._range(send), receive and self._range(receive))
 
     def _functions(self, executable: Executable) -> FunctionTable:
         if not isinstance(executable, CudaExecutable) or executable.context is not self._stream.context:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
-from jitree.cuda.channel import CudaChannel
 from jitree.cuda.executable import FunctionTable, Kernel
 from jitree.errors import OutOfRangeError
+from jitree.hal.command_buffer import Collective
 from jitree.hal.command_layout import COMMAND, COMMAND_ROW, KIND_DISPATCH_INDIRECT
-from jitree.hal.command_list import CommandList, Dispatchable, Range
+from jitree.hal.command_list import CommandList, Range
 
 KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
 """Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
@@ -25,14 +24,6 @@ depends on what was recorded before."""
 _NO_RANGE: Final[Range] = (-1, 0, 0)
 
 
-class Collective(NamedTuple):
-    channel: CudaChannel
-    operation: int
-    """kind | reduction << 8 | element type << 16"""
-    parameter: int
-    element_count: int
-
-
 class CudaCommandList(CommandList):
     """Commands in recording order; addresses are the device's."""
 
@@ -41,18 +32,6 @@ class CudaCommandList(CommandList):
     def __init__(self) -> None:
         super().__init__()
         self.collectives: list[Collective] = []
-
-    def dispatch(
-        self,
-        executable: Dispatchable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Range],
-    ) -> None:
-        """As ``CommandList.dispatch``. OUT_OF_RANGE for grids that the device cannot launch."""
-        check_grid(workgroups)
-        super().dispatch(executable, function, workgroups, constants, bindings)
 
     def collective(self, collective: Collective, send: Range | None, receive: Range | None) -> None:
         """A collective operation; whether its ranges have the elements is found when it runs."""

@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitree.cuda.commands import Collective
 from jitree.cuda.graph import LaunchParameters, grid_of, launches_of
 from jitree.cuda.plan import IndirectDispatch, Plan, Segment
 from jitree.cuda.steps import read_counts, run_collective_step
+from jitree.hal.command_buffer import Collective
 from jitree.hal.profiling import ProfilingMode, now
 
 if TYPE_CHECKING:

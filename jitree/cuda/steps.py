@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jitree.cuda.collectives import Call, run_collectives
-from jitree.cuda.commands import Collective, check_grid
+from jitree.cuda.commands import check_grid
 from jitree.cuda.graph import LaunchParameters, SegmentRunner
 from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Plan, Segment
+from jitree.hal.command_buffer import Collective
 from jitree.hal.command_list import check_workgroups
 
 if TYPE_CHECKING:

@@ -66,6 +66,27 @@ BindingTable = Sequence[tuple[Buffer | None, int, int]]
 """(buffer, offset, length) per slot; WHOLE_BUFFER as a length is the rest."""
 
 
+class Dispatch(NamedTuple):
+    """What a dispatch runs and on what; its workgroup counts come beside it."""
+
+    executable: Executable
+    function: int
+    constants: Sequence[int]
+    """32-bit words."""
+    bindings: Sequence[Reference]
+    flags: int
+
+
+class Collective(NamedTuple):
+    """A collective operation; the ranges that are sent and received come beside it."""
+
+    channel: Channel
+    operation: int
+    """kind | reduction << 8 | element type << 16"""
+    parameter: int
+    element_count: int
+
+
 class CommandBuffer(abc.ABC):
     """Commands recorded once and submitted with ``Device.queue_execute``.
 
@@ -200,11 +221,11 @@ class CommandBuffer(abc.ABC):
         receive: Reference | None,
         element_count: int,
     ) -> None:
-        """A collective operation over a channel (encoding: kind | reduction << 8 | element type << 16)."""
+        """A collective operation over a channel; for the numbers see :class:`Collective`."""
         self._begin("collective", _TRANSFER)
         send = None if send is None else self._check(send, "collective", 0, _READ)
         receive = None if receive is None else self._check(receive, "collective", 0, _WRITE)
-        self._record_collective(channel, operation, parameter, send, receive, element_count)
+        self._record_collective(Collective(channel, operation, parameter, element_count), send, receive)
 
     def dispatch(
         self,
@@ -222,9 +243,9 @@ class CommandBuffer(abc.ABC):
         states.
         """
         self._begin("dispatch", _DISPATCH)
-        checked = self._check_dispatch(executable, function, constants, bindings, flags)
+        dispatch = self._check_dispatch(executable, function, constants, bindings, flags)
         if 0 not in workgroups:
-            self._record_dispatch(executable, function, workgroups, constants, checked, flags)
+            self._record_dispatch(workgroups, dispatch)
 
     def dispatch_indirect(
         self,
@@ -240,12 +261,12 @@ class CommandBuffer(abc.ABC):
         The offset must be a multiple of 4 (INVALID_ARGUMENT) and the 12 bytes inside the buffer.
         """
         self._begin("dispatch_indirect", _DISPATCH)
-        checked = self._check_dispatch(executable, function, constants, bindings, flags)
+        dispatch = self._check_dispatch(executable, function, constants, bindings, flags)
         slot, buffer, offset, _ = workgroups
         if offset % 4:
             raise InvalidArgumentError(f"workgroup counts at offset {offset}: must be a multiple of 4")
         counts = self._check((slot, buffer, offset, 12), "dispatch_indirect", 0, _READ)
-        self._record_dispatch_indirect(executable, function, counts, constants, checked, flags)
+        self._record_dispatch_indirect(counts, dispatch)
 
     # Submission.
 
@@ -307,7 +328,8 @@ class CommandBuffer(abc.ABC):
     def _check(self, reference: Reference, command: str, usage: int, access: int) -> Reference:
         slot, buffer, offset, length = reference
         if buffer is not None:
-            checks.check_buffer(buffer, command, usage, access)
+            if usage | access:
+                checks.check_buffer(buffer, command, usage, access)
             return slot, buffer, offset, buffer.range(offset, length)
         if not 0 <= slot < self.binding_capacity:
             raise OutOfRangeError(
@@ -330,7 +352,7 @@ class CommandBuffer(abc.ABC):
         constants: Sequence[int],
         bindings: Sequence[Reference],
         flags: int,
-    ) -> list[Reference]:
+    ) -> Dispatch:
         if flags & _ARGUMENT_FLAGS:
             raise UnimplementedError(f"dispatch with flags {names(DispatchFlags(flags))}")
         if not 0 <= function < executable.function_count:
@@ -339,16 +361,10 @@ class CommandBuffer(abc.ABC):
             )
         if len(bindings) > MAXIMUM_BINDINGS:
             raise OutOfRangeError(f"dispatch with {len(bindings)} bindings; at most {MAXIMUM_BINDINGS}")
-        for what, expected, count in (
-            ("constants", executable.constant_count(function), len(constants)),
-            ("bindings", executable.binding_count(function), len(bindings)),
-        ):
-            if expected is not None and expected != count:
-                raise InvalidArgumentError(
-                    f"dispatch of '{executable.function_name(function)}' with {count} {what}; the executable "
-                    f"states {expected}"
-                )
-        return [self._check(reference, "dispatch", 0, 0) for reference in bindings]
+        _check_count("constants", executable.constant_count(function), len(constants), executable, function)
+        _check_count("bindings", executable.binding_count(function), len(bindings), executable, function)
+        checked = [self._check(reference, "dispatch", 0, 0) for reference in bindings]
+        return Dispatch(executable, function, constants, checked, flags)
 
     # What drivers implement.
 
@@ -366,37 +382,23 @@ class CommandBuffer(abc.ABC):
         """Lengths are equal, or both WHOLE_BUFFER when both are slots."""
 
     @abc.abstractmethod
-    def _record_dispatch(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None: ...
+    def _record_dispatch(self, workgroups: tuple[int, int, int], dispatch: Dispatch) -> None: ...
 
     @abc.abstractmethod
-    def _record_dispatch_indirect(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: Reference,
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None: ...
+    def _record_dispatch_indirect(self, workgroups: Reference, dispatch: Dispatch) -> None: ...
 
     def _record_collective(
-        self,
-        channel: Channel,
-        operation: int,
-        parameter: int,
-        send: Reference | None,
-        receive: Reference | None,
-        element_count: int,
+        self, collective: Collective, send: Reference | None, receive: Reference | None
     ) -> None:
         raise UnimplementedError("this device has no collective operations")
+
+
+def _check_count(what: str, stated: int | None, count: int, executable: Executable, function: int) -> None:
+    if stated is not None and stated != count:
+        raise InvalidArgumentError(
+            f"dispatch of '{executable.function_name(function)}' with {count} {what}; the executable states "
+            f"{stated}"
+        )
 
 
 def _check_slot_copy(

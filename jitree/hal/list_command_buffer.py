@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 
-from jitree.hal.command_buffer import CommandBuffer, Reference
+from jitree.hal.command_buffer import CommandBuffer, Dispatch, Reference
 from jitree.hal.command_list import CommandList, Dispatchable, Range
 from jitree.hal.executable import Executable
 
@@ -35,27 +34,13 @@ class ListCommandBuffer(CommandBuffer):
     def _record_copy(self, source: Reference, target: Reference) -> None:
         self.commands.copy(self._range(source), self._range(target))
 
-    def _record_dispatch(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
+    def _record_dispatch(self, workgroups: tuple[int, int, int], dispatch: Dispatch) -> None:
+        executable, function, constants, bindings, _ = dispatch
         ranges = [self._range(binding) for binding in bindings]
         self.commands.dispatch(self._functions(executable), function, workgroups, constants, ranges)
 
-    def _record_dispatch_indirect(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: Reference,
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
+    def _record_dispatch_indirect(self, workgroups: Reference, dispatch: Dispatch) -> None:
+        executable, function, constants, bindings, _ = dispatch
         ranges = [self._range(binding) for binding in bindings]
         counts = self._range(workgroups)
         self.commands.dispatch_indirect(self._functions(executable), function, counts, constants, ranges)

@@ -3,14 +3,12 @@ again into the command buffer that executes them, with buffers from a binding ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+from jitree.hal.command_buffer import BindingTable, Collective, CommandBuffer, Dispatch, Reference
 from jitree.hal.enums import WHOLE_BUFFER
-from jitree.hal.executable import Executable
-from jitree.hal.objects import Channel
 
 Resolve = Callable[[Reference], Reference]
 """Puts the buffer of the binding table in place of a slot."""
@@ -60,55 +58,29 @@ class NestedCommandBuffer(CommandBuffer):
     def _record_copy(self, source: Reference, target: Reference) -> None:
         self._replays.append(lambda to, at: to.copy_buffer(at(source), at(target)))
 
-    def _record_dispatch(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: tuple[int, int, int],
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
+    def _record_dispatch(self, workgroups: tuple[int, int, int], dispatch: Dispatch) -> None:
+        executable, function, constants, bindings, flags = dispatch
         words = tuple(constants)
         self._replays.append(
-            lambda to, at: to.dispatch(
-                executable, function, workgroups, words, [at(binding) for binding in bindings], flags
-            )
+            lambda to, at: to.dispatch(executable, function, workgroups, words, [*map(at, bindings)], flags)
         )
 
-    def _record_dispatch_indirect(
-        self,
-        executable: Executable,
-        function: int,
-        workgroups: Reference,
-        constants: Sequence[int],
-        bindings: Sequence[Reference],
-        flags: int,
-    ) -> None:
+    def _record_dispatch_indirect(self, workgroups: Reference, dispatch: Dispatch) -> None:
+        executable, function, constants, bindings, flags = dispatch
         words = tuple(constants)
         self._replays.append(
             lambda to, at: to.dispatch_indirect(
-                executable, function, at(workgroups), words, [at(binding) for binding in bindings], flags
+                executable, function, at(workgroups), words, [*map(at, bindings)], flags
             )
         )
 
     def _record_collective(
-        self,
-        channel: Channel,
-        operation: int,
-        parameter: int,
-        send: Reference | None,
-        receive: Reference | None,
-        element_count: int,
+        self, collective: Collective, send: Reference | None, receive: Reference | None
     ) -> None:
+        channel, operation, parameter, element_count = collective
         self._replays.append(
             lambda to, at: to.collective(
-                channel,
-                operation,
-                parameter,
-                None if send is None else at(send),
-                None if receive is None else at(receive),
-                element_count,
+                channel, operation, parameter, send and at(send), receive and at(receive), element_count
             )
         )
 
