@@ -200,8 +200,11 @@ def round_half_away(x: float) -> float:
     return math.copysign(magnitude, x)
 
 
+_LIBRARY: Final = ctypes.CDLL(None)
+
+
 def _math_function(name: str) -> Callable[..., float]:
-    function = getattr(ctypes.CDLL(None), name)
+    function = getattr(_LIBRARY, name)
     base = name.removesuffix("f") if name.endswith("f") and name != "erf" else name
     kind = ctypes.c_double if base == name else ctypes.c_float
     function.argtypes = (kind,) * (2 if base in ("atan2", "pow", "remainder") else 1)
@@ -211,13 +214,3 @@ def _math_function(name: str) -> Callable[..., float]:
 
 MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}
 """C library functions by name (``tanhf``, ``tanh``); every tier calls them, so all agree bit for bit."""
-
-
-LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp")
-"""What compiled code calls through the table that STATE.math points to, in the table's order."""
-
-
-def library_addresses() -> list[int]:
-    """The contents of that table: the address of each of :data:`LIBRARY_FUNCTIONS`."""
-    library = ctypes.CDLL(None)
-    return [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LIBRARY_FUNCTIONS]

@@ -255,4 +255,7 @@ MATH_FUNCTIONS: Final = tuple(
         "tanh", "erf", "remainder",
     )
 )  # fmt: skip
-"""C library functions in the order of the table that STATE.math points to."""
+"""C library functions of one number or two."""
+
+LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp")
+"""What machine code calls through the table that STATE.math points to, in the table's order."""

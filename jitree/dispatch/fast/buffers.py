@@ -10,8 +10,7 @@ from typing import Final
 
 from jitree.dispatch.fast.handler import LLVM_TYPES, Handler
 from jitree.dispatch.fast.references import require_kind
-from jitree.dispatch.primitives import LIBRARY_FUNCTIONS
-from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, STATE
+from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, LIBRARY_FUNCTIONS, STATE
 
 _SHIFTS: Final = {"i8": 0, "i16": 1, "i32": 2, "i64": 3, "f32": 2, "f64": 3}
 _LOADS: Final = ("i8.u", "i8.s", "i16.u", "i16.s", "i32", "i64", "f32", "f64")

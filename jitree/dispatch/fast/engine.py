@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from jitree.dispatch import image, primitives
+from jitree.dispatch import image
 from jitree.dispatch.engine import Entry
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, STATE
+from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
@@ -58,7 +58,9 @@ Promote = Callable[[Machine, int], None]
 @cache
 def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
-    return np.array(primitives.library_addresses(), np.int64)
+    library = ctypes.CDLL(None)
+    pointers = [ctypes.cast(library[name], ctypes.c_void_p).value for name in LIBRARY_FUNCTIONS]
+    return np.array(pointers, np.int64)
 
 
 def run_function(loop: image.Image) -> Run:

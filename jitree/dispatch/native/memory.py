@@ -14,8 +14,7 @@ from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import BYTES, FIXED, GLOBALS
 from jitree.dispatch.native.references import drop_all, has_type, retain_all
 from jitree.dispatch.native.ssa import Instruction, Value
-from jitree.dispatch.primitives import LIBRARY_FUNCTIONS
-from jitree.regs.layout import MODULE
+from jitree.regs.layout import LIBRARY_FUNCTIONS, MODULE
 
 _SHIFTS: Final = {"i8": 0, "i16": 1, "i32": 2, "i64": 3, "f32": 2, "f64": 3}
 _LOADS: Final = ("i8.u", "i8.s", "i16.u", "i16.s", "i32", "i64", "f32", "f64")

@@ -1,32 +1,45 @@
-"""All handlers, by opcode word."""
+"""The handlers by opcode word, each looked up when its instruction is first executed.
+
+A program that runs as machine code executes few instructions in Python, most often only ``call.import``, and
+making the handlers of the others takes 5 ms.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain import buffers, calls, control, lists, refs, values
+from jitree.dispatch.plain import calls
 from jitree.dispatch.plain.handler import Handler
-from jitree.dispatch.plain.shapes import SHAPES
-from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import InternalError
 from jitree.regs.machine import Machine
-from jitree.vmfb.words import BASE_OPCODE, OPCODE
-
-_BY_MNEMONIC: Final[dict[str, Handler]] = {
-    name: SHAPES[row.argument_types, row.result_type](row.function) for name, row in SEMANTICS.items()
-}
-for _family in (values, refs, buffers, lists, control, calls):
-    _BY_MNEMONIC.update(_family.HANDLERS)
+from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _DECODED_AWAY: Final = ("call", "call.variadic", "call.yieldable", "call.variadic.yieldable")
 """The decoder turns these into ``call.internal`` and ``call.import``."""
+
+
+def find(opcode: int) -> Handler:
+    """The handler of an opcode word; of a fused form that of its first instruction."""
+    name = OPCODE_NAMES[BASE_OPCODE[opcode]]
+    if name in calls.HANDLERS:
+        return calls.HANDLERS[name]
+    if name in _DECODED_AWAY:
+        return _undecoded
+    from jitree.dispatch.plain.table import BY_MNEMONIC
+
+    return BY_MNEMONIC[name]
 
 
 def _undecoded(machine: Machine, pc: int) -> int:
     raise InternalError(f"word {pc} of the decoded code holds no instruction")
 
 
-_BASE: Final = [_undecoded if name in _DECODED_AWAY else _BY_MNEMONIC[name] for name in OPCODE]
+def _first_use(machine: Machine, pc: int) -> int:
+    """Stands for every handler that has not been looked up."""
+    opcode = machine.code[pc]
+    handler = HANDLERS[opcode] = find(opcode)
+    return handler(machine, pc)
 
-HANDLERS: Final[list[Handler]] = [_BASE[opcode] for opcode in BASE_OPCODE]
+
+HANDLERS: Final[list[Handler]] = [_first_use] * len(BASE_OPCODE)
 """``HANDLERS[opcode word]`` executes one instruction; of a fused form the first one."""
