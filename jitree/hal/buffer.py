@@ -74,8 +74,12 @@ class Allocation:
         self._owners = 1
 
     def __del__(self) -> None:
-        if self._release is not None:
-            self._release(self.source)
+        try:
+            release = self._release
+        except AttributeError:  # an interrupt came while it was made
+            return
+        if release is not None:
+            release(self.source)
 
     @property
     def __array_interface__(self) -> dict[str, object]:
