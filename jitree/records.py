@@ -22,13 +22,32 @@ else:
         def _tuplegetter(index: int, doc: str) -> property:
             return property(itemgetter(index), doc=doc)
 
+    _make = tuple.__new__
+    _MAKERS = (
+        lambda _cls: _make(_cls, ()),
+        lambda _cls, a: _make(_cls, (a,)),
+        lambda _cls, a, b: _make(_cls, (a, b)),
+        lambda _cls, a, b, c: _make(_cls, (a, b, c)),
+        lambda _cls, a, b, c, d: _make(_cls, (a, b, c, d)),
+        lambda _cls, a, b, c, d, e: _make(_cls, (a, b, c, d, e)),
+        lambda _cls, a, b, c, d, e, f: _make(_cls, (a, b, c, d, e, f)),
+        lambda _cls, a, b, c, d, e, f, g: _make(_cls, (a, b, c, d, e, f, g)),
+        lambda _cls, a, b, c, d, e, f, g, h: _make(_cls, (a, b, c, d, e, f, g, h)),
+        lambda _cls, a, b, c, d, e, f, g, h, i: _make(_cls, (a, b, c, d, e, f, g, h, i)),
+        lambda _cls, a, b, c, d, e, f, g, h, i, j: _make(_cls, (a, b, c, d, e, f, g, h, i, j)),
+        lambda _cls, a, b, c, d, e, f, g, h, i, j, k: _make(_cls, (a, b, c, d, e, f, g, h, i, j, k)),
+    )
+    """By number of fields: what makes a tuple of them. Written out, they are compiled with this file."""
+
     @cache
     def _constructor(count: int) -> CodeType:
         """The code of a function that makes a tuple of ``count`` arguments."""
+        if count < len(_MAKERS):
+            return _MAKERS[count].__code__
         names = ", ".join(f"field{index}" for index in range(count))
         scope: dict[str, Any] = {}
-        exec(f"def __new__(_cls, {names}): return _make(_cls, ({names}{',' if count else ''}))", scope)
-        return scope["__new__"].__code__
+        exec(f"def make(_cls, {names}): return _make(_cls, ({names}))", scope)
+        return scope["make"].__code__
 
     class _Maker(type):
         """Makes named tuples of classes with annotated fields."""
@@ -40,12 +59,14 @@ else:
             defaults = {field: body[field] for field in fields if field in body}
             if tuple(defaults) != fields[len(fields) - len(defaults) :]:
                 raise TypeError(f"{name}: fields without a default follow fields with one")
-            code = _constructor(len(fields)).replace(co_varnames=("_cls", *fields))
+            code = _constructor(len(fields)).replace(
+                co_varnames=("_cls", *fields), co_name="__new__", co_qualname=f"{name}.__new__"
+            )
             values = tuple(defaults.values())
             body |= {field: _tuplegetter(index, f"Field {index}.") for index, field in enumerate(fields)}
             body |= {
                 "__slots__": (),
-                "__new__": FunctionType(code, {"_make": tuple.__new__}, "__new__", values),
+                "__new__": FunctionType(code, globals(), "__new__", values),
                 "__match_args__": fields,
                 "_fields": fields,
                 "_field_defaults": defaults,

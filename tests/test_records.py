@@ -50,3 +50,14 @@ def test_members_and_names() -> None:
     assert value.both == "4r" and str(value) == "a pair" and repr(value) == "Quick(left=4, right='r')"
     assert Quick.__doc__ == "A pair." and Quick.__module__ == __name__ and Quick.__qualname__ == "Quick"
     assert pickle.loads(pickle.dumps(value)) == value
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 12, 13, 20])
+def test_any_number_of_fields(count: int) -> None:
+    names = [f"name{number}" for number in range(count)]
+    cls = type(NamedTuple)("Many", (NamedTuple,), {"__annotations__": dict.fromkeys(names, int)})
+    values = tuple(range(count))
+    assert cls(*values) == cls(**dict(zip(names, values, strict=True))) == values
+    assert [getattr(cls(*values), name) for name in names] == list(values)
+    with pytest.raises(TypeError, match=r"Many.__new__\(\)"):
+        cls(*values, 1)

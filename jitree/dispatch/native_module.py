@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jitree.vmfb.schema import Attr, Dependency, Import
@@ -24,7 +24,6 @@ class Signal(enum.IntEnum):
     FORK = 3
 
 
-@dataclass(frozen=True, slots=True)
 class NativeExport:
     """A function of a native module.
 
@@ -34,15 +33,25 @@ class NativeExport:
     raises fails the call.
     """
 
-    name: str
-    cconv: str
-    function: Callable[..., Any]
-    attrs: dict[str, str] = field(default_factory=dict)
-    """Reflection."""
-    compiled: Callable[[], int] | None = None
-    """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
-    there is none; asked by tiers that can use it when a program that imports the function is linked and
-    when it is called, until there is one."""
+    __slots__ = ("attrs", "cconv", "compiled", "function", "name")
+
+    def __init__(
+        self,
+        name: str,
+        cconv: str,
+        function: Callable[..., Any],
+        attrs: Mapping[str, str] = MappingProxyType({}),
+        compiled: Callable[[], int] | None = None,
+    ) -> None:
+        self.name = name
+        self.cconv = cconv
+        self.function = function
+        self.attrs = attrs
+        """Reflection."""
+        self.compiled = compiled
+        """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
+        there is none; asked by tiers that can use it when a program that imports the function is linked and
+        when it is called, until there is one."""
 
 
 class NativeModule:

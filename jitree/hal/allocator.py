@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final
 
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
+from jitree.records import NamedTuple
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
 
 
-@dataclass(slots=True)
 class HeapStatistics:
     """Bytes of one heap; ``peak`` is the most that was live at one time."""
 
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
+    __slots__ = ("allocated", "freed", "peak")
+
+    def __init__(self, peak: int = 0, allocated: int = 0, freed: int = 0) -> None:
+        self.peak = peak
+        self.allocated = allocated
+        self.freed = freed
+
+    def copy(self) -> HeapStatistics:
+        return HeapStatistics(self.peak, self.allocated, self.freed)
 
     @property
     def live(self) -> int:
         return self.allocated - self.freed
 
 
-@dataclass(slots=True)
-class AllocatorStatistics:
+class AllocatorStatistics(NamedTuple):
     """As requested by programs, without rounding and without memory that is kept for reuse."""
 
     host: HeapStatistics
@@ -69,7 +73,7 @@ class Accounting:
         return self._host.live + self._device.live
 
     def snapshot(self) -> AllocatorStatistics:
-        return AllocatorStatistics(replace(self._host), replace(self._device))
+        return AllocatorStatistics(self._host.copy(), self._device.copy())
 
 
 class Allocator(abc.ABC):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from jitree.errors import NotFoundError, StatusCode, StatusError
@@ -12,23 +11,27 @@ from jitree.hal.enums import CachingMode
 from jitree.records import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
 class DescriptorSetLayout:
     """The bindings of one set of a pipeline layout, for ABI 0.2 to 0.4."""
 
-    flags: int
-    bindings: tuple[tuple[int, int, int], ...]
-    """(binding, descriptor type, flags)"""
+    __slots__ = ("bindings", "flags")
+
+    def __init__(self, flags: int, bindings: tuple[tuple[int, int, int], ...]) -> None:
+        self.flags = flags
+        self.bindings = bindings
+        """(binding, descriptor type, flags)"""
 
 
-@dataclass(frozen=True, slots=True)
 class PipelineLayout:
     """What one function of an executable of ABI 0.2 to 0.4 takes."""
 
-    constant_count: int
-    """32-bit words."""
-    bindings: tuple[tuple[int, int], ...]
-    """(set, binding) in the order in which the function gets them."""
+    __slots__ = ("bindings", "constant_count")
+
+    def __init__(self, constant_count: int, bindings: tuple[tuple[int, int], ...]) -> None:
+        self.constant_count = constant_count
+        """32-bit words."""
+        self.bindings = bindings
+        """(set, binding) in the order in which the function gets them."""
 
 
 class ExecutableParameters(NamedTuple):

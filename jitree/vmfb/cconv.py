@@ -15,7 +15,6 @@ whether a reference moves is a matter of one call and not of the convention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -51,25 +50,19 @@ RegisterSlot = tuple[int, int]
 """(tag, register ordinal)"""
 
 
-@dataclass(frozen=True, slots=True)
-class CallingConvention:
+class CallingConvention(NamedTuple):
     """A parsed calling convention. ``v`` is dropped from both sides."""
 
     text: str
     arguments: tuple[Item, ...]
     results: str
-    argument_tags: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
+    argument_tags: tuple[int, ...] | None
     """Tag of each argument; None when there are spans and the call's segment counts are needed."""
-    result_tags: tuple[int, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        plain = None if self.has_spans else tuple(TAGS[str(item)] for item in self.arguments)
-        object.__setattr__(self, "argument_tags", plain)
-        object.__setattr__(self, "result_tags", tuple(TAGS[character] for character in self.results))
+    result_tags: tuple[int, ...]
 
     @property
     def has_spans(self) -> bool:
-        return any(isinstance(item, Span) for item in self.arguments)
+        return self.argument_tags is None
 
     def flat_tags(self, segments: Sequence[int], register_count: int) -> tuple[int, ...]:
         """Tag of each register of a variadic call with ``register_count`` of them. ``segments`` has one count
@@ -114,8 +107,11 @@ def parse(text: str) -> CallingConvention:
         raise UnimplementedError(
             f"convention version {text[0]!r} is not supported", f"calling convention {text!r}"
         )
-    arguments, _, results = text[1:].partition("_")
-    return CallingConvention(text, _parse_arguments(arguments, text), _parse_values(results, text))
+    before, _, behind = text[1:].partition("_")
+    arguments, results = _parse_arguments(before, text), _parse_values(behind, text)
+    plain = [TAGS[item] for item in arguments if isinstance(item, str)]
+    tags = tuple(plain) if len(plain) == len(arguments) else None
+    return CallingConvention(text, arguments, results, tags, tuple(TAGS[character] for character in results))
 
 
 def _parse_arguments(characters: str, text: str) -> tuple[Item, ...]:

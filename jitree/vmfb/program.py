@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jitree.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot
@@ -48,23 +47,33 @@ class CallSite(NamedTuple):
     results: tuple[RegisterSlot, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
     """A verified module in decoded form (see :mod:`jitree.vmfb.words` for the words)."""
 
-    words: npt.NDArray[np.int32]
-    functions: tuple[DecodedFunction, ...]
-    sites: tuple[CallSite, ...]
-    strings: tuple[str, ...]
-    """Messages of ``fail``, ``trace`` and ``print``."""
-    instruction_words: array[int]
-    """Word index of every instruction, ascending."""
-    instruction_offsets: array[int]
-    """Byte offset in its function of the instruction at the same position of ``instruction_words``."""
-    function_starts: list[int] = field(init=False, repr=False, compare=False)
+    __slots__ = (
+        "__weakref__", "function_starts", "functions", "instruction_offsets", "instruction_words", "sites",
+        "strings", "words",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "function_starts", [function.start for function in self.functions])
+    def __init__(
+        self,
+        words: npt.NDArray[np.int32],
+        functions: tuple[DecodedFunction, ...],
+        sites: tuple[CallSite, ...],
+        strings: tuple[str, ...],
+        instruction_words: array[int],
+        instruction_offsets: array[int],
+    ) -> None:
+        self.words: Final = words
+        self.functions: Final = functions
+        self.sites: Final = sites
+        self.strings: Final = strings
+        """Messages of ``fail``, ``trace`` and ``print``."""
+        self.instruction_words: Final = instruction_words
+        """Word index of every instruction, ascending."""
+        self.instruction_offsets: Final = instruction_offsets
+        """Byte offset in its function of the instruction at the same position of ``instruction_words``."""
+        self.function_starts: Final = [function.start for function in functions]
 
     def location(self, word: int) -> tuple[int, int]:
         """(function ordinal, byte offset in the function) of the instruction that the word belongs to. A
