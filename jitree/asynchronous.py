@@ -30,7 +30,7 @@ class AsynchronousFunction(Function):
     def transfer(self) -> packing.ArrayTransfer:
         return packing.ArrayTransfer(self._device, packing.pending_view, copy_to_device)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         wait, signal, packed = self._begin(arguments, named)
         results = self._invoke([*packed, wait, signal])
         self._wait(signal)
@@ -53,6 +53,7 @@ class AsynchronousFunction(Function):
             results = self._context.submit(self._vm_function, [*packed, wait, signal])
         except StatusError as error:
             self._fail(error)
+        self._have_called()
         return self._unpack(results, None if signal.is_reached() else signal)
 
     def _begin(

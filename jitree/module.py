@@ -127,13 +127,20 @@ class Function:
     def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. From the third one on machine code makes those that it can
         (:mod:`jitree.calls`)."""
-        result = self._unpack(self._invoke(self._pack(arguments, named)))
+        result = self._call_once(arguments, named)
+        self._have_called()
+        return result
+
+    def _have_called(self) -> None:
+        """A call was made the general way."""
         if self._is_repeated and not self._is_settled and self.invoker.engine.entry is not None:
             from jitree.calls.direct import install
 
             self._is_settled = install(self)
         self._is_repeated = True
-        return result
+
+    def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return self._unpack(self._invoke(self._pack(arguments, named)))
 
     @property
     def is_direct(self) -> bool:

@@ -40,7 +40,7 @@ def new_result(python: int, record: int, handle: int) -> int:
     store64(array + load(python, Python.array_keeper), retained(python, load(owners, Owners.keeper)))
     store64(array + load(python, Python.array_device), retained(python, load(record, Call.device)))
     store64(array + load(python, Python.array_elements), retained(python, none))
-    store64(array + load(python, Python.array_fence), retained(python, none))
+    store64(array + load(python, Python.array_fence), retained(python, load(record, Call.fence)))
     store64(array + load(python, Python.array_passed_as), retained(python, none))
     store64(array + load(python, Python.array_view), retained(python, none))
     return array

@@ -12,7 +12,7 @@ import ctypes
 from array import array
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from jitree.calls import interface as interfaces
 from jitree.calls.image import RECIPE
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from jitree.calls.keeper import Keeper
     from jitree.declaration import Parameter, TensorType
     from jitree.dispatch.engine import Entry
+    from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
     from jitree.vmfb.cconv import Item, RegisterSlot
@@ -64,13 +65,13 @@ def install(function: Function) -> bool:
     """Has a function called by machine code from now on, if its arguments are such that this is possible.
     False if that has to be tried another time."""
     vm_function, invoker = function.vm_function, function.invoker
-    if not isinstance(vm_function, BytecodeFunction) or not function.is_synchronous:
+    if not isinstance(vm_function, BytecodeFunction):
         return True
     if vm_function.convention.has_spans or not interfaces.is_supported():
         return True
     if function.session.tier in WAITING_TIERS:
         image.wait(RECIPE)
-    interface = interfaces.get(Function, DirectCall)
+    interface = interfaces.get(DirectCall)
     if interface is None:
         return False
     with invoker.lock:
@@ -100,9 +101,15 @@ class DirectCall:
         frame, state = machine.host_words(vm_function.host)
         invoker.settle()
         rest = _Rest(function, vm_function, entry, machine)
-        rows = _Rows(function, keeper, frame, interface)
+        rows = _Rows(function, vm_function, keeper, frame, interface)
+        count = len(signature.arguments)
         arguments = rows.arguments(
-            zip(signature.arguments, convention.arguments, vm_function.argument_slots, strict=True)
+            zip(
+                signature.arguments,
+                convention.arguments[:count],
+                vm_function.argument_slots[:count],
+                strict=True,
+            )
         )
         results = rows.results(
             zip(signature.results, convention.results, vm_function.result_slots, strict=True)
@@ -112,8 +119,9 @@ class DirectCall:
             "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
             "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
             "ref_count": vm_function.host.ref_count,
-            "argument_count": len(signature.arguments), "arguments": arguments.buffer_info()[0],
+            "argument_count": count, "arguments": arguments.buffer_info()[0],
             "result_count": len(signature.results), "results": results.buffer_info()[0],
+            "signal": rows.signal() if signature.fences else 0,
         }  # fmt: skip
         objects = {
             "device": function.session.device, "deferred": table.deferred,
@@ -121,6 +129,7 @@ class DirectCall:
             "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
             "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
             "go_on": rest.go_on, "take_reference": rest.take_reference, "supply": partial(_supply, table),
+            "wait_for": rest.wait_for, "pending": rest.pending, "fence": None,
         }  # fmt: skip
         words = array("q", bytes(CALL.size))
         _fill(words, CALL, addresses)
@@ -165,6 +174,25 @@ class _Rest:
         table.release(handle)
         return result
 
+    def wait_for(self, handle: int) -> None:
+        """Waits for a fence, a reference to which is taken over, while other calls of the context may run.
+        Whatever the work behind it failed with."""
+        fence = self._fence(handle)
+        try:
+            self._invoker.wait_unlocked(fence.wait)
+        except StatusError as error:
+            error.with_context(f"invoking function '{self._vm_function.name}'")
+            error.with_context(f"`{self._declaration}`")
+            raise
+
+    def pending(self, handle: int) -> Fence | None:
+        """A fence, a reference to which is taken over; None if it has been reached."""
+        fence = self._fence(handle)
+        return None if fence.is_reached() else fence
+
+    def _fence(self, handle: int) -> Fence:
+        return cast("Fence", self._invoker.table.take(handle))
+
 
 def _supply(table: HandleTable, size: int) -> bool:
     """Sees to it that machine code finds entries, and memory of a size. Whether it can."""
@@ -183,8 +211,16 @@ Row = tuple["Parameter", "Item", "RegisterSlot"]
 class _Rows:
     """Makes the ARGUMENT and RESULT records of one function; ``kept`` is what they refer to."""
 
-    def __init__(self, function: Function, keeper: Keeper, frame: memoryview, interface: Interface) -> None:
+    def __init__(
+        self,
+        function: Function,
+        vm_function: BytecodeFunction,
+        keeper: Keeper,
+        frame: memoryview,
+        interface: Interface,
+    ) -> None:
         self.kept: list[object] = []
+        self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
         self._interface = interface
@@ -196,6 +232,13 @@ class _Rows:
 
     def results(self, rows: Iterable[Row]) -> array[int]:
         return _records(RESULT, [self._result(*row) for row in rows])
+
+    def signal(self) -> int:
+        """The address of the register of the fence that the function reaches at its end. Unsuitable for
+        devices whose fences machine code does not make."""
+        if not self._copies:
+            raise Unsuitable
+        return self._refs + 8 * self._slots[-1][1]
 
     def _keep(self, value: object) -> int:
         """The address of an object that lasts as long as the records."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from jitree.calls.arguments import pass_argument
 from jitree.calls.arrays import Call
+from jitree.calls.fences import drop_signal, pass_fences, take_signalled, taken_signal
 from jitree.calls.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
 from jitree.calls.owners import Owners, take_back
 from jitree.calls.python import Python, drop, invoke, invoke_with, is_done, retained
 from jitree.calls.results import take_results
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
-from jitree.regs.layout import FRAME, STATE, TURN
+from jitree.regs.layout import FRAME, PATIENT, PROMPT, STATE, TURN
 
 Turn = Fields(TURN)
 
@@ -33,26 +34,41 @@ def function_method(self: int, arguments: int, count: int, names: int) -> int:
     """``Function.__call__``: ``self`` is the capsule of the PYTHON record, the function is the first
     argument, ``names`` a tuple of those of the last arguments."""
     python = load64(self + CAPSULE_POINTER_AT)
-    direct = load64(load64(arguments) + load(python, Python.function_direct))
-    result = _GENERALLY
-    if names == 0 and direct != 0 and direct != load(python, Python.none):
-        retained(python, direct)  # the session may be closed meanwhile
-        record = load64(load64(direct + load(python, Python.direct_record)) + CAPSULE_POINTER_AT)
-        result = call_in_turn(python, record, arguments + 8, count - 1)
-        drop(python, direct)
+    result = call_in_turn(python, arguments, count, names, PATIENT)
     if result != _GENERALLY:
         return result
     return call(load(python, Python.vectorcall), load(python, Python.call_generally), arguments, count, names)
 
 
-def call_in_turn(python: int, record: int, arguments: int, count: int) -> int:
-    if count != load(record, Call.argument_count):
+def submit_method(self: int, arguments: int, count: int, names: int) -> int:
+    """As :func:`function_method`, for ``AsynchronousFunction.submit``."""
+    python = load64(self + CAPSULE_POINTER_AT)
+    result = call_in_turn(python, arguments, count, names, PROMPT)
+    if result != _GENERALLY:
+        return result
+    return call(
+        load(python, Python.vectorcall), load(python, Python.submit_generally), arguments, count, names
+    )
+
+
+def call_in_turn(python: int, arguments: int, count: int, names: int, prompt: int) -> int:
+    """``prompt`` is what STATE.prompt says meanwhile: PATIENT to wait for the results, PROMPT to return
+    arrays that may still be computed."""
+    direct = load64(load64(arguments) + load(python, Python.function_direct))
+    if names != 0 or direct == 0 or direct == load(python, Python.none):
         return _GENERALLY
-    if not take_turn(python, record):
-        return 0
-    if load(load(record, Call.turn), Turn.ready) == 0:
-        return give_turn(python, record, _GENERALLY)
-    return give_turn(python, record, call_directly(python, record, arguments))
+    retained(python, direct)  # the session may be closed meanwhile
+    record = load64(load64(direct + load(python, Python.direct_record)) + CAPSULE_POINTER_AT)
+    result = _GENERALLY
+    if count - 1 == load(record, Call.argument_count):
+        result = 0
+        if take_turn(python, record):
+            result = _GENERALLY
+            if load(load(record, Call.turn), Turn.ready) != 0:
+                result = call_directly(python, record, arguments + 8, prompt)
+            result = give_turn(python, record, result)
+    drop(python, direct)
+    return result
 
 
 def take_turn(python: int, record: int) -> bool:
@@ -76,7 +92,7 @@ def give_turn(python: int, record: int, result: int) -> int:
     return result
 
 
-def call_directly(python: int, record: int, arguments: int) -> int:
+def call_directly(python: int, record: int, arguments: int, prompt: int) -> int:
     """With the lock held, and the machine of direct calls free."""
     turn = load(record, Call.turn)
     state = load(record, Call.state)
@@ -84,12 +100,22 @@ def call_directly(python: int, record: int, arguments: int) -> int:
     store(turn, Turn.nesting, 1)
     if not tidy(python, record, state):
         return settle(python, record, 0)
-    if not pass_arguments(python, record, arguments):
+    if not pass_arguments(python, record, arguments) or not pass_fences(python, record, state):
         drop_registers(record, state)
         return settle(python, record, _GENERALLY)
-    if enter(python, record, state) != 0 and not is_done(python, invoke(python, load(record, Call.go_on))):
-        return 0  # Python has settled everything
-    return settle(python, record, take_results(python, record))
+    signal = taken_signal(record)
+    if prompt != PATIENT:
+        store(state, State.prompt, prompt)
+    left = enter(python, record, state)
+    is_complete = left == 0 or is_done(python, invoke(python, load(record, Call.go_on)))
+    if prompt != PATIENT:
+        store(state, State.prompt, PATIENT)
+    if not is_complete:  # Python has settled everything
+        drop_signal(state, signal)
+        return 0
+    if signal == 0:
+        return settle(python, record, take_results(python, record))
+    return settle(python, record, take_signalled(python, record, state, signal, prompt))
 
 
 def tidy(python: int, record: int, state: int) -> bool:

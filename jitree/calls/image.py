@@ -24,6 +24,7 @@ RECIPE: Final = image.Recipe(
                 "arrays",
                 "arguments",
                 "results",
+                "fences",
                 "function",
                 "texts",
             )
@@ -31,6 +32,14 @@ RECIPE: Final = image.Recipe(
         os.path.join(os.path.dirname(_FOLDER), "types.py"),
         *ANSWERS.sources,
     ),
-    entries=("function_method", "array_method", "find_elements", "new_owner", "destroy_owner", "take_back"),
+    entries=(
+        "function_method",
+        "submit_method",
+        "array_method",
+        "find_elements",
+        "new_owner",
+        "destroy_owner",
+        "take_back",
+    ),
     seconds=1.0,
 )

@@ -11,10 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.array import Array, replace_methods
+from jitree.asynchronous import AsynchronousFunction
 from jitree.calls.image import RECIPE
 from jitree.calls.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.calls.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.dispatch import image
+from jitree.module import Function
 from jitree.types import ELEMENT_TYPES, ElementType
 
 _FUNCTIONS: Final = {
@@ -51,9 +53,7 @@ class _Definition(ctypes.Structure):
 class Interface:
     """The PYTHON record of this process, and the image of the code that uses it."""
 
-    def __init__(self, code: image.Image, function_class: type, direct_class: type) -> None:
-        """``function_class`` has a slot ``_direct`` for objects of ``direct_class``, which have a slot
-        ``record`` for a capsule of a CALL record."""
+    def __init__(self, code: image.Image, direct_class: type) -> None:
         self._code = code
         self._words = array("q", bytes(PYTHON.size))
         self._dtypes = array("q", bytes(DTYPE.size * MAXIMUM_DTYPES))
@@ -62,7 +62,7 @@ class Interface:
         """The address of the PYTHON record."""
         self._set(_addresses())
         self._set({f"array{name}": offset for name, offset in slot_offsets(Array, _ARRAY_SLOTS).items()})
-        self._set({"function_direct": slot_offsets(function_class, ("_direct",))["_direct"]})
+        self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
         self._set({"direct_record": slot_offsets(direct_class, ("record",))["record"]})
         self._set({"destroy_owner": code.addresses["destroy_owner"], "dtypes": self._dtypes.buffer_info()[0]})
         self._capsule = new_capsule(self.record)
@@ -152,26 +152,30 @@ class _Loaded:
     interface: Interface | None = None
 
 
-def get(function_class: type, direct_class: type) -> Interface | None:
+def get(direct_class: type) -> Interface | None:
     """The interface as soon as its image is there; None until then, and where it is not supported.
 
-    From then on calls of ``function_class`` and looks at arrays are made by machine code."""
+    From then on functions are called and arrays looked at by machine code. ``direct_class`` has a slot
+    ``record`` for a capsule of a CALL record."""
     if _Loaded.interface is None and is_supported():
         code = image.get(RECIPE)
         if code is not None:
-            _Loaded.interface = _load(code, function_class, direct_class)
+            _Loaded.interface = _load(code, direct_class)
     return _Loaded.interface
 
 
-def _load(code: image.Image, function_class: type, direct_class: type) -> Interface:
-    interface = Interface(code, function_class, direct_class)
+def _load(code: image.Image, direct_class: type) -> Interface:
+    interface = Interface(code, direct_class)
     # The last owner may go when the interpreter has dropped all modules.
     c_function("Py_IncRef", None, ctypes.py_object)(interface)
     replace_methods(
         interface.method("array_method", Array.__array__, "array_generally"),
         interface.function("find_elements"),
     )
-    function_class.__call__ = interface.method(  # type: ignore[method-assign]
-        "function_method", function_class.__call__, "call_generally"
+    Function.__call__ = interface.method(  # type: ignore[method-assign]
+        "function_method", Function.__call__, "call_generally"
+    )
+    AsynchronousFunction.submit = interface.method(  # type: ignore[method-assign]
+        "submit_method", AsynchronousFunction.submit, "submit_generally"
     )
     return interface

@@ -51,7 +51,8 @@ PYTHON: Final = Record(
     i64 array_view
     i64 function_direct     # offset of the slot in a Function
     i64 direct_record       # offset of the slot in a DirectCall
-    i64 call_generally      # Python functions that do what machine code does not: the call,
+    i64 call_generally      # Python methods that do what machine code does not: Function.__call__,
+    i64 submit_generally    # AsynchronousFunction.submit,
     i64 array_generally     # Array.__array__
     i64 dtype_count
     i64 dtypes              # address of DTYPE records
@@ -108,6 +109,10 @@ CALL: Final = Record(
     i64 go_on               # of the DirectCall: the rest of a call that machine code has left
     i64 take_reference      # a result that is no array
     i64 supply              # makes sure that there is memory for an argument of some size
+    i64 signal              # address of the register of a fence that is reached at the end, 0 = none
+    i64 wait_for            # of the DirectCall: waits for that fence,
+    i64 pending             # or gives it, None if it has been reached
+    i64 fence               # of the arrays that are returned by the call in progress, or None
     """
     + "".join(f"i64 frame_{index}\n" for index in range(FRAME.size // 8))
     + "".join(f"i64 state_{index}\n" for index in range(STATE.word("module") - STATE.word("pc") + 1)),

@@ -81,20 +81,27 @@ class Invoker:
         self._turn[_NESTING] = count
 
     def wait_for_turn(self) -> bool:
-        """Takes the lock, which another thread has. From then on, for a while, work of devices that takes
-        long is done without it. True."""
+        """Takes the lock, which another thread has. True."""
+        self._notice_crowd()
+        try:
+            return self.lock.acquire()
+        except BaseException:
+            if self.lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
+                self.lock.release()
+            raise
+
+    def _in_turn(self) -> threading.RLock:
+        """The lock, to be taken; notices whether another thread has it."""
+        if self._turn[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
+            self._notice_crowd()
+        return self.lock
+
+    def _notice_crowd(self) -> None:
+        """For a while, work of devices that takes long is done without the lock: a thread waits for it."""
         self._crowded_until = time.monotonic() + _CROWDED_SECONDS
         machine = self._direct
         if machine is not None:
             machine.state[_STATE_PROMPT] = CROWDED
-        return self.lock.acquire()
-
-    def _in_turn(self) -> threading.RLock:
-        """The lock, to be taken; notices whether another thread has it."""
-        if not self.lock.acquire(False):
-            self.wait_for_turn()
-        self.lock.release()
-        return self.lock
 
     def _is_crowded(self) -> bool:
         return self._crowded_until > 0.0 and self._crowded_until > time.monotonic()
@@ -138,7 +145,7 @@ class Invoker:
 
     def carry_on(self, machine: Machine, entry: Entry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
-        if machine.state[_STATE_PROMPT] and not self._is_crowded():
+        if machine.state[_STATE_PROMPT] == CROWDED and not self._is_crowded():
             machine.state[_STATE_PROMPT] = PATIENT
         entry.go_on(machine)
         self._complete(machine)
@@ -152,7 +159,7 @@ class Invoker:
         finally:
             machine.release_frames()
             machine.state[_STATE_FRAME] = machine.frames_address
-            self.nesting = 0
+            self._turn[_NESTING] = 0
             self.settle()
 
     # -- synchronous ---------------------------------------------------------------------------------
@@ -186,7 +193,8 @@ class Invoker:
                 finally:
                     self._give_back(machine)
             finally:
-                self._leave(nesting)
+                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.settle()
 
     def repeat(
         self, call: RepeatedCall, arguments: Sequence[object], variations: Iterable[Sequence[int]]
@@ -202,7 +210,8 @@ class Invoker:
                 finally:
                     self._give_back(machine)
             finally:
-                self._leave(nesting)
+                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.settle()
 
     def finish(self, call: RepeatedCall, machine: Machine) -> None:
         """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
@@ -218,7 +227,8 @@ class Invoker:
                     if self.table.deferred:
                         self.table.drain_deferred()
             finally:
-                self._leave(nesting)
+                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.settle()
 
     def _run_each(self, machine: Machine, call: RepeatedCall, starts: Iterable[None]) -> None:
         """Runs the machine each time that it was made ready."""
@@ -246,10 +256,6 @@ class Invoker:
         self._turn[_READY] = 0
         self.nesting += 1
 
-    def _leave(self, nesting: int) -> None:
-        self.nesting = nesting
-        self.settle()
-
     def _take_machine(self, prompt: int = PATIENT) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
@@ -266,7 +272,7 @@ class Invoker:
     def _complete(self, machine: Machine) -> None:
         """Waits for whatever a call waits for, until it is complete."""
         while machine.pending is not None:
-            self._unlocked(machine.pending.wait)
+            self.wait_unlocked(machine.pending.wait)
             self._resume(machine)
 
     def _resume(self, machine: Machine) -> None:
@@ -289,7 +295,7 @@ class Invoker:
             raise CancelledError("the context was closed while the call was waiting")
         return pending.resume()
 
-    def _unlocked(self, wait: Callable[[float | None], object]) -> None:
+    def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
         """Waits without holding the lock, unless a native function further out needs it held."""
         if self.nesting > 1:
             wait(None)
@@ -297,13 +303,15 @@ class Invoker:
         self.nesting -= 1
         self.settle()
         shortcomings, self.shortcomings = self.shortcomings, []
-        self.lock.release()
+        taken_once = 1, threading.get_ident()
         try:
+            self.lock.release()
             wait(None)
         finally:
-            self.lock.acquire()
+            # As threading.Condition does: Ctrl-C must not come before it is taken.
+            self.lock._acquire_restore(taken_once)  # type: ignore[attr-defined]
             self._turn[_READY] = 0
-            self.nesting += 1
+            self._turn[_NESTING] += 1
             self.shortcomings = shortcomings
 
     def fail_at_end(self, text: str) -> None:
@@ -344,7 +352,7 @@ class Invoker:
                 self._enter()
                 result = self._call_native(function, arguments)
                 while isinstance(result, Pending):
-                    self._unlocked(result.wait)
+                    self.wait_unlocked(result.wait)
                     result = self._result_of(result)
                 results = conversion.host_results(function.convention, result)
                 self.require_faultless()
@@ -354,7 +362,8 @@ class Invoker:
                     _add_to(error, self._take_shortcomings())
                 raise
             finally:
-                self._leave(nesting)
+                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.settle()
 
     def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
         self.require_open()
@@ -407,7 +416,8 @@ class Invoker:
                 return action()
             finally:
                 self.shortcomings = others
-                self._leave(nesting)
+                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.settle()
 
     async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
         with error_context(f"invoking function '{function.name}'"):

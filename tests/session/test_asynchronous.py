@@ -20,11 +20,23 @@ from tests.assembler import Assembler
 from tests.session.programs import ASYNCHRONOUS, STATE, TORCH_STYLE
 
 X = np.arange(64, dtype=np.float32)
+SQUARE = np.eye(256, dtype=np.float32) * 2
 
 
 @pytest.fixture
 def module(session: Session) -> Module:
-    return session.load(ASYNCHRONOUS)
+    """On the fast tier machine code makes the usual calls."""
+    module = session.load(ASYNCHRONOUS)
+    for name, argument in (
+        ("add", (X, X)),
+        ("two", (X[:4],)),
+        ("product", (SQUARE,)),
+        ("synchronous", (X[:4],)),
+    ):
+        module[name](*argument)
+        module[name].submit(*argument)
+        assert module[name].is_direct == (session.tier == "fast")
+    return module
 
 
 def pending(session: Session, values: np.ndarray[Any, Any]) -> tuple[Array, Fence]:
@@ -79,6 +91,37 @@ def test_failures_arrive_where_results_are_read(module: Module, session: Session
     with pytest.raises(DataLossError, match=r"the link is gone.*invoking function 'add'"):
         module.add(value, X)
     assert np.array_equal(module.add(X, X), X + X)
+
+
+def test_submitted_work_goes_on_behind_the_call(module: Module, session: Session) -> None:
+    """Arrays that are still computed know when they are there, and can be arguments."""
+    square = session.to_device(SQUARE)
+    for _ in range(20):
+        first = module.product.submit(square)
+        second = module.product.submit(first)
+        assert np.array_equal(first, SQUARE @ SQUARE) and first.ready
+        assert np.array_equal(second, SQUARE @ SQUARE @ SQUARE @ SQUARE) and second.fence is None
+
+
+def test_plain_calls_of_several_threads(module: Module) -> None:
+    """Each waits for its own results while others use the same registers."""
+    wrong: list[float] = []
+
+    def work(number: float) -> None:
+        for turn in range(20):
+            factor = np.float32(number + turn)
+            squared = module.product(SQUARE * factor)
+            if not np.array_equal(squared, SQUARE @ SQUARE * factor * factor):
+                wrong.append(number)
+            if not np.array_equal(module.add(X * factor, X), X * factor + X):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(100.0 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_numpy_arguments_may_change_after_submission(module: Module, session: Session) -> None:

@@ -11,6 +11,16 @@ module @asynchronous {
     %s = arith.mulf %a, %a : tensor<4xf32>
     util.return %r, %s : tensor<4xf32>, tensor<4xf32>
   }
+  // Enough work for a device to go on with when the call returns.
+  util.func public @product(%a: tensor<256x256xf32>) -> tensor<256x256xf32>
+      attributes {iree.abi.model = "coarse-fences"} {
+    %zero = arith.constant 0.0 : f32
+    %empty = tensor.empty() : tensor<256x256xf32>
+    %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<256x256xf32>) -> tensor<256x256xf32>
+    %r = linalg.matmul ins(%a, %a : tensor<256x256xf32>, tensor<256x256xf32>)
+        outs(%start : tensor<256x256xf32>) -> tensor<256x256xf32>
+    util.return %r : tensor<256x256xf32>
+  }
   util.func public @synchronous(%a: tensor<4xf32>) -> tensor<4xf32> {
     %r = arith.addf %a, %a : tensor<4xf32>
     util.return %r : tensor<4xf32>

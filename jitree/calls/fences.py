@@ -1,0 +1,84 @@
+"""Fences of calls of asynchronous functions: the second one behind the arguments is reached when the results
+are there. In the language of :mod:`jitree.modules.hal.native.lowering`.
+
+The first one is null: arrays that are still computed are arguments for Python.
+"""
+
+from __future__ import annotations
+
+from jitree.calls.arrays import Call
+from jitree.calls.python import Python, drop, invoke_with_number, is_done, is_true
+from jitree.calls.results import take_results
+from jitree.modules.hal.native.entries import (
+    STATE_RELEASED,
+    Entry,
+    Natives,
+    State,
+    new_entry,
+    release,
+    retain,
+)
+from jitree.modules.hal.native.fences import is_reached
+from jitree.modules.hal.native.primitives import load, load64, store, store64
+from jitree.regs.layout import PATIENT
+
+
+def pass_fences(python: int, record: int, state: int) -> bool:
+    """Whether there are fences as the function wants them."""
+    place = load(record, Call.signal)
+    if place == 0:
+        return True
+    natives = load(state, State.natives)
+    if natives == 0 or load(natives, Natives.queue) == 0:
+        return False
+    fence = new_entry(state, natives, load(natives, Natives.fence))
+    if fence == 0:
+        if not is_true(python, invoke_with_number(python, load(record, Call.supply), 0)):
+            return False
+        fence = new_entry(state, natives, load(natives, Natives.fence))
+        if fence == 0:
+            return False
+    store(fence, Entry.length, 0)
+    store64(place, fence)
+    return True
+
+
+def taken_signal(record: int) -> int:
+    """A reference to the fence that was passed, which the program will drop; 0 if there is none."""
+    place = load(record, Call.signal)
+    return retain(load64(place)) if place != 0 else 0
+
+
+def drop_signal(state: int, signal: int) -> None:
+    release(load(state, State.natives), signal, state + STATE_RELEASED)
+
+
+def take_signalled(python: int, record: int, state: int, signal: int, prompt: int) -> int:
+    """The results of a function whose fence, a reference to which is taken over, may not be reached yet. 0
+    with an exception set."""
+    if is_reached(load(state, State.natives), signal):
+        drop_signal(state, signal)
+        return take_results(python, record)
+    if prompt != PATIENT:
+        return take_pending(python, record, signal)
+    # Before waiting: other calls use the registers meanwhile.
+    results = take_results(python, record)
+    if results == 0:
+        drop_signal(state, signal)
+        return 0
+    if not is_done(python, invoke_with_number(python, load(record, Call.wait_for), signal)):
+        drop(python, results)
+        return 0
+    return results
+
+
+def take_pending(python: int, record: int, signal: int) -> int:
+    """Results whose arrays wait for a fence."""
+    fence = invoke_with_number(python, load(record, Call.pending), signal)
+    if fence == 0:
+        return 0
+    store(record, Call.fence, fence)
+    results = take_results(python, record)
+    store(record, Call.fence, load(python, Python.none))
+    drop(python, fence)
+    return results

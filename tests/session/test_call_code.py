@@ -1,0 +1,214 @@
+"""Machine code of calls against this interpreter: objects, owners, and what happens at their limits."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Array, Function, Session
+from jitree.array import Array as ArrayClass
+from jitree.calls import objects
+from jitree.calls.interface import is_supported
+from jitree.calls.layout import MAXIMUM_RETURNED, NDARRAY
+from jitree.calls.owners import LARGE
+from tests.session.programs import ARITHMETIC, ECHO
+
+X = np.arange(4, dtype=np.float32)
+WITHOUT_GIL = not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+pytestmark = pytest.mark.skipif(
+    sys.implementation.name != "cpython" or WITHOUT_GIL,
+    reason="machine code makes calls of CPython with the GIL",
+)
+
+
+@pytest.fixture(params=["local-sync", "local-task"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with Session(request.param, tier="fast") as session:
+        yield session
+
+
+def direct(function: Function, *arguments: Any) -> Function:
+    function(*arguments)
+    function(*arguments)
+    assert function.is_direct
+    return function
+
+
+# -- the interpreter -------------------------------------------------------------------------------------
+
+
+def test_this_interpreter_is_supported() -> None:
+    assert is_supported()
+
+
+def test_slots_are_found() -> None:
+    offsets = objects.slot_offsets(ArrayClass, ("_owner", "_device"))
+    array = object.__new__(ArrayClass)
+    marks = {name: object() for name in offsets}
+    for name, mark in marks.items():
+        setattr(array, name, mark)
+    for name, offset in offsets.items():
+        assert ctypes.c_int64.from_address(id(array) + offset).value == id(marks[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("object.__basicsize__", 32),
+        ("sys.implementation.name", "pypy"),
+    ],
+)
+def test_other_interpreters_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
+    if name.startswith("object"):
+        monkeypatch.setattr(objects, "_HEADER_SIZE", value)
+    else:
+        monkeypatch.setattr(objects.sys, "implementation", type("Other", (), {"name": value}))
+    assert not objects.is_known()
+
+
+@pytest.mark.parametrize("field", ["data", "dtype", "dimensions", "flags"])
+def test_arrays_that_lie_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    offsets = dict(NDARRAY.offsets)
+    offsets[field], offsets["base"] = offsets["base"], offsets[field]
+    if field in ("data", "dimensions"):  # addresses that may be followed
+        offsets[field] = NDARRAY["dtype"]
+    monkeypatch.setattr(NDARRAY, "offsets", offsets)
+    assert not objects.is_known()
+
+
+def test_methods_are_described() -> None:
+    assert "Calls the function" in (Function.__call__.__doc__ or "")
+
+
+# -- owners ----------------------------------------------------------------------------------------------
+
+
+def test_more_arrays_die_than_there_is_room_to_note(session: Session) -> None:
+    echo = direct(session.load(ECHO).e1_f32, X)
+    before = session.context.table.live_count
+    kept = [echo(X) for _ in range(3 * MAXIMUM_RETURNED)]
+    assert session.context.table.live_count > before + 2 * MAXIMUM_RETURNED
+    del kept
+    assert np.array_equal(echo(X), X)
+    gc.collect()
+    session.trim()
+    assert session.context.table.live_count <= before + 2
+
+
+def test_they_die_while_another_thread_is_in_a_call(session: Session) -> None:
+    """Nothing of the table may be touched then."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+    arrays = [echo(X) for _ in range(3 * MAXIMUM_RETURNED)]
+    before = session.context.table.live_count
+
+    def drop() -> None:
+        arrays.clear()
+
+    with session.context.invoker.lock:
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join()
+        assert session.context.table.live_count == before
+    echo(X)
+    session.trim()
+    assert session.context.table.live_count < before - 2 * MAXIMUM_RETURNED
+
+
+def test_an_exception_goes_by_a_dying_array(session: Session) -> None:
+    """Finalisers that call Python do not lose the exception on its way."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+
+    def fail(arrays: list[Array]) -> None:
+        arrays = [echo(X) for _ in range(MAXIMUM_RETURNED + 10)]
+        raise KeyError(len(arrays))
+
+    with pytest.raises(KeyError):
+        fail([])
+    assert np.array_equal(echo(X), X)
+
+
+def test_large_memory_is_given_back_at_once(session: Session) -> None:
+    large = direct(session.load(ECHO).e1_f32, X)
+    elements = np.zeros(LARGE // 4, np.float32)
+    on_device = session.to_device(elements)
+    large(on_device)
+    result = large(on_device)
+    live = session.context.table.live_count
+    view = np.asarray(result)
+    del result
+    gc.collect()
+    assert session.context.table.live_count == live
+    del view, on_device
+    assert session.context.table.live_count < live
+
+
+def test_numpy_arrays_keep_the_memory(session: Session) -> None:
+    echo = direct(session.load(ECHO).e1_f32, X)
+    views = [np.asarray(echo(np.full(100, number, np.float32)))[10:20] for number in range(200)]
+    for _ in range(200):
+        echo(np.full(100, -1, np.float32))
+    assert all(np.all(view == number) for number, view in enumerate(views))
+
+
+# -- failures --------------------------------------------------------------------------------------------
+
+
+def test_a_converter_that_fails(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last of several results: those before it, and their memory, are dropped."""
+
+    def refuse(value: object, device: object, fence: object) -> object:
+        raise ArithmeticError("refused")
+
+    import jitree.calls.direct as module
+
+    unpack: Callable[[str], Any] = module.number_unpacker
+    monkeypatch.setattr(
+        module, "number_unpacker", lambda declared: refuse if declared == "f32" else unpack(declared)
+    )
+    sums = direct(session.load(ARITHMETIC).sums, np.arange(4), 2)
+    table = session.context.table
+    for _ in range(3):
+        with pytest.raises(ArithmeticError, match="refused"):
+            sums(np.arange(4), 2)
+    gc.collect()
+    session.trim()
+    live = table.live_count
+    with pytest.raises(ArithmeticError, match="refused"):
+        sums(np.arange(4), 2)
+    gc.collect()
+    session.trim()
+    assert table.live_count == live and session.context.invoker.nesting == 0
+
+
+def test_a_number_that_cannot_be_had(session: Session) -> None:
+    class Odd:
+        def __index__(self) -> int:
+            raise LookupError("no value")
+
+    sums = direct(session.load(ARITHMETIC).sums, np.arange(4), 2)
+    with pytest.raises(LookupError, match="no value"):
+        sums(np.arange(4), Odd())
+    assert sums(np.arange(4), 2)[1] == 2
+
+
+def test_an_argument_that_calls_the_session(session: Session) -> None:
+    """While it is asked for its value the registers are those of the call that it is for."""
+    module = session.load(ARITHMETIC)
+    add, sums = direct(module.add, X, X), direct(module.sums, np.arange(4), 2)
+
+    class Nested:
+        def __index__(self) -> int:
+            return int(np.asarray(add(X, X))[1])
+
+    for _ in range(3):
+        array, number, mean = sums(np.arange(4), Nested())
+        assert np.array_equal(array, np.arange(4) + 2) and (number, mean) == (2, 2.0)
+    assert session.context.invoker.nesting == 0
