@@ -206,7 +206,7 @@ class CommandBuffer(abc.ABC):
         if target[3] != length:  # only the target's length is known: the rest of its buffer
             source = (source[0], source[1], source[2], target[3])
         if source[1] is None or target[1] is None:
-            self._copies.append((source, target))
+            self.require_apart(source, target)
         else:
             checks.check_overlap(source[1], source[2], target[1], target[2], length)
         if length:
@@ -302,7 +302,7 @@ class CommandBuffer(abc.ABC):
             None if buffer is None else (buffer, offset, buffer.range(offset, length))
             for buffer, offset, length in table
         ]
-        for slot, (usage, access) in self._slots.items():
+        for slot, (usage, access) in sorted(self._slots.items()):
             entry = entries[slot] if slot < len(entries) else None
             if entry is None:
                 raise InvalidArgumentError(
@@ -344,6 +344,10 @@ class CommandBuffer(abc.ABC):
         """Submissions must have a buffer with that usage and access in a slot."""
         known = self._slots.get(slot, (0, 0))
         self._slots[slot] = known[0] | usage, known[1] | access
+
+    def require_apart(self, source: Reference, target: Reference) -> None:
+        """Submissions must have ranges of one length that do not overlap in the slots of a copy."""
+        self._copies.append((source, target))
 
     def _check_dispatch(
         self,

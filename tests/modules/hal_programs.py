@@ -316,6 +316,7 @@ class _Drawing:
     def _command(self, to: str, capacity: int) -> None:
         what = self.one("barrier", "fill", "update", "copy", "dispatch", "dispatch", "lookup")
         buffer, other = self.known(BUFFERS, 64), self.known(BUFFERS, 64)
+        slot, other_slot = (self.odd(self.one(0, 1), 2, 3) for _ in range(2))
         if what == "barrier":
             self.program.call("command_buffer.execution_barrier", to, 4, 8, 0)
         elif what == "lookup":
@@ -326,25 +327,19 @@ class _Drawing:
             offset, length = self.range(buffer)
             size = self.odd(self.one(1, 2, 4), 3)
             self.program.call(
-                "command_buffer.fill_buffer",
-                to,
-                buffer,
-                offset,
-                length,
-                0,
-                self.one(0x41, 0x41424344),
-                size,
-                0,
-            )
+                "command_buffer.fill_buffer", to, self.one(buffer, NULL), offset, length, slot,
+                self.one(0x41, 0x41424344), size, 0,
+            )  # fmt: skip
         elif what == "update":
             self.program.call(
-                "command_buffer.update_buffer", to, TEXT, self.one(0, 8), buffer, self.odd(0, *ODD_OFFSETS),
-                self.odd(self.one(0, 8, 64), *ODD_LENGTHS), 0, 0,
+                "command_buffer.update_buffer", to, TEXT, self.one(0, 8), self.one(buffer, NULL),
+                self.odd(0, *ODD_OFFSETS), self.odd(self.one(0, 8, 64), *ODD_LENGTHS), slot, 0,
             )  # fmt: skip
         elif what == "copy" and buffer != other:
+            source, target = self.one((buffer, other), (NULL, other), (buffer, NULL), (NULL, NULL))
             self.program.call(
-                "command_buffer.copy_buffer", to, 0, 1, buffer, self.odd(0, *ODD_OFFSETS), other, 0,
-                self.odd(self.one(0, 4, 64), *ODD_LENGTHS), 0,
+                "command_buffer.copy_buffer", to, slot, other_slot, source, self.odd(0, *ODD_OFFSETS), target,
+                self.one(0, 0, 64, 128), self.odd(self.one(0, 4, 64), *ODD_LENGTHS), 0,
             )  # fmt: skip
         elif what == "dispatch":
             self._dispatch(to, capacity)

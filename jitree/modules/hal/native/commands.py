@@ -20,11 +20,13 @@ from jitree.modules.hal.native.recording import (
     List,
     Recording,
     add_range,
+    add_slot_range,
     has_room,
     keep,
     new_row,
     release_recording,
     take_recording,
+    use_slot,
 )
 from jitree.modules.hal.native.registers import (
     REFUSED,
@@ -117,31 +119,57 @@ def allows(natives: int, buffer: int, usage: int, access: int) -> bool:
     return usage & ~load(buffer, Entry.usage) == 0 and access & ~load(buffer, Entry.encoding) == 0
 
 
+def usable(
+    natives: int, recording: int, buffer: int, slot: int, offset: int, length: int, usage: int, access: int
+) -> int:
+    """The length of a range to record, -1 if it cannot be recorded here. What is in a slot (``buffer`` is 0)
+    submissions know; ranges of it that are empty or reach to its end are Python's."""
+    if buffer == 0:
+        if length <= 0 or offset < 0 or not 0 <= slot < load(recording, Recording.capacity):
+            return -1
+        return length
+    if not allows(natives, buffer, usage, access):
+        return -1
+    return range_length(buffer, offset, length)
+
+
+def record(
+    recording: int, buffer: int, slot: int, offset: int, length: int, alignment: int, usage: int, access: int
+) -> None:
+    """Appends a range that is :func:`usable` to those of the last command."""
+    if buffer == 0:
+        use_slot(recording, slot, usage, access)
+        add_slot_range(recording, slot, offset, length, alignment)
+    else:
+        add_range(recording, load(buffer, Entry.address) + offset, length)
+        keep(recording, keeper(buffer))
+
+
 def commands_fill(state: int, values: int, refs: int, words: int) -> int:
     natives = load(state, State.natives)
     if natives == 0:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
-    target = reference(refs, words, 1)
-    if recording == 0 or not allows(natives, target, _TARGET, _WRITE) or not has_room(recording, 1, 1, 1):
+    if recording == 0 or not has_room(recording, 1, 1, 1):
         return REFUSED
     if argument_count(words) > 7 and number(values, words, 7) != 0:
         return REFUSED
+    target = reference(refs, words, 1)
     offset = number(values, words, 2)
-    length = range_length(target, offset, number(values, words, 3))
+    slot = number(values, words, 4)
+    length = usable(natives, recording, target, slot, offset, number(values, words, 3), _TARGET, _WRITE)
     pattern = number(values, words, 5)
     size = number(values, words, 6)
     if length < 0 or (size != 1 and size != 2 and size != 4):
         return REFUSED
-    address = load(target, Entry.address) + offset
+    address = 0 if target == 0 else load(target, Entry.address) + offset
     if (offset | length | address) & (size - 1):
         return REFUSED
     if length > 0:
         row = new_row(recording, KIND_FILL, 1)
-        add_range(recording, address, length)
         store(row, Command.pattern, repeated(pattern, size))
         store(row, Command.pattern_length, size)
-        keep(recording, keeper(target))
+        record(recording, target, slot, offset, length, size, _TARGET, _WRITE)
     return finish(state, refs, words)
 
 
@@ -160,14 +188,15 @@ def commands_update(state: int, values: int, refs: int, words: int) -> int:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
     source = reference(refs, words, 1)
+    if recording == 0 or not is_kind(source, KIND_BUFFER) or not has_room(recording, 1, 1, 1):
+        return REFUSED
+    if argument_count(words) > 7 and number(values, words, 7) != 0:
+        return REFUSED
     target = reference(refs, words, 3)
-    if recording == 0 or not allows(natives, target, _TARGET, _WRITE) or not has_room(recording, 1, 1, 1):
-        return REFUSED
-    if not is_kind(source, KIND_BUFFER) or (argument_count(words) > 7 and number(values, words, 7) != 0):
-        return REFUSED
     from_offset = number(values, words, 2)
     offset = number(values, words, 4)
-    length = range_length(target, offset, number(values, words, 5))
+    slot = number(values, words, 6)
+    length = usable(natives, recording, target, slot, offset, number(values, words, 5), _TARGET, _WRITE)
     count = load(recording, Recording.data_count)
     if (
         length < 0
@@ -181,13 +210,12 @@ def commands_update(state: int, values: int, refs: int, words: int) -> int:
     if length > 0:
         table = load(recording, Recording.list)
         row = new_row(recording, KIND_UPDATE, 1)
-        add_range(recording, load(target, Entry.address) + offset, length)
         store(row, Command.data, count)
         store(row, Command.data_length, length)
+        record(recording, target, slot, offset, length, 1, _TARGET, _WRITE)
         memmove = load(load(natives, Natives.functions), Functions.memmove)
         call(memmove, load(table, List.data) + count, load(source, Entry.address) + from_offset, length)
         store(recording, Recording.data_count, count + length)
-        keep(recording, keeper(target))
     return finish(state, refs, words)
 
 
@@ -196,27 +224,30 @@ def commands_copy(state: int, values: int, refs: int, words: int) -> int:
     if natives == 0:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
-    source = reference(refs, words, 3)
-    target = reference(refs, words, 5)
     if recording == 0 or not has_room(recording, 1, 2, 2):
-        return REFUSED
-    if not allows(natives, source, _SOURCE, _READ) or not allows(natives, target, _TARGET, _WRITE):
         return REFUSED
     if argument_count(words) > 8 and number(values, words, 8) != 0:
         return REFUSED
+    from_slot = number(values, words, 1)
+    to_slot = number(values, words, 2)
+    source = reference(refs, words, 3)
+    target = reference(refs, words, 5)
     from_offset = number(values, words, 4)
     to_offset = number(values, words, 6)
-    length = range_length(source, from_offset, number(values, words, 7))
-    if length < 0 or range_length(target, to_offset, length) < 0:
+    length = usable(
+        natives, recording, source, from_slot, from_offset, number(values, words, 7), _SOURCE, _READ
+    )
+    if length < 0 or usable(natives, recording, target, to_slot, to_offset, length, _TARGET, _WRITE) < 0:
         return REFUSED
-    first = load(source, Entry.address) + from_offset
-    second = load(target, Entry.address) + to_offset
-    if first < second + length and second < first + length:
-        return REFUSED
+    if source == 0 or target == 0:
+        store(recording, Recording.copies, 1)
+    else:
+        first = load(source, Entry.address) + from_offset
+        second = load(target, Entry.address) + to_offset
+        if first < second + length and second < first + length:
+            return REFUSED
     if length > 0:
         new_row(recording, KIND_COPY, 2)
-        add_range(recording, first, length)
-        add_range(recording, second, length)
-        keep(recording, keeper(source))
-        keep(recording, keeper(target))
+        record(recording, source, from_slot, from_offset, length, 1, _SOURCE, _READ)
+        record(recording, target, to_slot, to_offset, length, 1, _TARGET, _WRITE)
     return finish(state, refs, words)

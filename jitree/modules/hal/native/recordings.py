@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.command_layout import COMMAND, LIST, PATCH, SLOT
+from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.command_buffer import Reference
+from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT
+from jitree.hal.command_list import CommandList
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.modules.hal.native.layout import RECORDING
 from jitree.regs.layout import ENTRY, KIND_STORAGE
@@ -42,11 +45,34 @@ def restore(recording: int, table: HandleTable) -> LocalCommandBuffer:
         used, usage, access, _ = slots[4 * slot : 4 * slot + 4]
         if used:
             commands.require_slot(slot, usage, access)
+    if fields["copies"]:
+        for source, target in _copies(into):
+            commands.require_apart(source, target)
     if fields["ready"]:
         commands.finalize()
     if fields["submitted"]:
         commands.mark_submitted()
     return commands
+
+
+def _copies(commands: CommandList) -> Iterator[tuple[Reference, Reference]]:
+    """Source and target of every copy that refers to a slot."""
+    fields = iter(commands.patches)
+    slots: dict[int, Reference] = {
+        operand: (slot, None, offset, length)
+        for operand, slot, offset, length, _ in zip(fields, fields, fields, fields, fields, strict=True)
+    }
+    for kind, operand, *_ in commands.decoded_rows():
+        if kind == KIND_COPY and (operand in slots or operand + 1 in slots):
+            source, target = (slots.get(index) or _known(commands, index) for index in (operand, operand + 1))
+            yield source, target
+
+
+def _known(commands: CommandList, operand: int) -> Reference:
+    """A range whose address is known, for comparing it with others: the list itself keeps the memory."""
+    address, length = commands.addresses[operand], commands.lengths[operand]
+    memory = Allocation(address, length, 0, 0, 0, host_address=address)
+    return 0, Buffer(memory), 0, length
 
 
 def _memory_of(table: HandleTable, handle: int) -> object:
