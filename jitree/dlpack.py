@@ -31,24 +31,36 @@ _CODES: Final = {
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 
 
-class _DataType(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+NAME: Final = b"dltensor"
+VERSIONED_NAME: Final = b"dltensor_versioned"
+"""Of capsules that nobody has used yet."""
 
 
-class _Tensor(ctypes.Structure):
-    """DLTensor up to the data type, and the start of DLManagedTensor."""
+class Tensor(ctypes.Structure):
+    """DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_kind", ctypes.c_int32),
         ("device_number", ctypes.c_int32),
         ("rank", ctypes.c_int32),
-        ("dtype", _DataType),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
     )
 
 
-class _VersionedTensor(ctypes.Structure):
-    """DLManagedTensorVersioned up to the data type."""
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -56,23 +68,27 @@ class _VersionedTensor(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", Tensor),
     )
 
 
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype = ctypes.c_void_p
-_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_api: Final = ctypes.pythonapi
+is_valid: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", _api)
+)
+"""Whether the object at an address is a capsule of that name."""
+pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api)
+)
+"""The address of a capsule's record; the arguments as of :data:`is_valid`."""
 
 
-def _data_type(capsule: Any) -> Any:
-    """The type in a capsule's tensor, to be read or replaced; None if it is no capsule of DLPack."""
-    if _is_valid(capsule, b"dltensor"):
-        return _Tensor.from_address(_pointer(capsule, b"dltensor")).dtype
-    if _is_valid(capsule, b"dltensor_versioned"):
-        return _VersionedTensor.from_address(_pointer(capsule, b"dltensor_versioned")).tensor.dtype
+def _tensor(capsule: Any) -> Any:
+    """A capsule's tensor, to be read or changed; None if it is no capsule of DLPack."""
+    if is_valid(id(capsule), NAME):
+        return Managed.from_address(pointer(id(capsule), NAME)).tensor
+    if is_valid(id(capsule), VERSIONED_NAME):
+        return Versioned.from_address(pointer(id(capsule), VERSIONED_NAME)).tensor
     return None
 
 
@@ -82,7 +98,7 @@ def export(array: npt.NDArray[Any], **options: Any) -> Any:
     if code is None:
         return array.__dlpack__(**options)
     capsule = array.view(f"u{array.dtype.itemsize}").__dlpack__(**options)
-    _data_type(capsule).code = code
+    _tensor(capsule).code = code
     return capsule
 
 
@@ -102,10 +118,10 @@ class _Exchange:
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._producer.__dlpack__(**options)
-        dtype = _data_type(capsule)
-        if dtype is not None and dtype.code in _NAMES and dtype.lanes == 1:
-            self.name = _NAMES[dtype.code]
-            dtype.code = _UNSIGNED
+        tensor = _tensor(capsule)
+        if tensor is not None and tensor.code in _NAMES and tensor.lanes == 1:
+            self.name = _NAMES[tensor.code]
+            tensor.code = _UNSIGNED
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

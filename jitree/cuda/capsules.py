@@ -1,7 +1,4 @@
-"""DLPack capsules over device memory, made and taken without another library's help.
-
-https://dmlc.github.io/dlpack/latest/c_api.html has the layout of the records.
-"""
+"""DLPack capsules over device memory, made and taken without another library's help."""
 
 from __future__ import annotations
 
@@ -10,49 +7,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-_NAME: Final = b"dltensor"
-_VERSIONED_NAME: Final = b"dltensor_versioned"
+from jitree.dlpack import NAME, VERSIONED_NAME, Managed, Tensor, Versioned, is_valid, pointer
+
 _USED: Final = b"used_dltensor"
 _USED_VERSIONED: Final = b"used_dltensor_versioned"
 VERSION: Final = (1, 0)
 """Of the versioned record that is written."""
 _READ_ONLY: Final = 1
-
-
-class _Tensor(ctypes.Structure):
-    """DLTensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_kind", ctypes.c_int32),
-        ("device_number", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
-
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
 
 
 class Contents(NamedTuple):
@@ -74,10 +35,6 @@ _api = ctypes.pythonapi
 _new = _api.PyCapsule_New
 _new.restype = ctypes.py_object
 _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api)
-)
 _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 
 _exported: Final[dict[int, tuple[object, ...]]] = {}
@@ -91,19 +48,19 @@ def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None
     rank = len(contents.shape)
     shape = (ctypes.c_int64 * rank)(*contents.shape)
     strides = (ctypes.c_int64 * rank)(*_row_major(contents.shape))
-    tensor = _Tensor(
+    tensor = Tensor(
         contents.address, *contents.device, rank, contents.code, contents.bits, contents.lanes,
         ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
         ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0,
     )  # fmt: skip
-    record: _Managed | _Versioned
+    record: Managed | Versioned
     if max_version is not None and max_version[0] >= VERSION[0]:
         flags = _READ_ONLY if contents.read_only else 0
-        record = _Versioned(*VERSION, number, ctypes.cast(_release_versioned, ctypes.c_void_p), flags, tensor)
-        name = _VERSIONED_NAME
+        record = Versioned(*VERSION, number, ctypes.cast(_release_versioned, ctypes.c_void_p), flags, tensor)
+        name = VERSIONED_NAME
     else:
-        record = _Managed(tensor, number, ctypes.cast(_release, ctypes.c_void_p))
-        name = _NAME
+        record = Managed(tensor, number, ctypes.cast(_release, ctypes.c_void_p))
+        name = NAME
     _exported[number] = (record, shape, strides, keeper)
     return _new(ctypes.addressof(record), name, ctypes.cast(_drop_capsule, ctypes.c_void_p))
 
@@ -115,15 +72,15 @@ class Taken:
         """ValueError for what is no unused capsule of DLPack, or one of a version that is not known."""
         self._deleter: Callable[[int], None] | None = None
         address = id(capsule)
-        if _is_valid(address, _VERSIONED_NAME):
-            versioned = _Versioned.from_address(_pointer(address, _VERSIONED_NAME))
+        if is_valid(address, VERSIONED_NAME):
+            versioned = Versioned.from_address(pointer(address, VERSIONED_NAME))
             if versioned.major != VERSION[0]:
                 raise ValueError(f"a DLPack capsule of version {versioned.major}.{versioned.minor}")
-            record: _Managed | _Versioned = versioned
+            record: Managed | Versioned = versioned
             read_only = bool(versioned.flags & _READ_ONLY)
             _set_name(address, _USED_VERSIONED)
-        elif _is_valid(address, _NAME):
-            record = _Managed.from_address(_pointer(address, _NAME))
+        elif is_valid(address, NAME):
+            record = Managed.from_address(pointer(address, NAME))
             read_only = False
             _set_name(address, _USED)
         else:
@@ -145,19 +102,19 @@ class Taken:
 
 
 def _drop_record(address: int) -> None:
-    _exported.pop(_Managed.from_address(address).context, None)
+    _exported.pop(Managed.from_address(address).context, None)
 
 
 def _drop_versioned_record(address: int) -> None:
-    _exported.pop(_Versioned.from_address(address).context, None)
+    _exported.pop(Versioned.from_address(address).context, None)
 
 
 def _drop_unused(capsule: int) -> None:
     """The end of a capsule that nobody has used."""
-    if _is_valid(capsule, _VERSIONED_NAME):
-        _drop_versioned_record(_pointer(capsule, _VERSIONED_NAME))
-    elif _is_valid(capsule, _NAME):
-        _drop_record(_pointer(capsule, _NAME))
+    if is_valid(capsule, VERSIONED_NAME):
+        _drop_versioned_record(pointer(capsule, VERSIONED_NAME))
+    elif is_valid(capsule, NAME):
+        _drop_record(pointer(capsule, NAME))
 
 
 _release: Final = _Deleter(_drop_record)

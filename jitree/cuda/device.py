@@ -22,7 +22,7 @@ from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.elements import Bytes
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.hal import checks, recording
+from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
@@ -36,7 +36,7 @@ from jitree.hal.exchange import HostTransfers
 from jitree.hal.executable import ExecutableCache
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
+from jitree.hal.objects import Channel, ChannelProvider
 from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
@@ -150,24 +150,8 @@ class CudaDevice(Device):
     ) -> CommandBuffer:
         return CudaCommandBuffer(self.stream, modes, categories, queue_affinity, binding_capacity)
 
-    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
-        return Event(queue_affinity, flags)
-
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
         return ExecutableCache(identifier, (self._loader,))
-
-    def import_file(
-        self,
-        queue_affinity: int,
-        access: int,
-        source: FileSource,
-        offset: int = 0,
-        length: int = -1,
-        flags: int = 0,
-    ) -> File:
-        checks.check_flags("import_file", flags)
-        recording.unrepeatable("a file is read")
-        return open_file(source, access, offset, length)
 
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
         return CudaSemaphore(initial_value)

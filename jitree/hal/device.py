@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from jitree.elements import Bytes
 from jitree.errors import UnimplementedError
+from jitree.hal import checks, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import (
@@ -21,7 +22,7 @@ from jitree.hal.enums import (
 from jitree.hal.exchange import ArrayExchange
 from jitree.hal.executable import ExecutableCache
 from jitree.hal.fence import Fence
-from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
+from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
 from jitree.hal.operations import QueueOperations
 from jitree.hal.profiling import ProfilingMode
 from jitree.hal.semaphore import Semaphore
@@ -106,7 +107,6 @@ class Device(QueueOperations):
 
     # Objects.
 
-    @abc.abstractmethod
     def create_channel(
         self,
         queue_affinity: int,
@@ -116,15 +116,18 @@ class Device(QueueOperations):
         count: int,
         flags: int = 0,
     ) -> Channel:
-        """A channel for collectives; rank and count -1 and None as id or group: from the provider."""
+        """A channel for collectives; rank and count -1 and None as id or group: from the provider.
 
-    @abc.abstractmethod
-    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event: ...
+        UNIMPLEMENTED for devices that have nobody to communicate with.
+        """
+        raise UnimplementedError(f"{self.id} has no channels; collective operations need a cuda device")
+
+    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
+        return Event(queue_affinity, flags)
 
     @abc.abstractmethod
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache: ...
 
-    @abc.abstractmethod
     def import_file(
         self,
         queue_affinity: int,
@@ -135,7 +138,10 @@ class Device(QueueOperations):
         flags: int = 0,
     ) -> File:
         """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write`
-        (``objects.open_file``)."""
+        (:func:`open_file`)."""
+        checks.check_flags("import_file", flags)
+        recording.unrepeatable("a file is read")
+        return open_file(source, access, offset, length)
 
     @abc.abstractmethod
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore: ...

@@ -20,8 +20,8 @@ from jitree.tools.benchmark_machine import machine_context, machine_header
 from jitree.tools.benchmark_measure import Benchmark, Plan, measure, parse_duration
 from jitree.tools.benchmark_report import Layout, render
 from jitree.tools.benchmark_rows import Row, aggregates
-from jitree.tools.flags import Flags, FlagSet, parse_flags
-from jitree.tools.program import Program, find_function, open_program, print_statistics
+from jitree.tools.flags import Flags, FlagSet, command
+from jitree.tools.program import Program, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
 from jitree.tools.value_files import ValueFiles
@@ -50,12 +50,9 @@ FLAGS: Final = FlagSet(
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Runs the command; returns 0, or 1 when a benchmark fails."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.optional("help") is not None:
-        sys.stdout.write(FLAGS.help_text())
-        return 0
     if devices.answer_queries(flags):
         return 0
     if flags.boolean("dispatch_statistics"):
@@ -64,11 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     plan = _plan(flags)
     with open_program(flags) as program, ValueFiles() as files:
-        try:
-            return _run(program, plan, flags, files)
-        finally:
-            if flags.boolean("print_statistics"):
-                sys.stderr.write(print_statistics(program.devices))
+        return _run(program, plan, flags, files)
 
 
 def _plan(flags: Flags) -> Plan:

@@ -8,33 +8,29 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jitree.dispatch.image import cache, contents
-from jitree.tools.flags import Flag, FlagSet, Kind, parse_flags
+from jitree.tools.flag_table import COMMON_FLAGS
+from jitree.tools.flags import Flags, FlagSet, command
 
-_HELP: Final = Flag("help", Kind.BOOLEAN, False, "Shows this text.")
 LIST_FLAGS: Final = FlagSet(
-    command="cache list", summary="shows what the folder of machine code holds", flags=(_HELP,)
+    command="cache list", summary="shows what the folder of machine code holds", flags=COMMON_FLAGS
 )
 CLEAR_FLAGS: Final = FlagSet(
-    command="cache clear", summary="removes all machine code but what is being built", flags=(_HELP,)
+    command="cache clear", summary="removes all machine code but what is being built", flags=COMMON_FLAGS
 )
 _DAMAGED: Final = "(damaged, or of another version of jitree)"
 
 
-def list_main(arguments: Sequence[str]) -> int:
+@command(LIST_FLAGS)
+def list_main(flags: Flags) -> int:
     """Prints a line per image, the most recently used first. INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE."""
-    if parse_flags(arguments, LIST_FLAGS).boolean("help"):
-        sys.stdout.write(LIST_FLAGS.help_text())
-        return 0
     limit = contents.maximum_size()
     sys.stdout.writelines(line + "\n" for line in listing(contents.entries(), limit))
     return 0
 
 
-def clear_main(arguments: Sequence[str]) -> int:
+@command(CLEAR_FLAGS)
+def clear_main(flags: Flags) -> int:
     """Empties the folder and says how much that was."""
-    if parse_flags(arguments, CLEAR_FLAGS).boolean("help"):
-        sys.stdout.write(CLEAR_FLAGS.help_text())
-        return 0
     count, size = contents.clear()
     print(f"removed {_images(count)}, {size_text(size)}, from {cache.directory()}")
     return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.tools.flags import Flag, FlagSet, Kind, parse_flags
+from jitree.tools.flag_table import COMMON_FLAGS
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 
 if TYPE_CHECKING:
     from jitree.dispatch.image import Recipe
@@ -16,19 +16,16 @@ FLAGS: Final = FlagSet(
     command="cache warm",
     summary="builds the machine code that running modules takes, so that no run waits or starts slowly",
     flags=(
-        Flag("help", Kind.BOOLEAN, False, "Shows this text."),
+        *COMMON_FLAGS,
         Flag("module", Kind.LIST, [], "Module files (also without the flag's name)."),
     ),
     positional="module",
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.boolean("help"):
-        sys.stdout.write(FLAGS.help_text())
-        return 0
     from jitree.dispatch import image
 
     for recipe in recipes(flags.texts("module")):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import InvalidArgumentError, NotFoundError, error_context
 from jitree.tools import devices, flag_table
 from jitree.tools.check_report import Report
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 from jitree.tools.program import (
     create_session,
     load_modules,
     open_devices,
-    print_statistics,
     read_modules,
     refuse_later_flags,
+    show_statistics,
 )
 from jitree.tools.reporting import error_line
 from jitree.vmfb.cconv import parse
@@ -53,12 +53,9 @@ FLAGS: Final = FlagSet(
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Runs the command; returns 0 when all tests pass, or, if that is expected, when one fails."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.optional("help") is not None:
-        sys.stdout.write(FLAGS.help_text())
-        return 0
     if devices.answer_queries(flags):
         return 0
     refuse_later_flags(flags)
@@ -70,8 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             passed = _run_all(modules, names, opened, flags)
         finally:
-            if flags.boolean("print_statistics"):
-                sys.stderr.write(print_statistics(opened))
+            show_statistics(flags, opened)
     return _verdict(passed, flags)
 
 

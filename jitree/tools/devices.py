@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import StatusError
 from jitree.tools import flag_table
-from jitree.tools.flags import Flags, FlagSet, parse_flags
+from jitree.tools.flags import Flags, FlagSet, command
 from jitree.tools.program import task_parameters
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ _RULE: Final = "# " + "=" * 76
 _THIN_RULE: Final = "# ===" + "-" * 70 + "==="
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Runs the command: what the flags ask for, without any the drivers and the devices."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.optional("help") is not None:
-        sys.stdout.write(FLAGS.help_text())
-    elif not answer_queries(flags):
+    if not answer_queries(flags):
         registry = _registry()
         sys.stdout.write(list_drivers(registry) + "\n" + list_devices(registry, ""))
     return 0

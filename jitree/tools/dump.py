@@ -10,7 +10,8 @@ from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools.dump_json import flatbuffer_json
 from jitree.tools.dump_metadata import metadata_lines
 from jitree.tools.dump_summary import summary_lines
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.tools.flag_table import COMMON_FLAGS
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.disassemble import Disassembler, OffsetColumn, hexadecimal_offsets, no_offsets
 from jitree.vmfb.module import read_module
@@ -22,6 +23,7 @@ FLAGS: Final = FlagSet(
     command="dump",
     summary="shows what a compiled module holds",
     flags=(
+        *COMMON_FLAGS,
         Flag(
             "output",
             Kind.STRING,
@@ -45,19 +47,15 @@ FLAGS: Final = FlagSet(
         Flag("llvm", Kind.BOOLEAN, False, "Shows the LLVM IR that --function becomes on the native tier."),
         Flag("asm", Kind.BOOLEAN, False, "Shows the machine code that --function becomes, as assembly."),
         Flag("module", Kind.STRING, "", "The file (also without the flag's name); '-' is standard input."),
-        Flag("verbose", Kind.BOOLEAN, False, "Shows the Python traceback of a failure."),
     ),
     positional="module",
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Runs the command; raises StatusError for a file that cannot be read or a function that is not there.
     A damaged function body shows as far as it goes, and its error follows all output."""
-    if "--help" in arguments:
-        sys.stdout.write(FLAGS.help_text())
-        return 0
-    flags = parse_flags(arguments, FLAGS)
     path = flags.text("module")
     if not path:
         print("Syntax: jitree dump [--output=...] module.vmfb", file=sys.stderr)

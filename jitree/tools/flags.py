@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -151,6 +152,25 @@ def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> Flags:
         if flag.support is Support.FULL:
             _store(flag, value, flags)
     return flags
+
+
+def command(flag_set: FlagSet) -> Callable[[Callable[[Flags], int]], Callable[[Sequence[str]], int]]:
+    """Makes a command's ``main``, which takes its arguments, of what it does with its flags.
+
+    ``--help``, which all commands have, is answered here.
+    """
+
+    def decorate(perform: Callable[[Flags], int]) -> Callable[[Sequence[str]], int]:
+        def main(arguments: Sequence[str]) -> int:
+            flags = parse_flags(arguments, flag_set)
+            if flags.optional("help") is None:
+                return perform(flags)
+            sys.stdout.write(flag_set.help_text())
+            return 0
+
+        return main
+
+    return decorate
 
 
 def _default(flag: Flag) -> FlagValue:

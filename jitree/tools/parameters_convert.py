@@ -12,7 +12,7 @@ from jitree.params import Mode, ParameterEntry, open_providers, splat_entry
 from jitree.params.index import nearest
 from jitree.params.irpa_writer import plan, write
 from jitree.tools.flag_table import COMMON_FLAGS, PARAMETER_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 from jitree.tools.parameters_create import OUTPUT_FLAG, QUIET_FLAG, output_path
 from jitree.tools.parameters_table import Row, table
 from jitree.tools.parameters_values import find_type, parse_pattern
@@ -41,12 +41,9 @@ FLAGS: Final = FlagSet(
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Writes the joined archive and lists it. Keys that the edits name are those of the inputs."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.optional("help") is not None:
-        sys.stdout.write(FLAGS.help_text())
-        return 0
     output = output_path(flags)
     edits = _Edits(flags)
     providers = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params import ParameterEntry
 from jitree.params.irpa_writer import DEFAULT_ALIGNMENT, plan, write
 from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, parse_flags
+from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 from jitree.tools.parameters_table import Row, table
 from jitree.tools.parameters_values import parse_declaration
 
@@ -47,12 +46,9 @@ FLAGS: Final = FlagSet(
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Writes the archive and lists it; splats come first."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.optional("help") is not None:
-        sys.stdout.write(FLAGS.help_text())
-        return 0
     splats = [_parse("splat", text) for text in flags.texts("splat")]
     data = [_parse("data", text) for text in flags.texts("data")]
     output = output_path(flags)

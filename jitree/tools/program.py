@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -48,7 +49,8 @@ class Program(NamedTuple):
 
 @contextmanager
 def open_program(flags: Flags) -> Iterator[Program]:
-    """Opens the devices and loads the modules that the flags name; closes all at the end."""
+    """Opens the devices and loads the modules that the flags name; closes all at the end, and prints the
+    statistics that the flags ask for."""
     refuse_later_flags(flags)
     with ExitStack() as stack:
         with error_context("creating run context"):
@@ -56,7 +58,10 @@ def open_program(flags: Flags) -> Iterator[Program]:
             devices = open_devices(flags, stack)
             session = stack.enter_context(create_session(flags, devices))
             module = load_modules(session, loaded)
-        yield Program(session, module, devices)
+        try:
+            yield Program(session, module, devices)
+        finally:
+            show_statistics(flags, devices)
 
 
 def refuse_later_flags(flags: Flags) -> None:
@@ -153,11 +158,11 @@ def task_parameters(flags: Flags) -> Mapping[str, str]:
     return parameters
 
 
-def print_statistics(devices: Sequence[Device]) -> str:
-    """The memory statistics of devices, as ``--print_statistics`` shows them."""
-    return "".join(
-        f"Device: {device.id}\n{device.device_allocator.formatted_statistics}\n" for device in devices
-    )
+def show_statistics(flags: Flags, devices: Sequence[Device]) -> None:
+    """Prints the memory statistics of devices if ``--print_statistics`` is given."""
+    if flags.boolean("print_statistics"):
+        for device in devices:
+            sys.stderr.write(f"Device: {device.id}\n{device.device_allocator.formatted_statistics}\n")
 
 
 # -- functions ---------------------------------------------------------------------------------------

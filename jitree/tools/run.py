@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import error_context
 from jitree.tools import devices, expected, flag_table
 from jitree.tools import host_values as hv
-from jitree.tools.flags import Flags, FlagSet, parse_flags
+from jitree.tools.flags import Flags, FlagSet, command
 from jitree.tools.outputs import write_outputs
-from jitree.tools.program import Program, find_function, open_program, print_statistics
+from jitree.tools.program import Program, find_function, open_program
 from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_value, parse_values
 
@@ -35,20 +35,13 @@ FLAGS: Final = FlagSet(
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+@command(FLAGS)
+def main(flags: Flags) -> int:
     """Runs the command; returns 0, or 1 when results differ from what was expected."""
-    flags = parse_flags(arguments, FLAGS)
-    if flags.optional("help") is not None:
-        sys.stdout.write(FLAGS.help_text())
-        return 0
     if devices.answer_queries(flags):
         return 0
     with open_program(flags) as program, ValueFiles() as files:
-        try:
-            return _run(program, flags, files)
-        finally:
-            if flags.boolean("print_statistics"):
-                sys.stderr.write(print_statistics(program.devices))
+        return _run(program, flags, files)
 
 
 def _run(program: Program, flags: Flags, files: ValueFiles) -> int:

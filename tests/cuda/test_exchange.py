@@ -365,7 +365,7 @@ def test_element_types(session: Session) -> None:
 
 def test_layout_of_the_records() -> None:
     """As dlpack.h has them on 64-bit machines."""
-    assert ctypes.sizeof(capsules._Tensor) == 48
-    assert ctypes.sizeof(capsules._Managed) == 64
-    assert ctypes.sizeof(capsules._Versioned) == 80
-    assert capsules._Versioned.tensor.offset == 32
+    assert ctypes.sizeof(capsules.Tensor) == 48
+    assert ctypes.sizeof(capsules.Managed) == 64
+    assert ctypes.sizeof(capsules.Versioned) == 80
+    assert capsules.Versioned.tensor.offset == 32

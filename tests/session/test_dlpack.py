@@ -75,9 +75,9 @@ def test_what_the_capsules_say(session: Session) -> None:
     """A consumer sees the DLPack code, whatever numpy thinks of it."""
     array = session.to_device(np.zeros(4, ml_dtypes.bfloat16))
     for options in ({}, {"max_version": (1, 0)}):
-        dtype = dlpack._data_type(array.__dlpack__(**options))
-        assert (dtype.code, dtype.bits, dtype.lanes) == (4, 16, 1)
-    assert dlpack._data_type("no capsule") is None
+        tensor = dlpack._tensor(array.__dlpack__(**options))
+        assert (tensor.code, tensor.bits, tensor.lanes) == (4, 16, 1)
+    assert dlpack._tensor("no capsule") is None
     with pytest.raises((BufferError, RuntimeError)):
         np.from_dlpack(array)
 
@@ -117,7 +117,7 @@ def test_refusals(session: Session) -> None:
     class Strange(Producer):
         def __dlpack__(self, **options: Any) -> Any:
             capsule = super().__dlpack__(**options)
-            dlpack._data_type(capsule).code = 77
+            dlpack._tensor(capsule).code = 77
             return capsule
 
     with pytest.raises(InvalidArgumentError, match="Strange cannot be taken"):

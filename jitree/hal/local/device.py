@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import InvalidArgumentError, UnimplementedError
-from jitree.hal import checks, watchdog
+from jitree.errors import InvalidArgumentError
+from jitree.hal import watchdog
 from jitree.hal.allocator import Allocator
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
 from jitree.hal.command_list import CommandList
@@ -25,7 +25,7 @@ from jitree.hal.local.failure import Failure
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import work_of
-from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
+from jitree.hal.objects import ChannelProvider
 from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
@@ -109,40 +109,13 @@ class LocalDevice(Device):
 
     # Objects.
 
-    def create_channel(
-        self,
-        queue_affinity: int,
-        identifier: bytes | None,
-        group: str | None,
-        rank: int,
-        count: int,
-        flags: int = 0,
-    ) -> Channel:
-        """UNIMPLEMENTED: there is nobody to communicate with."""
-        raise UnimplementedError(f"{self._id} has no channels; collective operations need a cuda device")
-
     def create_command_buffer(
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
     ) -> CommandBuffer:
         return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity)
 
-    def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
-        return Event(queue_affinity, flags)
-
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
         return ExecutableCache(identifier, self.loaders)
-
-    def import_file(
-        self,
-        queue_affinity: int,
-        access: int,
-        source: FileSource,
-        offset: int = 0,
-        length: int = -1,
-        flags: int = 0,
-    ) -> File:
-        checks.check_flags("import_file", flags)
-        return open_file(source, access, offset, length)
 
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
         return Semaphore(initial_value)
