@@ -24,7 +24,7 @@ from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Source, Suballocator
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal import recording
-from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics
+from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.recording import Request
@@ -98,11 +98,7 @@ class CudaAllocator(Allocator):
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 256 bytes must be powers of two."""
-        if size < 0 or alignment & alignment - 1:
-            raise InvalidArgumentError(
-                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative and alignments "
-                "are powers of two"
-            )
+        check_request(size, alignment)
         if alignment > ALIGNMENT:
             whole = self.allocate(memory_type, usage, size + alignment)
             return whole.subspan(-whole.address % alignment, size)

@@ -6,11 +6,21 @@ import abc
 from collections.abc import Callable
 from typing import Final
 
+from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
 from jitree.records import NamedTuple
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
+
+
+def check_request(size: int, alignment: int) -> None:
+    """INVALID_ARGUMENT for what no allocator can be asked for."""
+    if size < 0 or alignment & alignment - 1:
+        raise InvalidArgumentError(
+            f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative and alignments "
+            "are powers of two"
+        )
 
 
 class HeapStatistics:

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import numpy as np
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics
+from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -86,11 +86,7 @@ class HeapAllocator(Allocator):
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
-        if size < 0 or alignment & alignment - 1:
-            raise InvalidArgumentError(
-                f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative and alignments "
-                "are powers of two"
-            )
+        check_request(size, alignment)
         if alignment > ALIGNMENT:
             return self._allocate_aligned(memory_type, usage, size, alignment)
         memory_type = host_memory_type(memory_type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -76,33 +76,20 @@ def registry() -> DriverRegistry:
     return registry
 
 
-@pytest.fixture(params=COMPUTING_DEVICES)
-def device(
-    request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Device]:
-    with created(registry, request.param, monkeypatch) as device:
-        yield device
+def devices(names: Sequence[str]) -> Callable[..., Iterator[Device]]:
+    """A fixture that is each of these devices in turn."""
+
+    @pytest.fixture(params=names)
+    def device(
+        request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Device]:
+        with created(registry, request.param, monkeypatch) as device:
+            yield device
+
+    return device
 
 
-@pytest.fixture(params=LOCAL_DEVICES)
-def local_device(
-    request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Device]:
-    with created(registry, request.param, monkeypatch) as device:
-        yield device
-
-
-@pytest.fixture(params=HOST_MEMORY_DEVICES)
-def host_memory_device(
-    request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Device]:
-    with created(registry, request.param, monkeypatch) as device:
-        yield device
-
-
-@pytest.fixture(params=ALL_DEVICES)
-def any_device(
-    request: pytest.FixtureRequest, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Device]:
-    with created(registry, request.param, monkeypatch) as device:
-        yield device
+device = devices(COMPUTING_DEVICES)
+local_device = devices(LOCAL_DEVICES)
+host_memory_device = devices(HOST_MEMORY_DEVICES)
+any_device = devices(ALL_DEVICES)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -16,9 +16,6 @@ from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumen
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import walk, walk_image
-from jitree.hal.local.team import Team
-from jitree.hal.local.topology import Topology
-from jitree.hal.local.walk_python import PythonWalker
 from jitree.regs.memory import address_of, zeroed
 from tests.hal.native_kernels import (
     COUNT,
@@ -31,30 +28,19 @@ from tests.hal.native_kernels import (
     executable,
     whole,
 )
-
-Execute = Callable[[CommandList], None]
-
-
-def _python(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-    PythonWalker(commands, addresses, lengths).run()
-
-
-def _native(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-    walk.require_native_walker().execute(commands, addresses, lengths)
+from tests.hal.walkers import WALKERS, Execute, walker
 
 
 @pytest.fixture(scope="module")
-def team() -> Iterator[Team]:
-    walk.require_native_walker()
-    team = Team("test", Topology((None,) * 3), 20)
-    yield team
-    team.close()
+def walkers() -> Iterator[dict[str, Execute]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(walker(name)) for name in WALKERS}
 
 
-@pytest.fixture(params=["python", "native", "team"])
-def execute(request: pytest.FixtureRequest, team: Team) -> Execute:
-    run = {"python": _python, "native": _native, "team": team.execute}[request.param]
-    return lambda commands: run(commands, *commands.bind(()))
+@pytest.fixture(scope="module", params=WALKERS)
+def execute(request: pytest.FixtureRequest) -> Iterator[Execute]:
+    with walker(request.param) as execute:
+        yield execute
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 1), (7, 1, 1), (5, 3, 1), (3, 4, 5), (1, 1, 9), (2, 1, 300)])
@@ -154,11 +140,13 @@ def test_local_memory(execute: Execute) -> None:
     data=st.data(),
     steps=st.lists(st.sampled_from(["fill", "copy", "update", "count"]), min_size=1, max_size=12),
 )
-def test_random_lists_agree_with_numpy(data: st.DataObject, steps: Sequence[str], team: Team) -> None:
+def test_random_lists_agree_with_numpy(
+    data: st.DataObject, steps: Sequence[str], walkers: dict[str, Execute]
+) -> None:
     size = 4096
     start = np.arange(size, dtype=np.uint64).view(np.uint8)[:size]
     expected = start.copy()
-    blocks = {name: aligned(start) for name in ("python", "native", "team")}
+    blocks = {name: aligned(start) for name in WALKERS}
     lists = {name: CommandList() for name in blocks}
 
     def all_lists(record: Callable[[CommandList, int], None]) -> None:
@@ -195,8 +183,8 @@ def test_random_lists_agree_with_numpy(data: st.DataObject, steps: Sequence[str]
                     executable(), COUNT, (n, 1, 1), [], [(DIRECT, at + o, 4 * n)]
                 )
             )
-    for name, run in (("python", _python), ("native", _native), ("team", team.execute)):
-        run(lists[name], *lists[name].bind(()))
+    for name, execute in walkers.items():
+        execute(lists[name])
         np.testing.assert_array_equal(blocks[name], expected, err_msg=name)
 
 
@@ -206,7 +194,8 @@ def test_slots_are_patched_per_submission(execute: Execute) -> None:
     commands.dispatch(executable(), COUNT, (16, 1, 1), [], [(1, 64, WHOLE_BUFFER)])
     commands.fill((0, 4, 4), 0xAB, 1)
     for target in (first, second, first):
-        _native(commands, *commands.bind([(address_of(target), 128), (address_of(target), 128)]))
+        table = [(address_of(target), 128), (address_of(target), 128)]
+        walk.require_native_walker().execute(commands, *commands.bind(table))
     assert (first[16:] == 2).all() and (second[16:] == 1).all()
     assert first[1] == second[1] == 0xABABABAB and first[0] == first[2] == 0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,39 +14,19 @@ from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, 
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import PipelineLayout
 from jitree.hal.local import walk
-from jitree.hal.local.team import Team
-from jitree.hal.local.topology import Topology
-from jitree.hal.local.walk_python import PythonWalker
 from jitree.loaders import vmvx_executable
 from jitree.loaders.vmvx import ENTRY_CONVENTION, VmvxLoader
 from tests.assembler import Assembler
 from tests.dispatch.harness import Natives
 from tests.hal.native_kernels import aligned, whole
+from tests.hal.walkers import WALKERS, Execute, walker
 from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load, load_sample
 
-Execute = Callable[[CommandList], None]
 
-
-def _python(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-    PythonWalker(commands, addresses, lengths).run()
-
-
-def _native(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-    walk.require_native_walker().execute(commands, addresses, lengths)
-
-
-@pytest.fixture(scope="module")
-def team() -> Iterator[Team]:
-    walk.require_native_walker()
-    team = Team("test", Topology((None,) * 4), 20)
-    yield team
-    team.close()
-
-
-@pytest.fixture(params=["python", "native", "team"])
-def execute(request: pytest.FixtureRequest, team: Team) -> Execute:
-    run = {"python": _python, "native": _native, "team": team.execute}[request.param]
-    return lambda commands: run(commands, *commands.bind(()))
+@pytest.fixture(scope="module", params=WALKERS)
+def execute(request: pytest.FixtureRequest) -> Iterator[Execute]:
+    with walker(request.param) as execute:
+        yield execute
 
 
 @pytest.fixture(params=dict.fromkeys((*TIERS, "native")))

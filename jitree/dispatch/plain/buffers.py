@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.plain.handler import Handler, reference_to
 from jitree.dispatch.siphash import siphash
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.regs.buffer import VmBuffer
@@ -22,15 +22,7 @@ MINIMUM_ALIGNMENT: Final = 16
 _U64: Final = 0xFFFFFFFFFFFFFFFF
 
 
-def _buffer(machine: Machine, register: int) -> VmBuffer:
-    table = machine.table
-    obj = table.object(machine.refs[register])
-    if not isinstance(obj, VmBuffer):
-        if obj is None:
-            raise InvalidArgumentError("buffer reference is null")
-        actual = table.ref_types.name(table.ref_types.id_of(obj))
-        raise InvalidArgumentError(f"ref type mismatch: expected vm.buffer but have {actual}")
-    return obj
+_buffer: Final = reference_to(VmBuffer, "buffer")
 
 
 def _writable(machine: Machine, register: int) -> VmBuffer:

@@ -1,13 +1,36 @@
-"""What a handler is."""
+"""What a handler is, and how it reads references."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
+from jitree.errors import InvalidArgumentError
 from jitree.regs.machine import Machine
+
+T = TypeVar("T")
 
 Handler = Callable[[Machine, int], int]
 """``handler(machine, pc) -> next pc``: executes the instruction at word ``pc`` of ``machine.code``.
 
 Returns LEAVE when the engine must stop. When it raises, nothing of the instruction has happened.
 """
+
+
+def reference_to(cls: type[T], name: str) -> Callable[[Machine, int], T]:
+    """Reads a ref register that must hold a ``cls``, which programs know as ``vm.<name>``.
+
+    INVALID_ARGUMENT for null and for other types.
+    """
+
+    def read(machine: Machine, register: int) -> T:
+        table = machine.table
+        value = table.object(machine.refs[register])
+        if not isinstance(value, cls):
+            if value is None:
+                raise InvalidArgumentError(f"{name} reference is null")
+            actual = table.ref_types.name(table.ref_types.id_of(value))
+            raise InvalidArgumentError(f"ref type mismatch: expected vm.{name} but have {actual}")
+        return value
+
+    return read

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain.handler import Handler
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.dispatch.plain.handler import Handler, reference_to
+from jitree.errors import StatusError
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
 from jitree.regs.machine import Machine
@@ -13,15 +13,7 @@ from jitree.regs.machine import Machine
 _U32: Final = 0xFFFFFFFF
 
 
-def _list(machine: Machine, register: int) -> VmList:
-    table = machine.table
-    obj = table.object(machine.refs[register])
-    if not isinstance(obj, VmList):
-        if obj is None:
-            raise InvalidArgumentError("list reference is null")
-        actual = table.ref_types.name(table.ref_types.id_of(obj))
-        raise InvalidArgumentError(f"ref type mismatch: expected vm.list but have {actual}")
-    return obj
+_list: Final = reference_to(VmList, "list")
 
 
 def list_alloc(machine: Machine, pc: int) -> int:
