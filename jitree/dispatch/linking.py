@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.function import BytecodeFunction, NativeFunction
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.native_module import NativeExport, NativeModule
 from jitree.dispatch.sites import NativeTarget
 from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.regs.handles import HandleTable
@@ -111,15 +112,16 @@ class BytecodeInstance:
         if compiled is not None and (address := compiled()):
             self.record.link_compiled(ordinal, address)
 
-        def make(index: int) -> SiteCall:
-            def first_call(machine: Machine) -> bool:
-                call = sites.bind(program_sites[index], target)
-                if compiled is not None:
-                    call = link_compiled(index, compiled, call)
-                machine.module.sites[index] = call
-                return call(machine)
+        def first_call(index: int, machine: Machine) -> bool:
+            machine.module.sites[index] = partial(second_call, index)
+            return sites.call_once(machine, program_sites[index], target)
 
-            return first_call
+        def second_call(index: int, machine: Machine) -> bool:
+            call = sites.bind(program_sites[index], target)
+            if compiled is not None:
+                call = link_compiled(index, compiled, call)
+            machine.module.sites[index] = call
+            return call(machine)
 
         def link_compiled(index: int, compiled: Callable[[], int], call: SiteCall) -> SiteCall:
             def call_until_compiled(machine: Machine) -> bool:
@@ -131,7 +133,7 @@ class BytecodeInstance:
 
             return call_until_compiled
 
-        return make
+        return lambda index: partial(first_call, index)
 
     def free(self) -> None:
         hosts = (function.host for function in self._functions.values())
@@ -169,18 +171,26 @@ class NativeInstance:
         self._targets: dict[tuple[str, str], NativeTarget] = {}
 
     def target(self, name: str, cconv: str | None) -> NativeTarget | None:
+        export = self._export(name, cconv)
+        if export is None:
+            return None
+        target = self._targets.get((name, export.cconv))
+        if target is None:
+            target = NativeTarget(f"{self.module.name}.{name}", export, self.state)
+            self._targets[name, export.cconv] = target
+        return target
+
+    def _export(self, name: str, cconv: str | None) -> NativeExport | None:
+        found = None if cconv is None else self.module.get(name, cconv)
+        if found is not None:
+            return found
         exports = self.module.find(name)
         if not exports:
             return None
-        if cconv is None:
-            cconv = next((text for text in exports if _is_nullary(text)), next(iter(exports)))
-        if cconv not in exports:
+        if cconv is not None:
             raise _mismatch(f"{self.module.name}.{name}", cconv, list(exports))
-        target = self._targets.get((name, cconv))
-        if target is None:
-            target = NativeTarget(f"{self.module.name}.{name}", exports[cconv], self.state)
-            self._targets[name, cconv] = target
-        return target
+        nullary = (export for text, export in exports.items() if _is_nullary(text))
+        return next(nullary, next(iter(exports.values())))
 
     def function(self, name: str) -> NativeFunction | None:
         function = self._functions.get(name)

@@ -53,6 +53,11 @@ class NativeExport:
         there is none; asked by tiers that can use it when a program that imports the function is linked and
         when it is called, until there is one."""
 
+    @property
+    def unprepared(self) -> Callable[..., Any]:
+        """The function in the form that costs least for one call."""
+        return self.function
+
 
 class NativeModule:
     """Base of native modules. One object serves any number of contexts; what belongs to one context is in the
@@ -96,6 +101,10 @@ class NativeModule:
     def find(self, name: str) -> dict[str, NativeExport]:
         """The functions of a name by calling convention."""
         return self._table().get(name, {})
+
+    def get(self, name: str, cconv: str) -> NativeExport | None:
+        """The function with that calling convention; asked before :meth:`find`."""
+        return self.find(name).get(cconv)
 
     def export_names(self) -> list[str]:
         return list(self._table())

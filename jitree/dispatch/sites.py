@@ -1,13 +1,14 @@
 """Native calls bound to their call sites.
 
 Each calling convention (with the tuple counts of its spans) gets one generated function that makes closures:
-registers are cell variables, nothing is parsed when the call is made.
+registers are cell variables, nothing is parsed when the call is made. Making that takes as long as a hundred
+calls; so a site's first call, which is the only one of most (those of initializers), goes without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.dispatch import conversion
@@ -19,6 +20,7 @@ from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
 
 if TYPE_CHECKING:
+    from jitree.regs.machine import Machine
     from jitree.regs.records import SiteCall
 
 VIEWS: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "refs"}
@@ -32,6 +34,53 @@ class NativeTarget(NamedTuple):
     full_name: str
     export: NativeExport
     state: object
+
+
+def call_once(machine: Machine, site: CallSite, target: NativeTarget) -> bool:
+    """Does what the call of :func:`bind` does, with nothing prepared."""
+    result = target.export.unprepared(target.state, *_arguments(machine, site))
+    for tag, register in site.arguments:
+        if tag == TAG_REF_MOVE:
+            machine.set_ref(register, 0)
+    if isinstance(result, Pending):
+        machine.pending = result
+        machine.completion = partial(_complete, site)
+        return True
+    _complete(site, machine, result)
+    return False
+
+
+def _arguments(machine: Machine, site: CallSite) -> Iterator[object]:
+    registers = iter(site.arguments)
+    counts = iter(_span_counts(site.cconv, site.segments))
+
+    def read(character: str) -> object:
+        register = getattr(machine, VIEWS[character])[_index(next(registers))]
+        return machine.table.object(register) if character == "r" else register
+
+    for item in site.cconv.arguments:
+        if not isinstance(item, Span):
+            yield read(item)
+        elif len(item.characters) == 1:
+            yield [read(item.characters) for _ in range(next(counts))]
+        else:
+            yield [tuple(map(read, item.characters)) for _ in range(next(counts))]
+
+
+def _complete(site: CallSite, machine: Machine, result: object) -> None:
+    """Writes what the function returned."""
+    values = conversion.results(site.cconv, result)
+    for index, (character, slot, value) in enumerate(
+        zip(site.cconv.results, site.results, values, strict=True)
+    ):
+        if character == "r":
+            machine.set_ref(slot[1], machine.table.wrap(value))
+            continue
+        view, register = getattr(machine, VIEWS[character]), _index(slot)
+        try:
+            view[register] = value
+        except (TypeError, ValueError, OverflowError):
+            view[register] = conversion.result(value, character, index)
 
 
 def bind(site: CallSite, target: NativeTarget) -> SiteCall:

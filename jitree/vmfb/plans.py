@@ -64,12 +64,20 @@ class Plan(NamedTuple):
 
 
 @cache
-def plan_table(version: int, set_name: str) -> tuple[Plan | None, ...]:
-    """256 plans; None for opcodes that are unknown, prefixes or the block marker."""
-    return tuple(
-        None if row is None or row.block_marker else _plan(row, version)
-        for row in opcode_table(version, set_name)
-    )
+def plan_table(version: int, set_name: str) -> list[Plan | None]:
+    """The plans of a set's opcodes that :func:`find` has been asked for, at their bytes. Modules have a third
+    of all instructions."""
+    return [None] * 256
+
+
+def find(version: int, set_name: str, opcode: int) -> Plan | None:
+    """The plan of an opcode; None if it is unknown, a prefix or the block marker."""
+    table = plan_table(version, set_name)
+    if table[opcode] is None:
+        row = opcode_table(version, set_name)[opcode]
+        if row is not None and not row.block_marker:
+            table[opcode] = _plan(row, version)
+    return table[opcode]
 
 
 def _plan(row: Instruction, version: int) -> Plan:

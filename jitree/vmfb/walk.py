@@ -114,8 +114,7 @@ class FunctionWalk:
             plan = table[body[at]]
             at += 1
             if plan is None:
-                plan = self._extended(offset)
-                at += 1
+                plan, at = self._find_plan(offset)
             opcode, size, unpack, kinds, special = plan
             start = len(words)
             if special is None:
@@ -144,12 +143,16 @@ class FunctionWalk:
     def _begin(self, block: Block) -> None:
         self.block, self.words, self.leaving = block, block.words, None
 
-    def _extended(self, offset: int) -> plans.Plan:
-        """The plan of a prefixed instruction, or the reason why there is none."""
+    def _find_plan(self, offset: int) -> tuple[plans.Plan, int]:
+        """(plan, position of the operands) of an instruction with a prefix, or met for the first time. Raises
+        why there is none."""
         byte = self.body[offset]
-        if byte == _BLOCK_MARKER:
-            raise InvalidArgumentError("block marker inside a block: a terminator is missing")
         if byte not in PREFIXES:
+            plan = plans.find(self.version, CORE, byte)
+            if plan is not None:
+                return plan, offset + 1
+            if byte == _BLOCK_MARKER:
+                raise InvalidArgumentError("block marker inside a block: a terminator is missing")
             raise InvalidArgumentError(f"unknown opcode 0x{byte:02X} in bytecode version {self.version}")
         name = PREFIXES[byte]
         if not self.function.requirements & _FEATURES[byte]:
@@ -157,12 +160,12 @@ class FunctionWalk:
         if offset + 1 >= len(self.body):
             raise OutOfRangeError("the body ends inside an instruction")
         opcode = self.body[offset + 1]
-        plan = plans.plan_table(self.version, name)[opcode]
+        plan = plans.find(self.version, name, opcode)
         if plan is None:
             raise InvalidArgumentError(
                 f"unknown opcode 0x{opcode:02X} of the {name} set in bytecode version {self.version}"
             )
-        return plan
+        return plan, offset + 2
 
     def _place(self) -> str:
         """Where the walk stands, for messages."""

@@ -8,12 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitree.dispatch import sites
 from jitree.errors import InternalError, InvalidArgumentError, UnavailableError
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.dispatch.harness import Natives, Thing, Vm
 
 ONE, TWO = VmBuffer(1), VmBuffer(2)
+
+
+@pytest.fixture(params=["unprepared", "bound"], autouse=True)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each program runs with first calls as they are, and again bound from the first call on."""
+    if request.param == "bound":
+        monkeypatch.setattr(
+            sites, "call_once", lambda machine, site, target: sites.bind(site, target)(machine)
+        )
+    return str(request.param)
 
 
 def echo(vm: Vm, cconv: str, function: Any, text: str, entry: str | None = None, **options: Any) -> Vm:

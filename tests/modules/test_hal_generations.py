@@ -20,7 +20,8 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import Buffer
 from jitree.modules import releases
-from jitree.modules.hal.module import GENERATIONS, HalModule
+from jitree.modules.hal.generations import GENERATIONS
+from jitree.modules.hal.module import HalModule
 from jitree.modules.hal.references import Row, parse_parameters
 from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler
@@ -138,7 +139,7 @@ def test_a_new_release_is_rows() -> None:
 
     class Future(HalModule):
         version = 8
-        tables = ((Row("buffer.length", "0rI_I", "buffer: hal.buffer, unit", length),), *HalModule.tables)
+        rows = (Row("buffer.length", "0rI_I", "buffer: hal.buffer, unit", length), *HalModule.rows)
 
     with Session("local-sync", tier="plain", builtin_modules=()) as session:
         session.append_module(Future(session.devices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.hal.buffer import BufferView
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.objects import Channel
-from jitree.modules.hal.module import GENERATIONS, HalModule
-from jitree.modules.hal.references import HAL_TYPES, Row, checked, parse_parameters
+from jitree.modules.hal.generations import GENERATIONS
+from jitree.modules.hal.module import HalModule
+from jitree.modules.hal.references import HAL_TYPES, Row, call_once, checked, parse_parameters
 from jitree.modules.hal.table import ROWS
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.cconv import Span, parse
@@ -119,12 +121,14 @@ def arguments_of(row: Row, objects: dict[str, object]) -> list[Any]:
     return arguments
 
 
+@pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize(("row", "index", "position", "name", "kind"), list(reference_cases()))
 def test_references_are_checked(
-    row: Row, index: int, position: int, name: str, kind: str, objects: dict[str, object]
+    row: Row, index: int, position: int, name: str, kind: str, objects: dict[str, object], once: bool
 ) -> None:
     calls: list[Any] = []
-    function = checked(Row(row.name, row.cconv, row.parameters, lambda *arguments: calls.append(arguments)))
+    spy = Row(row.name, row.cconv, row.parameters, lambda *arguments: calls.append(arguments))
+    function = partial(call_once, spy, "hal") if once else checked(spy)
 
     def call(value: object) -> None:
         arguments = arguments_of(row, objects)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import Any, Final
+from functools import cache, partial
+from typing import Any
 
 from jitree.dispatch.context import Context
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
 from jitree.hal.device import Device
-from jitree.modules.hal import abi_0_2, abi_0_4, abi_0_5, abi_0_6, table
+from jitree.modules.hal import table
 from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
-from jitree.modules.hal.references import Row, checked, register_hal_types
+from jitree.modules.hal.references import Row, call_once, checked, register_hal_types
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.regs.ref_types import RefTypes
-
-GENERATIONS: Final = (table.ROWS, abi_0_6.ROWS, abi_0_5.ROWS, abi_0_4.ROWS, abi_0_2.ROWS)
-"""Import tables, newest first; each has what the one before it replaced. A pair of name and calling
-convention means the same in all releases that have it, so one set of rows serves them all."""
 
 
 class HalModule(NativeModule):
@@ -32,7 +28,8 @@ class HalModule(NativeModule):
 
     name = "hal"
     version = 7
-    tables: tuple[tuple[Row, ...], ...] = GENERATIONS
+    rows: tuple[Row, ...] = table.ROWS
+    """Imports of the newest ABI; those of older ones are looked for after them."""
 
     def __init__(
         self,
@@ -44,9 +41,16 @@ class HalModule(NativeModule):
         self.devices = tuple(devices)
         self.trace_sink = trace_sink
         self.placement = placement
+        self._newest = {(row.name, row.cconv): row for row in self.rows}
 
     def exports(self) -> Iterable[NativeExport]:
-        return _exports(self.tables)
+        from jitree.modules.hal.generations import OLDER  # what new programs import is in the newest
+
+        return [_export(row) for rows in (self.rows, *OLDER) for row in rows]
+
+    def get(self, name: str, cconv: str) -> NativeExport | None:
+        row = self._newest.get((name, cconv))
+        return super().get(name, cconv) if row is None else _export(row)
 
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
@@ -79,26 +83,29 @@ class CheckedExport(NativeExport):
     _row: Row
 
     def __init__(self, row: Row, module: str = "hal") -> None:
-        set_attribute = object.__setattr__  # the base is frozen
-        set_attribute(self, "name", row.name)
-        set_attribute(self, "cconv", row.cconv)
-        set_attribute(self, "attrs", {})
-        set_attribute(self, "compiled", address(row.name, row.cconv) if module == "hal" else None)
-        set_attribute(self, "_module", module)
-        set_attribute(self, "_row", row)
-        set_attribute(self, "_checked", None)
+        self.name = row.name
+        self.cconv = row.cconv
+        self.attrs = {}
+        self.compiled = address(row.name, row.cconv) if module == "hal" else None
+        self._module = module
+        self._row = row
+        self._checked = None
 
     @property
-    def function(self) -> Callable[..., Any]:
-        function = self._checked
-        if function is None:
-            function = checked(self._row, self._module)
-            if self.compiled is not None:
-                function = supplied(self._row.name, function)
-            object.__setattr__(self, "_checked", function)
-        return function
+    def function(self) -> Callable[..., Any]:  # type: ignore[override]  # made when it is asked for
+        if self._checked is None:
+            self._checked = self._supplied(checked(self._row, self._module))
+        return self._checked
+
+    @property
+    def unprepared(self) -> Callable[..., Any]:
+        return self._checked or self._supplied(partial(call_once, self._row, self._module))
+
+    def _supplied(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self.compiled is None else supplied(self._row.name, function)
 
 
 @cache
-def _exports(tables: tuple[tuple[Row, ...], ...]) -> tuple[NativeExport, ...]:
-    return tuple(CheckedExport(row) for rows in tables for row in rows)
+def _export(row: Row) -> NativeExport:
+    """The same for all modules: what is generated for it is generated once."""
+    return CheckedExport(row)
