@@ -327,9 +327,12 @@ class _MachineCode:
     """The elements of an array that has an owner, None where that takes more than a look at its handle."""
 
 
-def replace_methods(array_method: Any, find_elements: Callable[[Array], npt.NDArray[Any] | None]) -> None:
+def replace_methods(
+    array_method: Any, buffer_method: Any, find_elements: Callable[[Array], npt.NDArray[Any] | None]
+) -> None:
     """From now on arrays are looked at by machine code (:mod:`jitree.calls.arrays`)."""
     Array.__array__ = array_method  # type: ignore[method-assign]
+    Array.__buffer__ = buffer_method  # type: ignore[method-assign]
     _MachineCode.find_elements = staticmethod(find_elements)
 
 

@@ -61,14 +61,13 @@ _ACCESS = int(MemoryAccess.ALL)
 
 
 def pass_argument(python: int, record: int, argument: int, value: int) -> bool:
-    """Whether it has been put into its register; if not nothing has happened."""
+    """Whether it has been put into its register. If not nothing has happened, but an exception may be set."""
     if load(argument, Argument.kind) == PASS_ARRAY:
         return pass_array(python, record, argument, value)
     if pass_number(python, argument, value):
         return True
     converted = invoke_with(python, load(argument, Argument.convert), value)
     if converted == 0:
-        call(load(python, Python.clear_error))
         return False
     is_passed = pass_number(python, argument, converted)
     drop(python, converted)
@@ -217,6 +216,4 @@ def copy_elements(python: int, source: int, address: int, size: int) -> bool:
         return False
     is_copied = call(load(python, Python.copy_into), target, source) & 1 == 0
     drop(python, target)
-    if not is_copied:
-        call(load(python, Python.clear_error))
     return is_copied

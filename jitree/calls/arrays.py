@@ -58,6 +58,21 @@ def array_method(self: int, arguments: int, count: int, names: int) -> int:
     )
 
 
+def buffer_method(self: int, arguments: int, count: int, names: int) -> int:
+    """As :func:`array_method`, for ``Array.__buffer__``: from Python 3.12 on numpy looks at arrays by it."""
+    python = load64(self + CAPSULE_POINTER_AT)
+    elements = elements_of(python, load64(arguments))
+    if elements != 0:
+        view = call(load(python, Python.new_memoryview), elements)
+        drop(python, elements)
+        if view != 0:
+            return view
+        call(load(python, Python.clear_error))  # elements of a type that buffers do not have
+    return call(
+        load(python, Python.vectorcall), load(python, Python.buffer_generally), arguments, count, names
+    )
+
+
 def find_elements(self: int, array: int) -> int:
     """A builtin of one argument, an Array: its elements, or None where that takes more than a look at its
     handle."""

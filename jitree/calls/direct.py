@@ -128,8 +128,9 @@ class DirectCall:
             "acquire": invoker.lock.acquire, "release": invoker.lock.release,
             "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
             "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
-            "go_on": rest.go_on, "take_reference": rest.take_reference, "supply": partial(_supply, table),
-            "wait_for": rest.wait_for, "pending": rest.pending, "fence": None,
+            "go_on": rest.go_on, "give_up": rest.give_up, "take_reference": rest.take_reference,
+            "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
+            "fence": None,
         }  # fmt: skip
         words = array("q", bytes(CALL.size))
         _fill(words, CALL, addresses)
@@ -166,6 +167,11 @@ class _Rest:
             if isinstance(error, StatusError):
                 error.with_context(f"`{self._declaration}`")
             raise
+
+    def give_up(self) -> None:
+        """Ends a call that :meth:`go_on` was interrupted in before it had begun. May be called again."""
+        self._machine.pc = RUNNING
+        self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
 
     def take_reference(self, handle: int) -> Any:
         """A result that is no buffer view."""

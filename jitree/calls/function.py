@@ -11,7 +11,7 @@ from jitree.calls.arrays import Call
 from jitree.calls.fences import drop_signal, pass_fences, take_signalled, taken_signal
 from jitree.calls.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
 from jitree.calls.owners import Owners, take_back
-from jitree.calls.python import Python, drop, invoke, invoke_with, is_done, retained
+from jitree.calls.python import Python, drop, forgets_error, invoke, invoke_with, is_done, retained
 from jitree.calls.results import take_results
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
@@ -102,7 +102,7 @@ def call_directly(python: int, record: int, arguments: int, prompt: int) -> int:
         return settle(python, record, 0)
     if not pass_arguments(python, record, arguments) or not pass_fences(python, record, state):
         drop_registers(record, state)
-        return settle(python, record, _GENERALLY)
+        return settle(python, record, _GENERALLY if forgets_error(python) else 0)
     signal = taken_signal(record)
     if prompt != PATIENT:
         store(state, State.prompt, prompt)
@@ -110,12 +110,23 @@ def call_directly(python: int, record: int, arguments: int, prompt: int) -> int:
     is_complete = left == 0 or is_done(python, invoke(python, load(record, Call.go_on)))
     if prompt != PATIENT:
         store(state, State.prompt, PATIENT)
-    if not is_complete:  # Python has settled everything
+    if not is_complete:
         drop_signal(state, signal)
-        return 0
+        return ended(python, record, turn)
     if signal == 0:
         return settle(python, record, take_results(python, record))
     return settle(python, record, take_signalled(python, record, state, signal, prompt))
+
+
+def ended(python: int, record: int, turn: int) -> int:
+    """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first."""
+    error = stack(24)
+    call(load(python, Python.fetch_error), error, error + 8, error + 16)
+    while load(turn, Turn.nesting) != 0:
+        if not is_done(python, invoke(python, load(record, Call.give_up))):
+            call(load(python, Python.clear_error))
+    call(load(python, Python.restore_error), load64(error), load64(error + 8), load64(error + 16))
+    return 0
 
 
 def tidy(python: int, record: int, state: int) -> bool:

@@ -36,6 +36,7 @@ RECIPE: Final = image.Recipe(
         "function_method",
         "submit_method",
         "array_method",
+        "buffer_method",
         "find_elements",
         "new_owner",
         "destroy_owner",

@@ -27,7 +27,9 @@ _FUNCTIONS: Final = {
     "new_float": "PyFloat_FromDouble", "new_tuple": "PyTuple_New", "set_item": "PyTuple_SetItem",
     "new_object": "PyType_GenericAlloc",
     "new_capsule": "PyCapsule_New", "set_context": "PyCapsule_SetContext",
+    "new_memoryview": "PyMemoryView_FromObject",
     "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
+    "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
 }  # fmt: skip
 _NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50}
 """PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, in the table of numpy's C interface."""
@@ -117,8 +119,8 @@ def _addresses() -> dict[str, int]:
     functions = {field: _address(getattr(ctypes.pythonapi, name)) for field, name in _FUNCTIONS.items()}
     table = _numpy_table()
     objects = {
-        "none": None, "true": True, "false": False, "int_type": int, "float_type": float,
-        "array_type": Array, "ndarray_type": np.ndarray,
+        "none": None, "true": True, "false": False, "exception_type": Exception,
+        "int_type": int, "float_type": float, "array_type": Array, "ndarray_type": np.ndarray,
     }  # fmt: skip
     return {
         **functions,
@@ -170,6 +172,7 @@ def _load(code: image.Image, direct_class: type) -> Interface:
     c_function("Py_IncRef", None, ctypes.py_object)(interface)
     replace_methods(
         interface.method("array_method", Array.__array__, "array_generally"),
+        interface.method("buffer_method", Array.__buffer__, "buffer_generally"),
         interface.function("find_elements"),
     )
     Function.__call__ = interface.method(  # type: ignore[method-assign]

@@ -29,6 +29,9 @@ PYTHON: Final = Record(
     i64 fetch_error         # PyErr_Fetch
     i64 restore_error       # PyErr_Restore
     i64 clear_error         # PyErr_Clear
+    i64 error_occurred      # PyErr_Occurred
+    i64 error_matches       # PyErr_ExceptionMatches
+    i64 new_memoryview      # PyMemoryView_FromObject
     i64 copy_memory         # memcpy
     i64 new_array           # PyArray_NewFromDescr
     i64 set_base            # PyArray_SetBaseObject
@@ -38,6 +41,7 @@ PYTHON: Final = Record(
     i64 none
     i64 true
     i64 false
+    i64 exception_type      # Exception
     i64 int_type
     i64 float_type
     i64 array_type          # jitree.Array
@@ -53,7 +57,8 @@ PYTHON: Final = Record(
     i64 direct_record       # offset of the slot in a DirectCall
     i64 call_generally      # Python methods that do what machine code does not: Function.__call__,
     i64 submit_generally    # AsynchronousFunction.submit,
-    i64 array_generally     # Array.__array__
+    i64 array_generally     # Array.__array__,
+    i64 buffer_generally    # Array.__buffer__
     i64 dtype_count
     i64 dtypes              # address of DTYPE records
     """,
@@ -106,7 +111,8 @@ CALL: Final = Record(
     i64 require_faultless
     i64 drain               # of the table: frees what machine code has released,
     i64 drain_deferred      # and what others have dropped
-    i64 go_on               # of the DirectCall: the rest of a call that machine code has left
+    i64 go_on               # of the DirectCall: the rest of a call that machine code has left,
+    i64 give_up             # its end if that was interrupted before it began
     i64 take_reference      # a result that is no array
     i64 supply              # makes sure that there is memory for an argument of some size
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none

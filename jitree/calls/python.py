@@ -54,9 +54,18 @@ def is_done(python: int, result: int) -> bool:
 
 
 def is_true(python: int, result: int) -> bool:
-    """Whether a Python function gave True; what it raised is dropped."""
+    """Whether a Python function gave True. An exception that it raised is still set."""
     if result == 0:
-        call(load(python, Python.clear_error))
         return False
     drop(python, result)
     return result == load(python, Python.true)
+
+
+def forgets_error(python: int) -> bool:
+    """Drops an exception, if one is set, unless it ends more than a call: Ctrl-C, the end of the process."""
+    if call(load(python, Python.error_occurred)) == 0:
+        return True
+    if call(load(python, Python.error_matches), load(python, Python.exception_type)) & 1 == 0:
+        return False
+    call(load(python, Python.clear_error))
+    return True

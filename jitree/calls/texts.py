@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.calls.arrays import array_method, find_elements
+from jitree.calls.arrays import array_method, buffer_method, find_elements
 from jitree.calls.function import function_method, submit_method
 from jitree.calls.owners import destroy_owner, new_owner, take_back
 from jitree.modules.hal.native.lowering import AnswerFunction, lower
@@ -10,6 +10,7 @@ from jitree.modules.hal.native.lowering import AnswerFunction, lower
 
 def texts() -> list[str]:
     entries: list[AnswerFunction] = [
-        function_method, submit_method, array_method, find_elements, new_owner, destroy_owner, take_back,
+        function_method, submit_method, array_method, buffer_method, find_elements,
+        new_owner, destroy_owner, take_back,
     ]  # fmt: skip
     return [lower(entries)]
