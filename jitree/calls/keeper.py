@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY.word("rank")
 _OWNER: Final = ENTRY.word("owner")
-_RELEASED: Final = STATE["released"]
-_NATIVES: Final = STATE.word("natives")
 
 
 class Keeper:
@@ -84,12 +82,13 @@ def _attend(invoker: Invoker, interface: Interface, record: int, handle: int) ->
     table = invoker.table
     if handle:
         table.deferred.append((handle,))
-    if invoker.ready is None or not invoker.lock.acquire(blocking=False):
+    if not invoker.lock.acquire(blocking=False):
         return
     try:
-        machine = invoker.ready
-        if machine is not None:
-            interface.take_back(record, machine.state[_NATIVES], machine.state_address + _RELEASED)
-            table.drain(machine.state)
+        if invoker.nesting == 0:
+            natives, state = table.natives, array("q", bytes(STATE.size))
+            place = state.buffer_info()[0] + STATE["released"]
+            interface.take_back(record, 0 if natives is None else natives.record, place)
+            table.drain(memoryview(state))
     finally:
         invoker.lock.release()

@@ -150,6 +150,20 @@ def test_large_memory_is_given_back_at_once(session: Session) -> None:
     assert session.context.table.live_count < live
 
 
+def test_large_memory_is_given_back_after_the_session() -> None:
+    with Session("local-sync", tier="fast") as session:
+        echo = direct(session.load(ECHO).e1_f32, X)
+        on_device = session.to_device(np.zeros(LARGE // 4, np.float32))
+        results = [echo(on_device), echo(X)]
+        del on_device
+        table = session.context.table
+    del session, echo
+    live = table.live_count
+    del results[0]
+    gc.collect()
+    assert table.live_count < live
+
+
 def test_numpy_arrays_keep_the_memory(session: Session) -> None:
     echo = direct(session.load(ECHO).e1_f32, X)
     views = [np.asarray(echo(np.full(100, number, np.float32)))[10:20] for number in range(200)]
