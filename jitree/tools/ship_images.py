@@ -14,8 +14,8 @@ from typing import Final
 from jitree.dispatch.image import Recipe, shipped
 from jitree.dispatch.image.build import build
 from jitree.dispatch.image.compile import Target
+from jitree.dispatch.image.digests import digest_of
 from jitree.dispatch.image.flat import encode
-from jitree.dispatch.image.recipe import digest_of, shipped_key
 from jitree.errors import UnavailableError
 from jitree.tools.cache_warm import own_recipes
 
@@ -49,9 +49,7 @@ def main() -> int:
 
 def image_file(recipe: Recipe) -> bytes:
     """The file that is shipped for a recipe, built now."""
-    return encode(
-        build(recipe, target=TARGET), shipped_key(digest_of(recipe), shipped.PROCESSORS), recipe.title
-    )
+    return encode(build(recipe, target=TARGET), digest_of(recipe), recipe.title)
 
 
 def compiler() -> str:

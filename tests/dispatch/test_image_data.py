@@ -12,8 +12,9 @@ from jitree.dispatch import image
 from jitree.dispatch.image import cache
 from jitree.dispatch.image.build import build
 from jitree.dispatch.image.flat import title_of
+from jitree.dispatch.image.keys import key_of
 from jitree.dispatch.image.mapping import map_image
-from jitree.dispatch.image.recipe import Recipe, key_of
+from jitree.dispatch.image.recipe import Recipe
 from jitree.errors import AlreadyExistsError, UnavailableError
 
 _TEXTS = Path(__file__).with_name("image_texts.py")

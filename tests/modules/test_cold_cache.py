@@ -95,4 +95,4 @@ def test_the_first_call_runs_machine_code(tmp_path: Path) -> None:
     done = run(_FIRST_CALL, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.image"))

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from jitree.dispatch.image import cache, shipped
+from jitree.dispatch.image.digests import digest_of
 from jitree.dispatch.image.flat import FlatImage
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.image.mapping import Image, map_image
-from jitree.dispatch.image.recipe import Recipe, digest_of, files, host_key
+from jitree.dispatch.image.recipe import Recipe, files
 from jitree.errors import StatusError, UnavailableError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Provider:
     @cached_property
     def key(self) -> bytes:
         """Of the file in the cache."""
+        from jitree.dispatch.image.keys import host_key
+
         return host_key(self._digest)
 
     @property

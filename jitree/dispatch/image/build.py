@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from jitree.dispatch.image import cache, contents
 from jitree.dispatch.image.flat import FlatImage
 from jitree.dispatch.image.generated import Generated, Unit
-from jitree.dispatch.image.recipe import Recipe, key_of
+from jitree.dispatch.image.keys import key_of
+from jitree.dispatch.image.recipe import Recipe
 
 _MEMORY_TEXT: Final = Path(__file__).with_name("memory.ll")
 _MEMORY_FUNCTIONS: Final = ("memset", "memcpy", "memmove")

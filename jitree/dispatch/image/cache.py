@@ -71,32 +71,43 @@ def _file_name(recipe: Recipe, key: bytes) -> str:
 
 def load(recipe: Recipe, key: bytes) -> FlatImage | None:
     """The image of a key, or None."""
-    try:
-        with open(os.path.join(_folder(), _file_name(recipe, key)), "rb") as file:
-            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
-                return None
-            image = decode(file.read(), key)
-            if image is not None:
-                _mark_used(file.fileno())
-            return image
-    except OSError:
-        return None
-
-
-def _mark_used(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # somebody else's, or read-only
-        os.utime(descriptor)
+    name = _file_name(recipe, key)
+    data = read(name)
+    image = None if data is None else decode(data, key)
+    if image is not None:
+        with contextlib.suppress(OSError):  # somebody else's, or read-only
+            os.utime(os.path.join(_folder(), name))
+    return image
 
 
 def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
     """Writes the file of a key. OSError if the folder refuses."""
-    target = path_of(recipe, key)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(f".{os.getpid()}")
+    write(_file_name(recipe, key), encode(image, key, recipe.title))
+    return path_of(recipe, key)
+
+
+def read(name: str) -> bytes | None:
+    """A file of the folder that is ours or the system's; None if there is none."""
     try:
-        temporary.write_bytes(encode(image, key, recipe.title))
+        with open(os.path.join(_folder(), name), "rb") as file:
+            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
+                return None
+            return file.read()
+    except OSError:
+        return None
+
+
+def write(name: str, data: bytes) -> None:
+    """Puts a file into the folder, whole. OSError if the folder refuses."""
+    folder = _folder()
+    os.makedirs(folder, exist_ok=True)
+    target = os.path.join(folder, name)
+    temporary = f"{os.path.splitext(target)[0]}.{os.getpid()}"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
         os.replace(temporary, target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
-    return target

@@ -13,7 +13,7 @@ from typing import Final
 from jitree import processor
 from jitree.dispatch.image.cache import IMAGE_SUFFIX
 from jitree.dispatch.image.flat import FlatImage, decode
-from jitree.dispatch.image.recipe import Recipe, shipped_key
+from jitree.dispatch.image.recipe import Recipe
 
 PROCESSORS: Final = "x86-64-v3"
 """LLVM's name of the processors."""
@@ -37,7 +37,7 @@ def load(recipe: Recipe, digest: bytes) -> FlatImage | None:
         return None
     try:
         with open(path_of(recipe.name), "rb") as file:
-            return decode(file.read(), shipped_key(digest, PROCESSORS))
+            return decode(file.read(), digest)
     except OSError:  # not shipped, or left out of an installation
         return None
 

@@ -1,0 +1,84 @@
+"""The key of an image that is built here, which tells whether a file in the cache is still that image.
+
+Computing it does not import llvmlite: its version is read from its version file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from jitree import processor
+from jitree.dispatch.image.digests import digest_of
+from jitree.dispatch.image.recipe import Recipe
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
+else:
+    try:
+        from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
+    except ImportError:
+        from hashlib import blake2b
+
+_COMPILER: Final = "llvmlite"
+
+
+def host_key(digest: bytes) -> bytes:
+    """The key of a recipe's digest on this machine, with the compiler that is installed."""
+    return hashed((*_environment(), digest))
+
+
+def key_of(recipe: Recipe) -> bytes:
+    """The :func:`host_key` of a recipe."""
+    return host_key(digest_of(recipe))
+
+
+def hashed(parts: Iterable[bytes]) -> bytes:
+    """32 bytes that tell sequences of parts apart."""
+    state = blake2b(digest_size=32)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
+
+
+@cache
+def _environment() -> tuple[bytes, ...]:
+    return os.uname().machine.encode(), _processor(), _version(_COMPILER)
+
+
+def _version(package: str) -> bytes:
+    """The text of the package's version file; empty if the package is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return b""
+    try:
+        with open(os.path.join(spec.submodule_search_locations[0], "_version.py"), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+_CHANGING: Final = (
+    b"processor",
+    b"cpu MHz",
+    b"bogomips",
+    b"BogoMIPS",
+    b"apicid",
+    b"initial apicid",
+    b"core id",
+)
+"""Lines of a processor's description that do not say what it can execute."""
+
+
+def _processor() -> bytes:
+    """Model and instruction set extensions."""
+    described = processor.description()
+    if not described:
+        import platform  # only where the system says nothing
+
+        return platform.processor().encode()
+    return b"\n".join(line for line in described.splitlines() if not line.startswith(_CHANGING))
