@@ -115,7 +115,7 @@ class Function:
         """What runs the calls of the session."""
         return self._context.invoker
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Calls the function and waits for its results.
 
         Arguments may be given by the names of the declaration. ``out=`` gives the memory that results are put
@@ -176,7 +176,7 @@ class Function:
 
     def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
         if named:
-            arguments = self._positional(arguments, named)
+            arguments = self.in_order(*arguments, **named)
         if len(arguments) != self._argument_count:
             raise self._in_call(
                 InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
@@ -203,7 +203,9 @@ class Function:
             unpack(value, self._device, fence) for unpack, value in zip(self._unpackers, results, strict=True)
         )
 
-    def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def in_order(self, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        """The arguments of a call in the order of the declaration. INVALID_ARGUMENT for names that it does
+        not have, those given twice, and missing ones."""
         names = [parameter.name for parameter in self.signature.arguments]
         if OUT in named and OUT not in names:
             return self._with_storage(arguments, named)
@@ -239,7 +241,7 @@ class Function:
             raise self._in_call(
                 InvalidArgumentError(f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}")
             )
-        return self._positional((), {**dict(zip(given, arguments, strict=False)), **others, **storage})
+        return self.in_order(**dict(zip(given, arguments, strict=False)), **others, **storage)
 
     def _in_call(self, error: StatusError) -> StatusError:
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")

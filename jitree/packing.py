@@ -201,6 +201,16 @@ class TensorPacker:
             return self._import(self._convert(value), value)
         raise refused(self._name, str(self._tensor), value)
 
+    def host_array(self, value: Any) -> npt.NDArray[Any] | None:
+        """What a value is on the host before it is copied to the device, of any type and shape; None for what
+        does not go that way."""
+        if value is None or isinstance(value, (Array, Donation, *_OBJECTS)):
+            return None
+        array = as_array(value)
+        if array is None and isinstance(value, (*_NUMBERS, list, tuple)):
+            array = self._convert(value)
+        return array
+
     def _import(self, array: npt.NDArray[Any], value: object) -> BufferView:
         row = native_row(array.dtype)
         if row is None:

@@ -17,6 +17,7 @@ from jitree.calls.layout import (
     PASS_F32,
     PASS_F64,
     PASS_I32,
+    PASS_REFERENCE,
 )
 from jitree.calls.owners import handle_of
 from jitree.calls.python import Python, drop, invoke_with, invoke_with_number, is_true, type_of
@@ -62,16 +63,26 @@ _ACCESS = int(MemoryAccess.ALL)
 
 def pass_argument(python: int, record: int, argument: int, value: int) -> bool:
     """Whether it has been put into its register. If not nothing has happened, but an exception may be set."""
-    if load(argument, Argument.kind) == PASS_ARRAY:
+    kind = load(argument, Argument.kind)
+    if kind == PASS_ARRAY:
         return pass_array(python, record, argument, value)
-    if pass_number(python, argument, value):
+    if kind != PASS_REFERENCE and pass_number(python, argument, value):
         return True
     converted = invoke_with(python, load(argument, Argument.convert), value)
     if converted == 0:
         return False
-    is_passed = pass_number(python, argument, converted)
+    is_passed = pass_converted(python, argument, converted)
     drop(python, converted)
     return is_passed
+
+
+def pass_converted(python: int, argument: int, converted: int) -> bool:
+    if load(argument, Argument.kind) != PASS_REFERENCE:
+        return pass_number(python, argument, converted)
+    overflow = stack(4)
+    handle = call(load(python, Python.long_value), converted, overflow)
+    store64(load(argument, Argument.place), handle)
+    return True
 
 
 # -- numbers -------------------------------------------------------------------------------------------
@@ -112,14 +123,25 @@ def pass_float(argument: int, bits: int) -> bool:
 
 
 def pass_array(python: int, record: int, argument: int, value: int) -> bool:
-    kind = type_of(value)
-    if kind == load(python, Python.array_type):
+    if type_of(value) == load(python, Python.array_type):
         return pass_owned(python, argument, value)
-    if kind != load(python, Python.ndarray_type) or load(value, Ndarray.dtype) != load(
-        argument, Argument.dtype
-    ):
+    if load(argument, Argument.dtype) == 0:
         return False
-    return pass_copy(python, record, argument, value)
+    if is_expected(python, argument, value):
+        return pass_copy(python, record, argument, value)
+    converted = invoke_with(python, load(argument, Argument.convert), value)
+    if converted == 0:
+        return False
+    is_passed = is_expected(python, argument, converted) and pass_copy(python, record, argument, converted)
+    drop(python, converted)
+    return is_passed
+
+
+def is_expected(python: int, argument: int, value: int) -> bool:
+    """Whether it is a numpy array of the declared type."""
+    return type_of(value) == load(python, Python.ndarray_type) and load(value, Ndarray.dtype) == load(
+        argument, Argument.dtype
+    )
 
 
 def pass_owned(python: int, argument: int, value: int) -> bool:

@@ -25,21 +25,24 @@ from jitree.calls.layout import (
     PASS_F64,
     PASS_I32,
     PASS_I64,
+    PASS_REFERENCE,
     RESULT,
 )
 from jitree.calls.objects import new_capsule
+from jitree.declaration import Signature
 from jitree.dispatch import image
 from jitree.dispatch.engine import WAITING_TIERS
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.elements import is_packed
-from jitree.errors import StatusError
+from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.heap import HeapAllocator
 from jitree.module import Function
 from jitree.modules.hal.native.natives import Natives
 from jitree.number_packing import IntegerPacker, narrow_float, number_packer
-from jitree.packing import TensorPacker, number_unpacker, unpack_reference
+from jitree.packing import ArrayTransfer, TensorPacker, number_unpacker, packers, unpack_reference
 from jitree.regs.layout import FRAME, Record
+from jitree.transfers import copy_to_device
 
 if TYPE_CHECKING:
     from jitree.array import Array
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from jitree.calls.keeper import Keeper
     from jitree.declaration import Parameter, TensorType
     from jitree.dispatch.engine import Entry
+    from jitree.hal.buffer import BufferView
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
@@ -258,21 +262,31 @@ class _Rows:
 
     def _argument(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
         register = self._register(item, slot)
-        if register["kind"] == PASS_ARRAY:
-            return register | self._array(parameter)
+        if register["kind"] != PASS_ARRAY:
+            return register | self._number(parameter, item, register["kind"])
+        if parameter.tensor is None or parameter.consumed:
+            return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)
+        return register | self._array(parameter, parameter.tensor)
+
+    def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, int]:
         packer = number_packer(parameter, str(item))
         convert = {"convert": self._keep(packer.pack)}
         if isinstance(packer, IntegerPacker):
             low, high = packer.unchanged
-            return register | convert | {"low": low, "high": high}
-        if register["kind"] in (PASS_I32, PASS_I64) or narrow_float(parameter.type) is not None:
+            return convert | {"low": low, "high": high}
+        if kind in (PASS_I32, PASS_I64) or narrow_float(parameter.type) is not None:
             raise Unsuitable
-        return register | convert
+        return convert
 
-    def _array(self, parameter: Parameter) -> dict[str, int]:
-        tensor = parameter.tensor
-        if tensor is None or parameter.consumed:
-            raise Unsuitable
+    def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
+        """Lists, buffers, and tensors that the program may overwrite: packed by Python."""
+        transfer = ArrayTransfer(self._function.session.device, _present_view, copy_to_device)
+        signature = Signature((parameter,), (), "", True, False)
+        (packer,) = packers(signature, (item,), transfer, self._function.session.context.ref_types)
+        table = self._function.invoker.table
+        return {"convert": self._keep(lambda value: table.wrap(packer.pack(value)))}
+
+    def _array(self, parameter: Parameter, tensor: TensorType) -> dict[str, int]:
         acceptance = _Acceptance(self._function, self._keeper, parameter.name, tensor)
         fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
         row, shape = tensor.element_type, tensor.shape
@@ -283,6 +297,7 @@ class _Rows:
             return fields
         dimensions = {f"dimension_{index}": -1 if size is None else size for index, size in enumerate(shape)}
         return fields | dimensions | {
+            "convert": self._keep(acceptance.packer.host_array),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
             "rank": len(shape),
         }  # fmt: skip
@@ -296,6 +311,14 @@ class _Rows:
             return register | {"view_kind": self._function.invoker.table.ref_types.lookup("hal.buffer_view")}
         unpack = number_unpacker(parameter.type)
         return register | {"convert": 0 if unpack is None else self._keep(unpack)}
+
+
+def _present_view(array: Array) -> BufferView:
+    """The view of an array whose elements are there. FAILED_PRECONDITION for others: nobody may wait with the
+    context's lock."""
+    if array.fence is not None:
+        raise FailedPreconditionError("the elements are not computed yet")
+    return array.view
 
 
 def _records(record: Record, rows: list[dict[str, int]]) -> array[int]:
@@ -315,7 +338,7 @@ class _Acceptance:
     """Whether device arrays fit a parameter as they are."""
 
     def __init__(self, function: Function, keeper: Keeper, name: str, tensor: TensorType) -> None:
-        self._packer = TensorPacker(name, tensor, function.transfer())
+        self.packer = TensorPacker(name, tensor, function.transfer())
         self._tensor = tensor
         self._code = -1 if tensor.element_type is None else tensor.element_type.code
         self._keeper = keeper
@@ -329,7 +352,7 @@ class _Acceptance:
             return False
         if not array.matches(self._code, self._tensor.shape):
             try:
-                self._packer.check(array.view)
+                self.packer.check(array.view)
             except StatusError:
                 return False
         return array.be_passed(self._keeper, self.marker)

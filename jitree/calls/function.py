@@ -32,9 +32,9 @@ _GENERALLY = -1
 
 def function_method(self: int, arguments: int, count: int, names: int) -> int:
     """``Function.__call__``: ``self`` is the capsule of the PYTHON record, the function is the first
-    argument, ``names`` a tuple of those of the last arguments."""
+    argument, ``names`` a tuple of those of the last arguments, or 0."""
     python = load64(self + CAPSULE_POINTER_AT)
-    result = call_in_turn(python, arguments, count, names, PATIENT)
+    result = call_by_record(python, arguments, count, names, PATIENT)
     if result != _GENERALLY:
         return result
     return call(load(python, Python.vectorcall), load(python, Python.call_generally), arguments, count, names)
@@ -43,7 +43,7 @@ def function_method(self: int, arguments: int, count: int, names: int) -> int:
 def submit_method(self: int, arguments: int, count: int, names: int) -> int:
     """As :func:`function_method`, for ``AsynchronousFunction.submit``."""
     python = load64(self + CAPSULE_POINTER_AT)
-    result = call_in_turn(python, arguments, count, names, PROMPT)
+    result = call_by_record(python, arguments, count, names, PROMPT)
     if result != _GENERALLY:
         return result
     return call(
@@ -51,24 +51,45 @@ def submit_method(self: int, arguments: int, count: int, names: int) -> int:
     )
 
 
-def call_in_turn(python: int, arguments: int, count: int, names: int, prompt: int) -> int:
+def call_by_record(python: int, arguments: int, count: int, names: int, prompt: int) -> int:
     """``prompt`` is what STATE.prompt says meanwhile: PATIENT to wait for the results, PROMPT to return
     arrays that may still be computed."""
     direct = load64(load64(arguments) + load(python, Python.function_direct))
-    if names != 0 or direct == 0 or direct == load(python, Python.none):
+    if direct == 0 or direct == load(python, Python.none):
         return _GENERALLY
     retained(python, direct)  # the session may be closed meanwhile
     record = load64(load64(direct + load(python, Python.direct_record)) + CAPSULE_POINTER_AT)
-    result = _GENERALLY
-    if count - 1 == load(record, Call.argument_count):
-        result = 0
-        if take_turn(python, record):
-            result = _GENERALLY
-            if load(load(record, Call.turn), Turn.ready) != 0:
-                result = call_directly(python, record, arguments + 8, prompt)
-            result = give_turn(python, record, result)
+    if names == 0:
+        result = call_in_turn(python, record, arguments + 8, count - 1, prompt)
+    else:
+        result = call_in_order(python, record, arguments, count, names, prompt)
     drop(python, direct)
     return result
+
+
+def call_in_order(python: int, record: int, arguments: int, count: int, names: int, prompt: int) -> int:
+    """With arguments that have names."""
+    ordered = call(load(python, Python.vectorcall), load(python, Python.in_order), arguments, count, names)
+    if ordered == 0:
+        return 0
+    length = call(load(python, Python.length), ordered)
+    values = stack(8 * length)
+    for index in range(length):
+        store64(values + 8 * index, call(load(python, Python.get_item), ordered, index))
+    result = call_in_turn(python, record, values, length, prompt)
+    drop(python, ordered)
+    return result
+
+
+def call_in_turn(python: int, record: int, arguments: int, count: int, prompt: int) -> int:
+    """With the context's lock, if nothing of the context is running."""
+    if count != load(record, Call.argument_count):
+        return _GENERALLY
+    if not take_turn(python, record):
+        return 0
+    if load(load(record, Call.turn), Turn.ready) == 0:
+        return give_turn(python, record, _GENERALLY)
+    return give_turn(python, record, call_directly(python, record, arguments, prompt))
 
 
 def take_turn(python: int, record: int) -> bool:

@@ -16,6 +16,7 @@ from jitree.calls.image import RECIPE
 from jitree.calls.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.calls.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.dispatch import image
+from jitree.errors import InternalError
 from jitree.module import Function
 from jitree.types import ELEMENT_TYPES, ElementType
 
@@ -25,7 +26,7 @@ _FUNCTIONS: Final = {
     "vectorcall": "PyObject_Vectorcall", "length": "PyObject_Size",
     "long_value": "PyLong_AsLongLongAndOverflow", "new_long": "PyLong_FromLongLong",
     "new_float": "PyFloat_FromDouble", "new_tuple": "PyTuple_New", "set_item": "PyTuple_SetItem",
-    "new_object": "PyType_GenericAlloc",
+    "get_item": "PyTuple_GetItem", "new_object": "PyType_GenericAlloc",
     "new_capsule": "PyCapsule_New", "set_context": "PyCapsule_SetContext",
     "new_memoryview": "PyMemoryView_FromObject",
     "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
@@ -92,6 +93,12 @@ class Interface:
         self._dtypes[count * width : (count + 1) * width] = array("q", (row.code, id(row.dtype)))
         self._words[PYTHON.word("dtype_count")] = count + 1
 
+    def require_complete(self) -> None:
+        """INTERNAL if anything that machine code follows is missing."""
+        missing = [field for field in PYTHON.offsets if not self._words[PYTHON.word(field)]]
+        if missing:
+            raise InternalError(f"machine code of calls was not told of {', '.join(missing)}")
+
     def method(self, symbol: str, python: Callable[..., Any], field: str) -> Any:
         """Machine code as a method in place of one in Python, which it calls, as ``field`` of the record, for
         what it does not do itself."""
@@ -120,7 +127,8 @@ def _addresses() -> dict[str, int]:
     table = _numpy_table()
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
-        "int_type": int, "float_type": float, "array_type": Array, "ndarray_type": np.ndarray,
+        "in_order": Function.in_order, "int_type": int, "float_type": float,
+        "array_type": Array, "ndarray_type": np.ndarray,
     }  # fmt: skip
     return {
         **functions,
@@ -170,15 +178,12 @@ def _load(code: image.Image, direct_class: type) -> Interface:
     interface = Interface(code, direct_class)
     # The last owner may go when the interpreter has dropped all modules.
     c_function("Py_IncRef", None, ctypes.py_object)(interface)
-    replace_methods(
-        interface.method("array_method", Array.__array__, "array_generally"),
-        interface.method("buffer_method", Array.__buffer__, "buffer_generally"),
-        interface.function("find_elements"),
-    )
-    Function.__call__ = interface.method(  # type: ignore[method-assign]
-        "function_method", Function.__call__, "call_generally"
-    )
-    AsynchronousFunction.submit = interface.method(  # type: ignore[method-assign]
-        "submit_method", AsynchronousFunction.submit, "submit_generally"
-    )
+    look = interface.method("array_method", Array.__array__, "array_generally")
+    view = interface.method("buffer_method", Array.__buffer__, "buffer_generally")
+    call = interface.method("function_method", Function.__call__, "call_generally")
+    submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_generally")
+    interface.require_complete()
+    replace_methods(look, view, interface.function("find_elements"))
+    Function.__call__ = call  # type: ignore[method-assign]
+    AsynchronousFunction.submit = submit  # type: ignore[method-assign]
     return interface

@@ -23,6 +23,7 @@ PYTHON: Final = Record(
     i64 new_float           # PyFloat_FromDouble
     i64 new_tuple           # PyTuple_New
     i64 set_item            # PyTuple_SetItem
+    i64 get_item            # PyTuple_GetItem
     i64 new_object          # PyType_GenericAlloc
     i64 new_capsule         # PyCapsule_New
     i64 set_context         # PyCapsule_SetContext
@@ -57,6 +58,7 @@ PYTHON: Final = Record(
     i64 direct_record       # offset of the slot in a DirectCall
     i64 call_generally      # Python methods that do what machine code does not: Function.__call__,
     i64 submit_generally    # AsynchronousFunction.submit,
+    i64 in_order            # Function.in_order,
     i64 array_generally     # Array.__array__,
     i64 buffer_generally    # Array.__buffer__
     i64 dtype_count
@@ -131,6 +133,8 @@ PASS_I64: Final = 1
 PASS_F32: Final = 2
 PASS_F64: Final = 3
 PASS_ARRAY: Final = 4
+PASS_REFERENCE: Final = 5
+"""As arguments: a reference to what Python makes of the value."""
 
 ARGUMENT: Final = Record(
     "argument",
@@ -139,7 +143,7 @@ ARGUMENT: Final = Record(
     i64 place               # address of the register
     i64 low                 # of integers: what is passed as it is
     i64 high
-    i64 convert             # Python function that makes the number that is passed of another value
+    i64 convert             # Python function that gives the number, the numpy array, the handle to pass
     i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
     i64 accept              # Python function: whether an array fits
     i64 dtype               # of numpy arrays that are copied; 0 = none are

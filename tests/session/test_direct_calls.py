@@ -87,6 +87,7 @@ def test_arguments_of_any_kind(session: Session) -> None:
             for _ in range(2):  # a device array is known the second time
                 assert np.array_equal(add(left, right), X + X)
     assert np.array_equal(add(input1=device, input0=X), X + X)
+    assert np.array_equal(add(X, input1=list_), X + X)
 
 
 def test_shapes_that_are_found_at_run_time(session: Session) -> None:
@@ -182,6 +183,43 @@ def test_errors_are_those_of_the_general_way(session: Session, arguments: tuple[
             function(*arguments)
         texts.append(str(failure.value))
     assert texts[0] == texts[1] and "`sync func @add(" in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((X,), {}),
+        ((X,), {"input0": X}),
+        ((X,), {"other": X}),
+        ((), {"input1": X}),
+        ((), {"input0": X, "input1": [1.0, "x"]}),
+        ((), {"out": X, "input0": X}),
+        ((), {"self": X}),
+    ],
+)
+def test_errors_of_names_are_those_of_the_general_way(
+    session: Session, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    add = session.load(ARITHMETIC).add
+    texts = []
+    for function in (add, direct(add, X, X)):
+        with pytest.raises(StatusError) as failure:
+            function(*arguments, **named)
+        texts.append(str(failure.value))
+    assert texts[0] == texts[1]
+
+
+def test_references_of_other_kinds(session: Session) -> None:
+    """Lists, buffers and views go through the packers of Python, and calls stay direct."""
+    echo = session.load(ECHO)
+    lists, views = direct(echo.r_list, [1, 2.5]), direct(echo.r_view, X)
+    before = live(session)
+    for _ in range(5):
+        assert lists([3, [4, 0.5], None]) == [3, [4, 0.5], None]
+        assert np.array_equal(views(session.to_device(X)), X)
+    assert live(session) == before
+    with pytest.raises(InvalidArgumentError, match="input0"):
+        lists(3)
 
 
 # -- results ---------------------------------------------------------------------------------------------
