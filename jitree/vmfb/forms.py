@@ -3,6 +3,8 @@
 Fusing rewrites nothing but the opcode word of the first instruction; all words keep their place. So a fused
 opcode means "this instruction, and then those behind it". A tier may as well execute the first instruction
 alone and go on with the next, and execution can resume at any of them.
+
+This is where they are stated. What loading a module needs of them is in ``fused_table.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Final
 
 from jitree.records import NamedTuple
 from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.words import OPCODE
 
 
 class Part(NamedTuple):
@@ -64,6 +67,8 @@ class Loop(NamedTuple):
 
 LOOPS: Final = tuple(Loop(*pair) for pair in product(_COMMON_SHAPES, _HEADER_COMPARES))
 LOOP_BY_NAME: Final = {loop.name: loop for loop in LOOPS}
+LOOP_OPCODE: Final = {loop: len(OPCODE) + number for number, loop in enumerate(LOOPS)}
+"""Opcode words of branches that carry their target's comparison; those of fused forms follow."""
 
 
 _BRANCHES: Final = (

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.vmfb.forms import FUSED_FORMS, LOOPS
+from jitree.vmfb.fused_table import BASE
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
 
 TAG_VALUE32: Final = 0
@@ -72,22 +72,5 @@ OPCODE: Final[dict[str, int]] = {name: row.index for name, row in BY_MNEMONIC.it
 
 OPCODE_NAMES: Final = tuple(OPCODE)
 
-LOOP_OPCODE: Final = {loop: len(OPCODE) + number for number, loop in enumerate(LOOPS)}
-"""Opcode words of branches that carry their target's comparison."""
-
-FIRST_FUSED: Final = len(OPCODE) + len(LOOPS)
-"""Opcode word of the first of :data:`FUSED_FORMS`; the others follow in order."""
-
-
-def _base(part: str) -> int:
-    if part.startswith("br:"):
-        return OPCODE["br" if part != "br:" else "br.bare"]
-    return OPCODE[part.split(":")[0]]
-
-
-BASE_OPCODE: Final = (
-    *range(len(OPCODE)),
-    *(_base(loop.shape) for loop in LOOPS),
-    *(_base(form[0].name) for form in FUSED_FORMS),
-)
+BASE_OPCODE: Final = (*range(len(OPCODE)), *BASE)
 """The opcode word of the (first) instruction, in :data:`OPCODE`, that an opcode word stands for."""

@@ -21,10 +21,11 @@ from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, Form, Part
+from jitree.vmfb import generate_fused
+from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, LOOP_OPCODE, LOOPS, Form, Part
 from jitree.vmfb.fuse import fuse
 from jitree.vmfb.isa import BY_MNEMONIC
-from jitree.vmfb.words import BASE_OPCODE, FIRST_FUSED, LOOP_OPCODE, OPCODE, OPCODE_NAMES
+from jitree.vmfb.words import BASE_OPCODE, OPCODE, OPCODE_NAMES
 
 SLOTS = 12
 REFS = 4
@@ -32,6 +33,11 @@ REFS = 4
 
 def test_generated_text_is_current() -> None:
     assert LOOP_FILE.read_text(encoding="ascii") == generate(), "run python -m jitree.dispatch.fast.skeleton"
+
+
+def test_generated_table_of_forms_is_current() -> None:
+    text = generate_fused.TABLE_FILE.read_text(encoding="ascii")
+    assert text == generate_fused.generate(), "run python -m jitree.vmfb.generate_fused"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:
@@ -204,7 +210,7 @@ def test_forms_are_found(number: int) -> None:
         writer = Writer(form, random)
         fuse(writer.words, writer.starts)
         opcodes.add(writer.words[0])
-    assert FIRST_FUSED + number in opcodes, str([str(part) for part in form])
+    assert len(OPCODE) + len(LOOPS) + number in opcodes, str([str(part) for part in form])
 
 
 @pytest.mark.parametrize("convention", ["tailcc", "preserve_nonecc"])

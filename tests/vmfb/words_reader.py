@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jitree.vmfb.forms import LOOP_OPCODE
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.program import DecodedFunction, Program
-from jitree.vmfb.words import BASE_OPCODE, LOOP_OPCODE, OPCODE_NAMES
+from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _LOOPS = {opcode: loop for loop, opcode in LOOP_OPCODE.items()}
 
