@@ -25,7 +25,6 @@ class AsynchronousFunction(Function):
     """
 
     __slots__ = ()
-    is_synchronous = False
 
     def transfer(self) -> packing.ArrayTransfer:
         return packing.ArrayTransfer(self._device, packing.pending_view, copy_to_device)

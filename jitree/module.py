@@ -13,6 +13,8 @@ from jitree.hal.buffer import BufferView
 from jitree.transfers import lend_or_copy, own
 
 if TYPE_CHECKING:
+    import inspect
+
     from jitree.calls.direct import DirectCall
     from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.invocation import Invoker
@@ -24,6 +26,23 @@ OUT: Final = "out"
 """The keyword of calls that names the storage of their results."""
 _HIDDEN: Final = "__"
 """How names begin that are not for callers: ``__init`` and the like."""
+
+
+class _PythonSignature:
+    """``__signature__`` of functions, which :func:`inspect.signature` looks for."""
+
+    def __get__(self, function: Function | None, owner: type) -> inspect.Signature:
+        if function is None:
+            raise AttributeError("a class has no declaration")
+        import inspect  # 5 ms, and only tools need it
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if not all(parameter.name.isidentifier() for parameter in function.arguments):
+            kind = inspect.Parameter.POSITIONAL_ONLY
+        return inspect.Signature([
+            inspect.Parameter(name if name.isidentifier() else f"argument{index}", kind, annotation=declared)
+            for index, (name, declared) in enumerate((item.name, item.type) for item in function.arguments)
+        ])  # fmt: skip
 
 
 class Function:
@@ -38,8 +57,7 @@ class Function:
         "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "signature",
     )  # fmt: skip
 
-    is_synchronous = True
-    """Whether a plain call is one call of the program."""
+    __signature__ = _PythonSignature()
     signature: Signature
     """Names and types of arguments and results."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -84,8 +85,12 @@ def test_arrays_that_lie_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch, 
     assert not objects.is_known()
 
 
-def test_methods_are_described() -> None:
-    assert "Calls the function" in (Function.__call__.__doc__ or "")
+def test_functions_are_described(session: Session) -> None:
+    add = session.load(ARITHMETIC).add
+    for function in (add, direct(add, X, X)):
+        assert "Calls the function" in (type(function).__call__.__doc__ or "")
+        assert str(inspect.signature(function)) == "(input0: 'tensor<4xf32>', input1: 'tensor<4xf32>')"
+    assert "vm_function" in str(inspect.signature(Function))
 
 
 # -- owners ----------------------------------------------------------------------------------------------
