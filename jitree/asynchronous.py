@@ -37,6 +37,9 @@ class AsynchronousFunction(Function):
 
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and awaits its results."""
+        from jitree.turnstile import pass_through
+
+        await pass_through()
         wait, signal, packed = self._begin(arguments, named)
         try:
             results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])

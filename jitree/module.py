@@ -178,7 +178,10 @@ class Function:
         self._direct = None
 
     async def async_(self, *arguments: Any, **named: Any) -> Any:
-        """As a plain call, awaiting what the program waits for."""
+        """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
+        from jitree.turnstile import pass_through
+
+        await pass_through()
         packed = self._pack(arguments, named)
         try:
             results = await self._context.invoke_async(self._vm_function, packed)

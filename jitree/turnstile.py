@@ -1,0 +1,101 @@
+"""Awaited calls begin in turn, so that their event loop has its turn as well.
+
+What a call does before it waits for the first time, it does at once: a loop that was given a hundred calls
+would look at nothing else until the last of them waits. So when those of one round have taken a while, the
+next ones wait for a later round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from time import monotonic
+from typing import Final
+from weakref import WeakKeyDictionary
+
+BREATH: Final = 0.001
+"""Seconds of a loop's round in which calls begin."""
+REST: Final = 3
+"""Rounds without calls after one that was longer: a task that sleeps wakes up in the second one."""
+
+
+class Turnstile:
+    """The calls of one event loop. Used by its thread only."""
+
+    __slots__ = ("_end", "_is_scheduled", "_passed", "_rest", "_tickets", "_waiting")
+
+    def __init__(self) -> None:
+        self._end: float | None = None
+        """When no more calls begin in this round; None: none has begun."""
+        self._is_scheduled = False
+        """Whether :meth:`_end_round` is called in the next round. It is as long as anybody waits."""
+        self._passed = 0
+        """Calls that have begun in this round."""
+        self._rest = 0
+        """Rounds to come without calls."""
+        self._tickets = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """A heap: who came first is first."""
+
+    async def pass_through(self) -> None:
+        """Waits until a call may begin: mostly not at all."""
+        if not self._waiting and self._has_time():
+            return
+        self._tickets += 1
+        ticket = self._tickets
+        while True:
+            future = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (ticket, future))
+            self._schedule()
+            await future
+            if self._has_time():
+                return
+
+    def _has_time(self) -> bool:
+        """Whether a call may begin in this round."""
+        now = monotonic()
+        if self._end is None:
+            self._end = now + BREATH
+            self._schedule()
+        if now >= self._end:
+            self._rest = REST
+            return False
+        self._passed += 1
+        return True
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._end_round)
+
+    def _end_round(self) -> None:
+        """Lets the next ones try: some more than fitted into the last round, since calls differ."""
+        self._is_scheduled = False
+        if self._rest:
+            self._rest -= 1
+            self._schedule()
+            return
+        self._end = None
+        count, self._passed = 1 + 2 * self._passed, 0
+        while self._waiting and count:
+            _, future = heapq.heappop(self._waiting)
+            if not future.done():  # cancelled
+                future.set_result(None)
+                count -= 1
+        if self._waiting:
+            self._schedule()
+
+
+_turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDictionary()
+
+
+async def pass_through() -> None:
+    """To be awaited before a call begins. Does nothing outside of an asyncio event loop."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    turnstile = _turnstiles.get(loop)
+    if turnstile is None:
+        turnstile = _turnstiles[loop] = Turnstile()
+    await turnstile.pass_through()
