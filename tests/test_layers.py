@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
 
-GROUND = {"errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor"}
+GROUND = {"errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags"}
 
 LAYERS = [
     GROUND,

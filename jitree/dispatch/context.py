@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
@@ -21,6 +20,7 @@ from jitree.dispatch.linking import (
 )
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
+from jitree.flags import Flags
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
@@ -34,7 +34,7 @@ _LISTED_CANDIDATES: Final = 12
 ModuleLike = BytecodeModule | NativeModule
 
 
-class ContextFlags(enum.IntFlag):
+class ContextFlags(Flags):
     NONE = 0
     TRACE_EXECUTION = 1
     """Every executed instruction is printed to stderr (and runs on the plain tier)."""

@@ -1,6 +1,6 @@
 """Bit sets and enumerations that compiled modules pass to the HAL.
 
-Objects keep the bits as plain integers (an ``IntFlag`` operation costs ten times an integer one); these
+Objects keep the bits as plain integers (an operation of flags costs ten times an integer one); these
 classes name them: ``MemoryType(buffer.memory_type)``.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from jitree.flags import Flags
 
-class MemoryType(enum.IntFlag):
+
+class MemoryType(Flags):
     """Where memory lies and who can reach it."""
 
     NONE = 0
@@ -23,7 +25,7 @@ class MemoryType(enum.IntFlag):
     HOST_LOCAL = 0x46
 
 
-class BufferUsage(enum.IntFlag):
+class BufferUsage(Flags):
     """What a buffer may be used for."""
 
     NONE = 0
@@ -51,7 +53,7 @@ class BufferUsage(enum.IntFlag):
     MAPPING_ACCESS_SEQUENTIAL_WRITE = 0x10000000
 
 
-class MemoryAccess(enum.IntFlag):
+class MemoryAccess(Flags):
     NONE = 0
     READ = 0x1
     WRITE = 0x2
@@ -63,7 +65,7 @@ class MemoryAccess(enum.IntFlag):
     ANY = 0x20
 
 
-class BufferCompatibility(enum.IntFlag):
+class BufferCompatibility(Flags):
     """What an allocator can do with memory of given properties."""
 
     NONE = 0
@@ -74,7 +76,7 @@ class BufferCompatibility(enum.IntFlag):
     QUEUE_DISPATCH = 0x800
 
 
-class CommandBufferMode(enum.IntFlag):
+class CommandBufferMode(Flags):
     DEFAULT = 0
     """Submitted any number of times, also at the same time."""
     ONE_SHOT = 0x1
@@ -85,13 +87,13 @@ class CommandBufferMode(enum.IntFlag):
     UNRETAINED = 0x40
 
 
-class CommandCategory(enum.IntFlag):
+class CommandCategory(Flags):
     TRANSFER = 0x1
     DISPATCH = 0x2
     ANY = 0x3
 
 
-class ExecutionStage(enum.IntFlag):
+class ExecutionStage(Flags):
     COMMAND_ISSUE = 0x1
     COMMAND_PROCESS = 0x2
     DISPATCH = 0x4
@@ -100,7 +102,7 @@ class ExecutionStage(enum.IntFlag):
     HOST = 0x20
 
 
-class DispatchFlags(enum.IntFlag):
+class DispatchFlags(Flags):
     """As numbered by releases from 3.7.0 on; earlier modules only pass 0."""
 
     NONE = 0
@@ -112,7 +114,7 @@ class DispatchFlags(enum.IntFlag):
     ALLOW_INLINE_EXECUTION = 0x20
 
 
-class SemaphoreCompatibility(enum.IntFlag):
+class SemaphoreCompatibility(Flags):
     """Who can wait for and signal a semaphore together with a device."""
 
     NONE = 0
@@ -129,7 +131,7 @@ class WaitMode(enum.IntEnum):
     ANY = 1
 
 
-class CachingMode(enum.IntFlag):
+class CachingMode(Flags):
     """What a loader may do with the bytes of an executable."""
 
     NONE = 0
@@ -137,7 +139,7 @@ class CachingMode(enum.IntFlag):
     """They stay as they are for the life of the executable: no copy is needed."""
 
 
-def names(flags: enum.IntFlag) -> str:
+def names(flags: Flags) -> str:
     """``"TRANSFER_SOURCE|MAPPING"``, for messages."""
     return flags.name or "NONE"
 

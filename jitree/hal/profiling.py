@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from _thread import allocate_lock
 
 from jitree.errors import FailedPreconditionError
+from jitree.flags import Flags
 from jitree.records import NamedTuple
 
 
-class ProfilingMode(enum.IntFlag):
+class ProfilingMode(Flags):
     NONE = 0
     QUEUE_OPERATIONS = 0x1
     """Times of queue operations."""

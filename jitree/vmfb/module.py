@@ -7,11 +7,10 @@ checks. What needs the registered ref types (does each type name resolve?) is ch
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
-from jitree.vmfb.debug import DebugDatabase
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 from jitree.vmfb.isa import VERSIONS
 from jitree.vmfb.schema import (
@@ -28,6 +27,9 @@ from jitree.vmfb.schema import (
     Module,
     RodataSegment,
 )
+
+if TYPE_CHECKING:
+    from jitree.vmfb.debug import DebugDatabase
 
 RELEASES: Final[dict[int, str]] = {
     15: "20240129.785 to 3.9.0",
@@ -93,9 +95,15 @@ def _read_root(root: Table, archive: Archive) -> Module:
         ref_global_count=_capacity(state, 1, "global ref count"),
         bytecode_version=bytecode_version,
         bytecode=bytecode,
-        debug=DebugDatabase(debug, len(functions)) if debug else None,
+        debug=_debug_database(debug, len(functions)) if debug else None,
         archive=archive,
     )
+
+
+def _debug_database(table: Table, function_count: int) -> DebugDatabase:
+    from jitree.vmfb.debug import DebugDatabase  # most modules have none
+
+    return DebugDatabase(table, function_count)
 
 
 def _read_bytecode_version(root: Table) -> tuple[int, int]:

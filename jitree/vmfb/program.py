@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from jitree.records import NamedTuple
@@ -78,6 +77,8 @@ class Program:
     def location(self, word: int) -> tuple[int, int]:
         """(function ordinal, byte offset in the function) of the instruction that the word belongs to. A
         branch stub has the location of its branch."""
+        from bisect import bisect_right  # only failures ask for places
+
         ordinal = bisect_right(self.function_starts, word) - 1
         position = bisect_right(self.instruction_words, word) - 1
         return ordinal, self.instruction_offsets[position]

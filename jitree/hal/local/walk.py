@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from jitree.dispatch import image
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk_image
-from jitree.hal.local.walk_python import PythonWalker
 
 if TYPE_CHECKING:
     from jitree.hal.local.walk_native import NativeWalker
@@ -23,6 +22,8 @@ def execute(commands: CommandList, addresses: array[int], lengths: array[int]) -
     """
     walker = _native or native_walker()
     if walker is None:
+        from jitree.hal.local.walk_python import PythonWalker
+
         PythonWalker(commands, addresses, lengths).run()
     else:
         walker.execute(commands, addresses, lengths)
