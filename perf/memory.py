@@ -3,7 +3,7 @@
     python perf/memory.py [--calls 1000000] [--sessions 20]
 
 * calls: growth of resident memory over so many turns of three calls with results read back, after the first
-  tenth.
+  quarter.
 * sessions: resident memory after sessions with a model have been opened, used and closed, over that before
   them, in percent. One that is not counted fills the caches of the process.
 
@@ -68,11 +68,11 @@ def peer_call() -> Callable[[], object]:
 
 
 def growth(call: Callable[[], object], count: int) -> int:
-    """Bytes of resident memory that the calls after the first tenth have added."""
-    for _ in range(count // 10):
+    """Bytes of resident memory that the calls after the first quarter have added."""
+    for _ in range(count // 4):
         call()
     before = resident()
-    for _ in range(count - count // 10):
+    for _ in range(count - count // 4):
         call()
     return resident() - before
 

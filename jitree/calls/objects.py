@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,8 +24,9 @@ _HEADER_SIZE: Final = 16
 _WORD: Final = 8
 
 
+@cache
 def c_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """A function of Python's C interface."""
+    """A function of Python's C interface. Types of functions are circles of objects: each is made once."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,6 +26,7 @@ from jitree.hal.profiling import ProfilingMode
 from jitree.modules.hal.native import buffers, pools, supply
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
+from jitree.modules.hal.native.natives import Natives
 from jitree.regs.objects import VmBuffer
 from tests.modules.hal_programs import (
     ALLOCATOR,
@@ -298,6 +300,25 @@ def test_memory_goes_back() -> None:
     session.close()
     assert not allocator.small_blocks
     assert allocator.statistics.device.live == 0
+
+
+def test_a_closed_session_waits_for_no_garbage_collection() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        session = Session("local-sync", tier="fast")
+        session.load(whole_call(ROWS).module("m"))
+        for _ in range(5):
+            outcome(session, "m")
+        natives = session.context.table.natives
+        assert isinstance(natives, Natives)
+        gone = weakref.ref(natives)
+        del natives
+        session.close()
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_idle_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,14 @@ class Natives:
             self._set(name, kind)
         self._set("extension", table.extension)
         self._set("functions", FUNCTION_TABLE_ADDRESS)
-        self._makers: dict[int, Callable[[int], object]] = {
-            self._kinds["allocator"]: self._make_allocator,
-            self._kinds["buffer"]: self._make_buffer,
-            self._kinds["buffer_view"]: self._make_view,
-            self._kinds["fence"]: self._make_fence,
-            self._kinds["command_buffer"]: self._make_command_buffer,
+        self._makers: dict[int, Callable[[Natives, int], object]] = {
+            self._kinds["allocator"]: Natives._make_allocator,
+            self._kinds["buffer"]: Natives._make_buffer,
+            self._kinds["buffer_view"]: Natives._make_view,
+            self._kinds["fence"]: Natives._make_fence,
+            self._kinds["command_buffer"]: Natives._make_command_buffer,
         }
+        """Functions, not methods of this object: it must not refer to itself."""
         self._allocations: WeakValueDictionary[int, StorageAllocation] = WeakValueDictionary()
         self._local: np.ndarray[Any, Any] | None = None
         self._arenas = ArenaPool(self._words)
@@ -145,10 +146,13 @@ class Natives:
             self._storage.trim()
 
     def close(self) -> None:
-        """The context is closed: answers allocate no more. What Python still holds stays."""
+        """The context is closed: answers allocate no more. What Python still holds stays; if that is nothing,
+        the table forgets this object, so that both go at once and not when circles are looked for."""
         self.settle()
         if self._storage is not None:
             self._storage.close()
+        if not self._words[_LIVE] and (self._storage is None or not self._storage.in_use):
+            self._table.disconnect()
 
     def _push_blank(self, address: int) -> None:
         word = (address - self._table.base) >> 3
@@ -192,7 +196,7 @@ class Natives:
         if kind == KIND_FREE:
             return None
         parent = table.i64[word + _PARENT]
-        obj = self._makers[kind](word)
+        obj = self._makers[kind](self, word)
         table.adopt(address, obj)
         self._words[_LIVE] -= 1
         if parent:
