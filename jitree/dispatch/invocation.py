@@ -303,13 +303,16 @@ class Invoker:
         self.nesting -= 1
         self.settle()
         shortcomings, self.shortcomings = self.shortcomings, []
-        taken_once = 1, threading.get_ident()
+        take: Callable[[Any], object] = self.lock.acquire
+        how: object = True
         try:
             self.lock.release()
+            if not self.lock._is_owned():  # type: ignore[attr-defined]  # nobody further out has it too
+                # As threading.Condition does: Ctrl-C must not come before it is taken.
+                take, how = self.lock._acquire_restore, (1, threading.get_ident())  # type: ignore[attr-defined]
             wait(None)
         finally:
-            # As threading.Condition does: Ctrl-C must not come before it is taken.
-            self.lock._acquire_restore(taken_once)  # type: ignore[attr-defined]
+            take(how)
             self._turn[_READY] = 0
             self._turn[_NESTING] += 1
             self.shortcomings = shortcomings
