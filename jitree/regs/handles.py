@@ -216,12 +216,6 @@ class HandleTable:
         for machine in self.machines:
             machine.connect(natives)
 
-    def disconnect(self) -> None:
-        """Machine code makes objects no more, and there are none of its making."""
-        self.natives = None
-        for machine in self.machines:
-            machine.disconnect()
-
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
         kind = self.ref_types.id_of(obj)

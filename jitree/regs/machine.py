@@ -296,10 +296,6 @@ class Machine:
         self.state[_STATE_NATIVES] = natives.record
         self.state[_STATE_SWEEP] = natives.sweep
 
-    def disconnect(self) -> None:
-        """As when nothing has been connected."""
-        self.state[_STATE_NATIVES] = self.state[_STATE_SWEEP] = 0
-
     def publish(self, pc: int) -> None:
         """Writes the state block so that machine code goes on at ``pc`` of the current frame."""
         state, frames, frame = self.state, self.frames, self.frame

@@ -7,6 +7,7 @@ import gc
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -167,6 +168,25 @@ def test_large_memory_is_given_back_after_the_session() -> None:
     del results[0]
     gc.collect()
     assert table.live_count < live
+
+
+def test_what_a_session_leaves_goes_with_its_last_array() -> None:
+    """At once, not when the garbage collector looks for circles."""
+    gc.collect()
+    gc.disable()
+    try:
+        with Session("local-sync", tier="fast") as session:
+            add = direct(session.load(ARITHMETIC).add, X, X)
+            result = add(X, X)
+            table = weakref.ref(session.context.table)
+        del session, add
+        view = np.asarray(result)
+        del result
+        assert table() is not None and np.array_equal(view, X + X)
+        del view
+        assert table() is None
+    finally:
+        gc.enable()
 
 
 def test_numpy_arrays_keep_the_memory(session: Session) -> None:

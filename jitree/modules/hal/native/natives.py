@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -66,7 +67,7 @@ class Natives:
 
     def __init__(self, table: HandleTable, device: LocalDevice | None, code: image.Image) -> None:
         """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
-        self._table = table
+        self._table: HandleTable = weakref.proxy(table)  # which owns this object
         self._code = code
         self._words = array("q", bytes(NATIVES.size))
         self.record: int = self._words.buffer_info()[0]
@@ -90,7 +91,7 @@ class Natives:
         self._arenas = ArenaPool(self._words)
         self._storage: StoragePool | None = None
         if device is not None:
-            self._storage = StoragePool.of(device, table, self._words)
+            self._storage = StoragePool.of(device, self._table, self._words)
         self.supply()
 
     def _set(self, field: str, value: int) -> None:
@@ -146,13 +147,10 @@ class Natives:
             self._storage.trim()
 
     def close(self) -> None:
-        """The context is closed: answers allocate no more. What Python still holds stays; if that is nothing,
-        the table forgets this object, so that both go at once and not when circles are looked for."""
+        """The context is closed: answers allocate no more. What Python still holds stays."""
         self.settle()
         if self._storage is not None:
             self._storage.close()
-        if not self._words[_LIVE] and (self._storage is None or not self._storage.in_use):
-            self._table.disconnect()
 
     def _push_blank(self, address: int) -> None:
         word = (address - self._table.base) >> 3

@@ -123,11 +123,6 @@ class StoragePool:
                 self._allocator.take_back(block)
                 handle = following
 
-    @property
-    def in_use(self) -> int:
-        """Blocks that somebody uses, after :meth:`trim`."""
-        return len(self._blocks)
-
     def close(self) -> None:
         """Gives idle blocks back and lends no more. What is still in use counts as freed."""
         self.stop()
