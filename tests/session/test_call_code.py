@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Array, Function, Session
+from jitree import Array, Function, Session, donate
 from jitree.array import Array as ArrayClass
 from jitree.calls import objects
 from jitree.calls.interface import is_supported
 from jitree.calls.layout import MAXIMUM_RETURNED, NDARRAY
 from jitree.calls.owners import LARGE
-from tests.session.programs import ARITHMETIC, ECHO
+from jitree.errors import StatusError
+from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
 
 X = np.arange(4, dtype=np.float32)
 WITHOUT_GIL = not getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -195,6 +196,65 @@ def test_numpy_arrays_keep_the_memory(session: Session) -> None:
     for _ in range(200):
         echo(np.full(100, -1, np.float32))
     assert all(np.all(view == number) for number, view in enumerate(views))
+
+
+def refused(call: Callable[[], object]) -> Callable[[], object]:
+    def make() -> None:
+        with pytest.raises(StatusError):
+            call()
+
+    return make
+
+
+def every_way(session: Session) -> dict[str, Callable[[], object]]:
+    """A call of each kind that machine code makes, or leaves to Python in the middle."""
+    arithmetic, echo, outputs, asynchronous, state = session.load(
+        ARITHMETIC, ECHO, OUTPUTS, ASYNCHRONOUS, STATE
+    )
+    x, square = session.to_device(X), np.eye(256, dtype=np.float32)
+    add, numbers = arithmetic.add, arithmetic.numbers
+    return {
+        "arrays": lambda: add(x, x), "numpy": lambda: add(X, X), "strides": lambda: add(X[::-1], X),
+        "list": lambda: add([1.0, 2.0, 3.0, 4.0], X), "names": lambda: add(input1=x, input0=X),
+        "seen": lambda: np.asarray(add(x, x)), "copied": lambda: np.array(add(x, x)),
+        "converted": lambda: np.asarray(add(x, x), np.float64), "buffer": lambda: add(x, x).__buffer__(0),
+        "host": lambda: add(x, x).to_host(), "shape": lambda: add(x, x).shape, "view": lambda: add(x, x).view,
+        "numbers": lambda: numbers(1, 2, 3.0, 4.0, True, 6),
+        "converted numbers": lambda: numbers(np.int8(1), np.int64(2), np.float32(3), 4, np.True_, 5.0),
+        "several": lambda: arithmetic.sums(np.arange(4), 2), "nothing": arithmetic.nothing,
+        "references": lambda: echo.r_list([1, 2.5]), "views": lambda: echo.r_view(x), "bytes": echo.buffer,
+        "overwritten": lambda: outputs.double(np.arange(4, dtype=np.int32)),
+        "donated": lambda: outputs.double(donate(session.to_device(np.arange(4, dtype=np.int32)))),
+        "storage": lambda: outputs.in_place(out=session.empty(4, np.int32)),
+        "waiting": lambda: asynchronous.two(X),
+        "submitted": lambda: np.asarray(asynchronous.two.submit(X)[1]),
+        "pending": lambda: np.asarray(asynchronous.product.submit(square)),
+        "shape refused": refused(lambda: add(X[:3], X)), "type refused": refused(lambda: add("x", X)),
+        "name refused": refused(lambda: add(X, other=X)), "count refused": refused(lambda: add(X)),
+        "number refused": refused(lambda: numbers(1 << 40, 2, 3.0, 4.0, True, 6)),
+        "failing": refused(lambda: state.positive(-1)),
+    }  # fmt: skip
+
+
+def test_no_way_of_calling_leaves_references(session: Session) -> None:
+    watched = [None, True, int, float, Array, np.ndarray, np.dtype(np.float32), X, session.device,
+               session.context.table, session.context.invoker]  # fmt: skip
+    left = {}
+    for name, call in every_way(session).items():
+        for _ in range(5):
+            call()
+        gc.collect()
+        session.trim()
+        before = [sys.getrefcount(item) for item in watched]
+        live = session.context.table.live_count
+        for _ in range(200):
+            call()
+        gc.collect()
+        session.trim()
+        more = [sys.getrefcount(item) - count for item, count in zip(watched, before, strict=True)]
+        if max(map(abs, more)) > 20 or session.context.table.live_count != live:
+            left[name] = more, session.context.table.live_count - live
+    assert not left
 
 
 # -- failures --------------------------------------------------------------------------------------------
