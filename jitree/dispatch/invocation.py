@@ -260,6 +260,8 @@ class Invoker:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
         machine.limit_stack(STACK if self.nesting <= 1 else NESTED_STACK)
+        if prompt == PROMPT:
+            machine.limit_fuel()
         return machine
 
     def _give_back(self, machine: Machine) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import ResourceExhaustedError
 from jitree.regs.handles import HandleTable, NativeObjects
-from jitree.regs.layout import FRAME, STATE
+from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import Block
 from jitree.regs.records import FunctionRecord
 
@@ -63,6 +63,7 @@ _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
 _STATE_FUEL: Final = STATE.word("fuel")
+_STATE_PROMPT: Final = STATE.word("prompt")
 _STATE_STACK: Final = STATE.word("stack")
 _STATE_NATIVES: Final = STATE.word("natives")
 _STATE_SWEEP: Final = STATE.word("sweep")
@@ -75,6 +76,8 @@ FUEL: Final = 1 << 25
 
 FIRST_FUEL: Final = 1 << 20
 """What a new machine begins with: some ms, after which a program counts as one that computes in bytecode."""
+PROMPT_FUEL: Final = 1 << 17
+"""In calls that must not hold up others: about a millisecond."""
 STACK: Final = 512 << 10
 """Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames."""
 NESTED_STACK: Final = 32 << 10
@@ -286,8 +289,12 @@ class Machine:
         self.state[_STATE_STACK] = size
 
     def refuel(self) -> None:
-        """Lets machine code make branches and calls again."""
-        self.state[_STATE_FUEL] = FUEL
+        """Lets machine code make branches and calls again; fewer in a call that must not hold up others."""
+        self.state[_STATE_FUEL] = PROMPT_FUEL if self.state[_STATE_PROMPT] == PROMPT else FUEL
+
+    def limit_fuel(self) -> None:
+        """As a call that must not hold up others begins: it makes no more branches than :meth:`refuel` says."""
+        self.state[_STATE_FUEL] = min(self.state[_STATE_FUEL], PROMPT_FUEL)
 
     # -- machine code ----------------------------------------------------------------------------------
 

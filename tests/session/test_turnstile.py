@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from jitree import Session, turnstile
+from jitree.regs import machine
+from tests.assembler import Assembler
 from tests.session.exact import X, same
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS
 
@@ -154,3 +156,34 @@ def test_awaited_calls_pass_through(name: str, device: str, monkeypatch: pytest.
                 same(result, 2 * X if name == "synchronous" else (2 * X, X * X))
 
         asyncio.run(main())
+
+
+COUNTING = """
+    %i1 = const.i32 1
+    br ^loop
+    ^loop:
+    %i0 = sub.i32 %i0, %i1
+    %i2 = cmp.nz.i32 %i0
+    cond_br %i2, ^loop, ^done
+    ^done:
+    return [%i0]
+"""
+
+
+@pytest.mark.parametrize("tier", ["fast", "native"])
+def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the loop when it is awaited, to other threads when it was submitted."""
+    monkeypatch.setattr(machine, "PROMPT_FUEL", 1000)
+    with Session("local-sync", tier=tier) as session:
+        count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f
+        assert count(100_000) == 0
+
+        async def main() -> int:
+            rounds = Rounds(Clock())
+            assert await count.async_(100_000) == 0
+            rounds.stop()
+            return len(rounds.times)
+
+        assert asyncio.run(main()) > 50
+        assert session.context.submit(count.vm_function, [100_000]) == [0]
+        assert count(100_000) == 0

@@ -15,8 +15,9 @@ import numpy as np
 
 from jitree.dispatch import image
 from jitree.dispatch.engine import Entry
+from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, STATE
+from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
@@ -45,6 +46,7 @@ LOOP: Final = image.Recipe(
 _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
+_PROMPT: Final = STATE.word("prompt")
 SLICE: Final = 10_000
 """Instructions (some 10 ms) that the plain tier runs before it is asked again whether the loop is there."""
 
@@ -82,7 +84,7 @@ def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
 
 def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     """Enters machine code by ``first``; each time it has left with something to do, does that and enters it
-    by ``run``."""
+    by ``run``. A call that must not hold up others gives way each time that the fuel is used up."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     pc = RUNNING
     try:
@@ -104,6 +106,10 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
             if left == LEFT_FUEL:
                 machine.refuel()
                 promote(machine, following)
+                if state[_PROMPT] == PROMPT:
+                    machine.pc = machine.resume_pc = following
+                    machine.pending = YIELD
+                    return
             pc = RUNNING
             left = run(address)
         machine.pc = machine.adopt()
