@@ -293,7 +293,7 @@ class Machine:
         self.state[_STATE_FUEL] = PROMPT_FUEL if self.state[_STATE_PROMPT] == PROMPT else FUEL
 
     def limit_fuel(self) -> None:
-        """As a call that must not hold up others begins: it makes no more branches than :meth:`refuel` says."""
+        """When a call begins that must not hold up others."""
         self.state[_STATE_FUEL] = min(self.state[_STATE_FUEL], PROMPT_FUEL)
 
     # -- machine code ----------------------------------------------------------------------------------
