@@ -161,7 +161,7 @@ def _emit_return(handler: Handler) -> None:
     ref_count = handler.ordinal_at(handler.field(function, FUNCTION["ref_count"]))
     with handler.counted(ref_count) as index:
         ref = handler.load_pointer(handler.element("ptr", "%refs", index))
-        handler.do(f"call void @release(ptr {ref}, ptr %state)")
+        handler.do(f"call void @drop(ptr {ref}, ptr %state)")
     calling = handler.pointer_field(caller, FRAME["function"])
     module = handler.pointer_field(calling, FUNCTION["module"])
     handler.store_pointer(caller, handler.field("%state", STATE["frame"]))

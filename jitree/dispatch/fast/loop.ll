@@ -112,31 +112,37 @@ define internal void @retain(ptr %entry) #2 {
   br i1 %live, label %add, label %done
 add:
   %count.at = getelementptr i8, ptr %entry, i64 4
-  %count = load i32, ptr %count.at, align 4
+  %count = load i32, ptr %count.at, align 4, !tbaa !23
+  %counted = icmp slt i32 %count, 1073741824
+  br i1 %counted, label %store, label %done
+store:
   %more = add i32 %count, 1
-  store i32 %more, ptr %count.at, align 4
+  store i32 %more, ptr %count.at, align 4, !tbaa !23
   br label %done
 done:
   ret void
 }
 
-; Drops a reference; the last one links the entry into the list of released entries, which Python frees.
-define internal void @release(ptr %entry, ptr %state) #2 {
+; Drops a reference; the last one links the entry into the list of released entries.
+define internal void @drop(ptr %entry, ptr %state) #2 {
   %live = icmp ne ptr %entry, null
-  br i1 %live, label %drop, label %done
-drop:
+  br i1 %live, label %less, label %done
+less:
   %count.at = getelementptr i8, ptr %entry, i64 4
-  %count = load i32, ptr %count.at, align 4
+  %count = load i32, ptr %count.at, align 4, !tbaa !23
+  %counted = icmp slt i32 %count, 1073741824
+  br i1 %counted, label %store, label %done
+store:
   %fewer = sub i32 %count, 1
-  store i32 %fewer, ptr %count.at, align 4
+  store i32 %fewer, ptr %count.at, align 4, !tbaa !23
   %last = icmp eq i32 %fewer, 0
   br i1 %last, label %free, label %done, !prof !1
 free:
   %head.at = getelementptr i8, ptr %state, i64 72
-  %head = load ptr, ptr %head.at, align 8
+  %head = load ptr, ptr %head.at, align 8, !tbaa !25
   %link.at = getelementptr i8, ptr %entry, i64 56
-  store ptr %head, ptr %link.at, align 8
-  store ptr %entry, ptr %head.at, align 8
+  store ptr %head, ptr %link.at, align 8, !tbaa !27
+  store ptr %entry, ptr %head.at, align 8, !tbaa !25
   br label %done
 done:
   ret void
@@ -146,7 +152,7 @@ done:
 define internal void @put(ptr %entry, ptr %register, ptr %state) #2 {
   %old = load ptr, ptr %register, align 8
   store ptr %entry, ptr %register, align 8
-  call void @release(ptr %old, ptr %state)
+  call void @drop(ptr %old, ptr %state)
   ret void
 }
 
@@ -1455,7 +1461,7 @@ copy.44:
   call void @retain(ptr %t38)
   br label %taken.45
 taken.45:
-  call void @release(ptr %t38, ptr %state)
+  call void @drop(ptr %t38, ptr %state)
   %t46 = getelementptr i32, ptr %pc, i64 5
   %t47 = load i32, ptr %t46, align 4, !invariant.load !0
   %t48 = zext i32 %t47 to i64
@@ -1473,7 +1479,7 @@ copy.56:
   call void @retain(ptr %t50)
   br label %taken.57
 taken.57:
-  call void @release(ptr %t50, ptr %state)
+  call void @drop(ptr %t50, ptr %state)
   %t58 = getelementptr i32, ptr %pc, i64 7
   %t59 = load i32, ptr %t58, align 4, !invariant.load !0
   %t60 = zext i32 %t59 to i64
@@ -3067,7 +3073,7 @@ each.29.body:
   %each.29.index = phi i64 [ 0, %each.29.before ], [ %each.29.next, %each.29.latch ]
   %t31 = getelementptr ptr, ptr %refs, i64 %each.29.index
   %t32 = load ptr, ptr %t31, align 8
-  call void @release(ptr %t32, ptr %state)
+  call void @drop(ptr %t32, ptr %state)
   br label %each.29.latch
 each.29.latch:
   %each.29.next = add i64 %each.29.index, 1
@@ -8503,9 +8509,26 @@ entry:
   ret i64 %t0
 }
 
-attributes #0 = { nounwind "no-builtins" }
 attributes #1 = { nounwind noinline "no-builtins" }
+attributes #0 = { nounwind "no-builtins" }
 attributes #2 = { nounwind alwaysinline "no-builtins" }
 !0 = !{}
 !1 = !{!"branch_weights", i32 1, i32 4096}
 !2 = !{!"branch_weights", i32 4096, i32 1}
+!9 = !{!"jitree"}
+!10 = !{!"bytes", !9, i64 0}
+!11 = !{!"globals", !9, i64 0}
+!12 = !{!"entry", !9, i64 0}
+!13 = !{!"count", !9, i64 0}
+!14 = !{!"frame", !9, i64 0}
+!15 = !{!"state", !9, i64 0}
+!16 = !{!"list slot", !9, i64 0}
+!17 = !{!"link", !9, i64 0}
+!20 = !{!10, !10, i64 0}
+!21 = !{!11, !11, i64 0}
+!22 = !{!12, !12, i64 0}
+!23 = !{!13, !13, i64 0}
+!24 = !{!14, !14, i64 0}
+!25 = !{!15, !15, i64 0}
+!26 = !{!16, !16, i64 0}
+!27 = !{!17, !17, i64 0}

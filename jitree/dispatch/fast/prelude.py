@@ -1,20 +1,16 @@
-"""The hand-written part of the loop's IR: entry, leaving, reference counts and moves between registers."""
+"""The hand-written part of the loop's IR: entry, leaving and moves between registers."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from jitree.dispatch.fast.handler import PARAMETERS
-from jitree.regs.layout import ENTRY, LEFT_ESCAPE, LEFT_EXIT, LEFT_FUEL, LEFT_STOPPED, STATE
+from jitree.dispatch.native.counting import counting
+from jitree.regs.layout import LEFT_ESCAPE, LEFT_EXIT, LEFT_FUEL, LEFT_STOPPED, STATE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
-METADATA: Final = """\
-attributes #0 = { nounwind "no-builtins" }
+ATTRIBUTES: Final = """\
 attributes #1 = { nounwind noinline "no-builtins" }
-attributes #2 = { nounwind alwaysinline "no-builtins" }
-!0 = !{}
-!1 = !{!"branch_weights", i32 1, i32 4096}
-!2 = !{!"branch_weights", i32 4096, i32 1}
 """
 
 _LEAVE: Final = """\
@@ -100,50 +96,14 @@ i64 %spendable)
 declare ptr @llvm.frameaddress.p0(i32)
 """
 
-_COUNTS: Final = """\
-; Adds a reference; null is left alone.
-define internal void @retain(ptr %entry) #2 {{
-  %live = icmp ne ptr %entry, null
-  br i1 %live, label %add, label %done
-add:
-  %count.at = getelementptr i8, ptr %entry, i64 {count}
-  %count = load i32, ptr %count.at, align 4
-  %more = add i32 %count, 1
-  store i32 %more, ptr %count.at, align 4
-  br label %done
-done:
-  ret void
-}}
-
-; Drops a reference; the last one links the entry into the list of released entries, which Python frees.
-define internal void @release(ptr %entry, ptr %state) #2 {{
-  %live = icmp ne ptr %entry, null
-  br i1 %live, label %drop, label %done
-drop:
-  %count.at = getelementptr i8, ptr %entry, i64 {count}
-  %count = load i32, ptr %count.at, align 4
-  %fewer = sub i32 %count, 1
-  store i32 %fewer, ptr %count.at, align 4
-  %last = icmp eq i32 %fewer, 0
-  br i1 %last, label %free, label %done, !prof !1
-free:
-  %head.at = getelementptr i8, ptr %state, i64 {released}
-  %head = load ptr, ptr %head.at, align 8
-  %link.at = getelementptr i8, ptr %entry, i64 {link}
-  store ptr %head, ptr %link.at, align 8
-  store ptr %entry, ptr %head.at, align 8
-  br label %done
-done:
-  ret void
-}}
-
+_PUT: Final = """\
 ; Puts a reference into a register in place of the one that is there, which is dropped.
-define internal void @put(ptr %entry, ptr %register, ptr %state) #2 {{
+define internal void @put(ptr %entry, ptr %register, ptr %state) #2 {
   %old = load ptr, ptr %register, align 8
   store ptr %entry, ptr %register, align 8
-  call void @release(ptr %old, ptr %state)
+  call void @drop(ptr %old, ptr %state)
   ret void
-}}
+}
 """
 
 _MOVE: Final = """\
@@ -198,7 +158,8 @@ def prelude() -> str:
         _leave("tired", "the fuel is used up", LEFT_FUEL),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
-        _COUNTS.format(count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"]),
+        counting(),
+        _PUT,
         _MOVE.format(value32=TAG_VALUE32, value64=TAG_VALUE64, copy=TAG_REF_COPY, take=TAG_REF_MOVE),
     ]
     return "\n".join(parts)

@@ -119,7 +119,7 @@ def _emit_select(handler: Handler) -> None:
     handler.do(f"call void @retain(ptr {ref})")
     for position in (3, 5):
         taken = take(handler, position)
-        handler.do(f"call void @release(ptr {taken}, ptr %state)")
+        handler.do(f"call void @drop(ptr {taken}, ptr %state)")
     handler.put(7, ref)
     handler.advance(8)
 

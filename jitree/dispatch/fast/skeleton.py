@@ -13,7 +13,8 @@ from typing import Final
 
 from jitree.dispatch.fast import arithmetic, branches, buffers, calls, globals, lists, references
 from jitree.dispatch.fast.handler import Handler
-from jitree.dispatch.fast.prelude import METADATA, prelude
+from jitree.dispatch.fast.prelude import ATTRIBUTES, prelude
+from jitree.dispatch.native.counting import METADATA
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, LOOPS, Form, Part
 from jitree.vmfb.words import OPCODE_NAMES
@@ -71,7 +72,7 @@ def generate() -> str:
     """The text of ``loop.ll``: everything but the fused forms and the table of handlers."""
     parts = [_HEADER, prelude(), "declare i64 @llvm.umin.i64(i64, i64)", *arithmetic.declarations(), ""]
     parts += [handler_text(form) + "\n" for form in _INSTRUCTIONS if form[0].name not in ESCAPES]
-    return "\n".join([*parts, METADATA])
+    return "\n".join([*parts, ATTRIBUTES + METADATA])
 
 
 def generate_forms() -> str:

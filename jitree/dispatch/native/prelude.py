@@ -1,4 +1,4 @@
-"""What every module of native code begins with: counting references, and the ways out to the interpreter.
+"""What every module of native code begins with: the ways out to the interpreter, and memory for its buffers.
 
 A function that leaves in the middle writes its registers to its frame and calls ``@leave``; native functions
 further out then do the same with ``@suspend``. Afterwards memory looks as if the interpreter had run all the
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.dispatch.native.counting import METADATA, counting
 from jitree.regs.layout import (
-    COUNT_UNLIMITED,
     ENTRY,
     FRAME,
     FUNCTION,
@@ -26,33 +26,11 @@ from jitree.regs.layout import (
 CONTEXT: Final = "ptr %state, ptr %frame, ptr %values, ptr %refs"
 """Of a function: the state block; where its frame record and registers are, should it leave."""
 
-METADATA: Final = """\
+_ATTRIBUTES: Final = """\
 @null.entry = internal constant [64 x i8] zeroinitializer, align 64
-attributes #0 = { nounwind "no-builtins" }
 attributes #1 = { nounwind noinline cold "no-builtins" }
-attributes #2 = { nounwind alwaysinline "no-builtins" }
 attributes #3 = { nounwind noinline "no-builtins" }
 attributes #4 = { nounwind willreturn memory(none) }
-!0 = !{}
-!1 = !{!"branch_weights", i32 1, i32 4096}
-!2 = !{!"branch_weights", i32 4096, i32 1}
-!9 = !{!"jitree"}
-!10 = !{!"bytes", !9, i64 0}
-!11 = !{!"globals", !9, i64 0}
-!12 = !{!"entry", !9, i64 0}
-!13 = !{!"count", !9, i64 0}
-!14 = !{!"frame", !9, i64 0}
-!15 = !{!"state", !9, i64 0}
-!16 = !{!"list slot", !9, i64 0}
-!17 = !{!"link", !9, i64 0}
-!20 = !{!10, !10, i64 0}
-!21 = !{!11, !11, i64 0}
-!22 = !{!12, !12, i64 0}
-!23 = !{!13, !13, i64 0}
-!24 = !{!14, !14, i64 0}
-!25 = !{!15, !15, i64 0}
-!26 = !{!16, !16, i64 0}
-!27 = !{!17, !17, i64 0}
 """
 BYTES: Final = ", !tbaa !20"
 """Of accesses to the contents of buffers, which never overlap anything else that native code touches."""
@@ -66,50 +44,6 @@ FIXED: Final = ", !invariant.load !0"
 """Of loads of what does not change as long as a function runs."""
 UNLIKELY: Final = ", !prof !1"
 LIKELY: Final = ", !prof !2"
-
-_COUNTS: Final = """\
-; Adds a reference; null is left alone.
-define internal void @retain(ptr %entry) #2 {{
-  %live = icmp ne ptr %entry, null
-  br i1 %live, label %add, label %done
-add:
-  %count.at = getelementptr i8, ptr %entry, i64 {count}
-  %count = load i32, ptr %count.at, align 4, !tbaa !23
-  %counted = icmp slt i32 %count, {unlimited}
-  br i1 %counted, label %store, label %done
-store:
-  %more = add i32 %count, 1
-  store i32 %more, ptr %count.at, align 4, !tbaa !23
-  br label %done
-done:
-  ret void
-}}
-
-; Drops a reference; the last one links the entry into the list of released entries.
-define internal void @drop(ptr %entry, ptr %state) #2 {{
-  %live = icmp ne ptr %entry, null
-  br i1 %live, label %less, label %done
-less:
-  %count.at = getelementptr i8, ptr %entry, i64 {count}
-  %count = load i32, ptr %count.at, align 4, !tbaa !23
-  %counted = icmp slt i32 %count, {unlimited}
-  br i1 %counted, label %store, label %done
-store:
-  %fewer = sub i32 %count, 1
-  store i32 %fewer, ptr %count.at, align 4, !tbaa !23
-  %last = icmp eq i32 %fewer, 0
-  br i1 %last, label %free, label %done, !prof !1
-free:
-  %head.at = getelementptr i8, ptr %state, i64 {released}
-  %head = load ptr, ptr %head.at, align 8, !tbaa !25
-  %link.at = getelementptr i8, ptr %entry, i64 {link}
-  store ptr %head, ptr %link.at, align 8, !tbaa !27
-  store ptr %entry, ptr %head.at, align 8, !tbaa !25
-  br label %done
-done:
-  ret void
-}}
-"""
 
 _LEAVING: Final = """\
 ; Sets those ref registers to null whose bits are set.
@@ -358,7 +292,4 @@ def prelude(slow: str = ASK_PYTHON) -> str:
         alignment_mask=-SCRATCH_ALIGNMENT,
         **{name: SCRATCH[name] for name in ("free", "next", "limit", "taken")},
     )
-    counts = _COUNTS.format(
-        count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"], unlimited=COUNT_UNLIMITED
-    )
-    return "\n".join([METADATA, counts, leaving, scratch])
+    return "\n".join([METADATA, _ATTRIBUTES, counting(), leaving, scratch])
