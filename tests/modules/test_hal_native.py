@@ -28,6 +28,7 @@ from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
 from jitree.modules.hal.native.natives import Natives
 from jitree.regs.objects import VmBuffer
+from tests.hal.native_kernels import MULTIPLY
 from tests.modules.hal_programs import (
     ALLOCATOR,
     BUFFERS,
@@ -202,9 +203,35 @@ def moves(rows: dict[str, str]) -> Program:
     return program
 
 
+def many_commands(rows: dict[str, str]) -> Program:
+    """A command buffer of 600 rows, 450 ranges of slots and a table of 70."""
+    program = Program(rows)
+    result, commands, done, slots = BUFFERS[0], COMMANDS[0], FENCES[0], 70
+    program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, 0, DEVICE_LOCAL, USAGE, 64, 0, to=result)
+    program.call("device.queue.fill", DEVICE, -1, NULL, NULL, result, 0, -1, 0, 1, 0)
+    program.call("command_buffer.create", DEVICE, 1, 3, -1, slots, to=commands)
+    for turn in range(150):
+        if turn % 2:
+            program.call(
+                "command_buffer.fill_buffer", commands, NULL, 0, 4 * (turn % 16), slots - 2, turn, 4, 0
+            )
+        bindings = [[0, slot, NULL, 0, 64] for slot in (slots - 1, slots - 2, 0)]
+        program.call("command_buffer.dispatch", commands, EXECUTABLE, MULTIPLY, 16, 1, 1, 0, [], bindings)
+        for _ in range(3):
+            program.call("command_buffer.execution_barrier", commands, 4, 8, 0)
+    program.call("command_buffer.finalize", commands)
+    program.call("buffer_view.buffer", FIRST, to=BUFFERS[1])
+    program.call("fence.create", DEVICE, 0, to=done)
+    table: list[list[int | str]] = [[BUFFERS[1], 0, 64] for _ in range(slots)]
+    table[0] = [result, 0, 64]
+    program.call("device.queue.execute.indirect", DEVICE, -1, NULL, done, commands, 0, table)
+    program.call("fence.await", -1, 0, [[done]])
+    return program
+
+
 @pytest.mark.parametrize("tier", ["fast", "native"])
 @pytest.mark.parametrize("rows", [ROWS, OLD_ROWS], ids=["0.7", "0.5"])
-@pytest.mark.parametrize("program", [whole_call, moves])
+@pytest.mark.parametrize("program", [whole_call, moves, many_commands])
 @pytest.mark.parametrize("uri", DEVICES)
 def test_a_call_does_not_need_python(
     uri: str,

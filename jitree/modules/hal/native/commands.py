@@ -201,7 +201,7 @@ def commands_update(state: int, values: int, refs: int, words: int) -> int:
     if (
         length < 0
         or length > MAXIMUM_UPDATE
-        or count + length > DATA
+        or count + length > DATA * load(recording, Recording.scale)
         or range_length(source, from_offset, length) < 0
     ):
         return REFUSED

@@ -85,7 +85,7 @@ def commands_dispatch(state: int, values: int, refs: int, words: int) -> int:
             return REFUSED
     if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
         return REFUSED
-    if load(recording, Recording.constant_count) + constants > CONSTANTS:
+    if load(recording, Recording.constant_count) + constants > CONSTANTS * load(recording, Recording.scale):
         return REFUSED
     if not agrees(load(entry, EntryPoint.constant_count), constants):
         return REFUSED

@@ -9,6 +9,7 @@ from jitree.hal.local.walk_layout import JOB, SHARE, TEAM_FIELDS
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length
 from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
+from jitree.modules.hal.native.layout import LARGEST_SCALE, OPERANDS, ROWS
 from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.recording import COMMAND_SIZE, Command, List, Patch, Recording, Slot
 from jitree.modules.hal.native.registers import (
@@ -33,9 +34,9 @@ SLOT_SIZE = SLOT.size
 TEAM_WORKERS = TEAM_FIELDS["workers"]
 _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
-MOST_OPERANDS = 2048
-MOST_ROWS = 512
-"""Of lists whose tables fit on the stack: 32 KiB of ranges, 24 of shares."""
+MOST_OPERANDS = OPERANDS * LARGEST_SCALE
+MOST_ROWS = ROWS * LARGEST_SCALE
+"""Of lists whose tables fit on the stack: 256 KiB of ranges, 192 of shares."""
 MOST_THREADS = 255
 
 

@@ -80,9 +80,11 @@ CONSTANTS: Final = 512
 PATCHES: Final = 64
 KEPT: Final = 256
 DATA: Final = 8192
-"""What a command buffer may hold before recording moves to Python: commands, buffer ranges, 32-bit constants,
-ranges by slot, handles, bytes of updates."""
-SLOTS: Final = 64
+"""What a command buffer of scale 1 may hold before recording moves to Python: commands, buffer ranges, 32-bit
+constants, ranges by slot, handles, bytes of updates."""
+LARGEST_SCALE: Final = 64
+"""A program whose command buffers do not fit gets memory of a larger scale, up to this: 1.5 MB for each."""
+SLOTS: Final = 512
 """Slots of a binding table that answers know."""
 
 RECORDING: Final = Record(
@@ -97,15 +99,18 @@ RECORDING: Final = Record(
     i64 data_count
     i64 kept_count
     i64 kept              # address of the handles that are kept
+    i64 scale             # it may hold so many times ROWS, OPERANDS, …
     """,
 )
 """A command buffer that machine code records: a COMMANDS record with what only recording needs. The LIST and
 its tables lie behind it."""
 assert all(RECORDING[field] == COMMANDS[field] for field in COMMANDS.offsets)
 
-SECTIONS: Final = {
-    "list": LIST.size, "rows": ROWS * COMMAND.size, "addresses": OPERANDS * 8, "lengths": OPERANDS * 8,
-    "constants": CONSTANTS * 4, "data": DATA, "patches": PATCHES * PATCH.size, "slots": SLOTS * SLOT.size,
-    "kept": KEPT * 8,
-}  # fmt: skip
-"""Bytes of what lies behind a RECORDING, in order."""
+
+def sections(scale: int) -> dict[str, int]:
+    """Bytes of what lies behind a RECORDING, in order."""
+    return {
+        "list": LIST.size, "rows": scale * ROWS * COMMAND.size, "addresses": scale * OPERANDS * 8,
+        "lengths": scale * OPERANDS * 8, "constants": scale * CONSTANTS * 4, "data": scale * DATA,
+        "patches": scale * PATCHES * PATCH.size, "slots": SLOTS * SLOT.size, "kept": scale * KEPT * 8,
+    }  # fmt: skip

@@ -252,5 +252,7 @@ class Natives:
     def _make_command_buffer(self, word: int) -> CommandBuffer:
         recording = self._table.i64[word + _ADDRESS]
         commands = restore(recording, self._table)
+        if commands.recording:
+            self._arenas.enlarge(recording)
         self._arenas.give_back(recording)
         return commands

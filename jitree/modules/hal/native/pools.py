@@ -13,11 +13,12 @@ from jitree.hal.heap import HeapAllocator, size_class
 from jitree.modules.hal.native.layout import (
     ACCOUNT_SIZE,
     ACCOUNTS,
+    LARGEST_SCALE,
     NATIVES,
     RECORDING,
-    SECTIONS,
     STORAGE_POOLS,
     class_index,
+    sections,
 )
 from jitree.regs.layout import ENTRY, KIND_STORAGE, OWNER_CODE
 from jitree.regs.memory import address_of, zeroed
@@ -35,9 +36,11 @@ _BATCH: Final = 16
 _LENT_LIMIT: Final = 256 << 20
 """Bytes of memory that a context's pools may have."""
 _ARENAS: Final = 4
-"""Command buffers that are recorded or waiting to be freed at one time, at first and with every refill."""
-_MOST_ARENAS: Final = 256
-"""5 MB. Programs that keep more command buffers have the others in Python."""
+"""Command buffers of scale 1 that are recorded or waiting to be freed at one time, at first and with every
+refill."""
+_MOST_ARENA_BYTES: Final = 16 << 20
+"""Programs that keep more command buffers have the others in Python."""
+_GROWTH: Final = 4
 
 _KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK = (
     ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link")
@@ -46,6 +49,7 @@ _FIRST_ACCOUNT: Final = ACCOUNTS // 8
 _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
+_SCALE: Final = RECORDING.word("scale")
 
 
 class StoragePool:
@@ -141,33 +145,62 @@ class ArenaPool:
     def __init__(self, words: array[int]) -> None:
         self._words = words
         self._place = NATIVES.word("arenas")
+        self._scale = 1
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
+        self._size = 0
+        """Bytes of all of it."""
 
     def supply(self) -> None:
-        """Makes some if there is none left, and there are not too many."""
-        if self._words[self._place] or len(self._memory) >= _MOST_ARENAS:
+        """Makes some if there is none left, and there is not too much."""
+        if self._words[self._place] or self._size >= _MOST_ARENA_BYTES:
             return
-        for _ in range(_ARENAS):
-            memory = zeroed(RECORDING.size + sum(SECTIONS.values()))
-            address = address_of(memory)
-            self._memory[address] = memory
+        for _ in range(max(1, _ARENAS // self._scale)):
+            memory = zeroed(RECORDING.size + sum(sections(self._scale).values()))
+            self._memory[address_of(memory)] = memory
+            self._size += len(memory)
             self._lay_out(memory)
-            self.give_back(address)
+            self._push(memory)
+
+    def enlarge(self, recording: int) -> None:
+        """What was recorded at an address did not fit: from now on there is more room."""
+        memory = self._memory[recording]
+        if _words(memory)[_SCALE] != self._scale or self._scale == LARGEST_SCALE:
+            return
+        self._scale *= _GROWTH
+        idle, self._words[self._place] = self._words[self._place], 0
+        while idle:
+            memory = self._memory.pop(idle)
+            self._size -= len(memory)
+            idle = int(_words(memory)[RECORDING.word("next")])
 
     def give_back(self, recording: int) -> None:
-        """An arena that is free again."""
-        self._memory[recording][:8].view(np.int64)[RECORDING.word("next")] = self._words[self._place]
-        self._words[self._place] = recording
+        """An arena that is free again. A smaller one than are made now is not used any more."""
+        memory = self._memory[recording]
+        if _words(memory)[_SCALE] == self._scale:
+            self._push(memory)
+        else:
+            del self._memory[recording]
+            self._size -= len(memory)
+
+    def _push(self, memory: np.ndarray[Any, Any]) -> None:
+        _words(memory)[RECORDING.word("next")] = self._words[self._place]
+        self._words[self._place] = address_of(memory)
 
     def _lay_out(self, memory: np.ndarray[Any, Any]) -> None:
-        words = memory.view(np.int64)
+        words = _words(memory)
         position = address_of(memory) + RECORDING.size
         places = {}
-        for name, size in SECTIONS.items():
+        for name, size in sections(self._scale).items():
             places[name] = position
             position += size
+        words[_SCALE] = self._scale
         for field in ("list", "slots", "kept"):
             words[RECORDING.word(field)] = places[field]
         first = RECORDING.size // 8
         for field in ("rows", "addresses", "lengths", "constants", "data", "patches"):
             words[first + LIST.word(field)] = places[field]
+
+
+def _words(memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The RECORDING that an arena begins with, and what is behind it."""
+    return memory.view(np.int64)

@@ -56,11 +56,12 @@ def release_recording(natives: int, recording: int, released: int) -> None:
 def has_room(recording: int, rows: int, operands: int, handles: int) -> bool:
     """Whether so many commands, ranges and handles can be appended."""
     table = load(recording, Recording.list)
+    scale = load(recording, Recording.scale)
     return (
-        load(table, List.row_count) + rows <= ROWS
-        and load(table, List.operand_count) + operands <= OPERANDS
-        and load(table, List.patch_count) + operands <= PATCHES
-        and load(recording, Recording.kept_count) + handles <= KEPT
+        load(table, List.row_count) + rows <= ROWS * scale
+        and load(table, List.operand_count) + operands <= OPERANDS * scale
+        and load(table, List.patch_count) + operands <= PATCHES * scale
+        and load(recording, Recording.kept_count) + handles <= KEPT * scale
     )
 
 
