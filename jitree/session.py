@@ -27,6 +27,7 @@ from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.hal.watchdog import start as start_watchdog
+from jitree.hal.watchdog import watch_turn
 from jitree.incompatible import explained
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
@@ -128,6 +129,7 @@ class Session:
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
+        self._context.invoker.watch_turn = watch_turn
         self._closed = False
         try:
             self._prepare_hal()

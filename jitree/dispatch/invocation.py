@@ -6,6 +6,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -60,6 +61,8 @@ class Invoker:
         self._turn = array("q", bytes(TURN.size))
         self.turn_address: int = self._turn.buffer_info()[0]
         """Of the TURN record."""
+        self.watch_turn: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
+        """Entered by threads while they wait for the lock."""
         self._direct: Machine | None = None
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
@@ -84,7 +87,8 @@ class Invoker:
         """Takes the lock, which another thread has. True."""
         self._notice_crowd()
         try:
-            return self.lock.acquire()
+            with self.watch_turn(self.lock):
+                return self.lock.acquire()
         except BaseException:
             if self.lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
                 self.lock.release()
@@ -94,6 +98,8 @@ class Invoker:
         """The lock, to be taken; notices whether another thread has it."""
         if self._turn[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
             self._notice_crowd()
+            with self.watch_turn(self.lock), self.lock:
+                pass
         return self.lock
 
     def _notice_crowd(self) -> None:

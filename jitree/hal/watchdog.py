@@ -13,6 +13,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import FrameType
 from typing import Final, Protocol
 
@@ -59,6 +61,12 @@ class Activity:
     def end(self) -> None:
         """It is over."""
         self._watchdog.leave(self)
+
+    def __enter__(self) -> Activity:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
 
     def take_due(self, now: float) -> bool:
         """Whether it has lasted long enough to be spoken of; the next time is after twice as long."""
@@ -137,6 +145,23 @@ def _places(frame: FrameType | None) -> list[str]:
 
 current: Watchdog | None = None
 """The one that is on. Read it once: another thread may turn it off."""
+
+
+def watch_turn(lock: threading.RLock) -> AbstractContextManager[object]:
+    """An activity: the calling thread waits for the lock of a session."""
+    dog = current
+    return nullcontext() if dog is None else dog.enter("waiting", partial(_turn_text, lock))
+
+
+def _turn_text(lock: threading.RLock) -> str:
+    """Who has a session, and where: only the lock's text tells."""
+    owner = repr(lock).partition("owner=")[2].split(" ")[0]
+    ident = int(owner) if owner.isdecimal() else 0
+    names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
+    if not names:
+        return "its turn in a session"
+    places = _places(sys._current_frames().get(ident))
+    return " ".join([f"its turn in a session, which {names[0]} has", *places[:1]])
 
 
 def start(seconds: float, write: Callable[[str], object] | None = None) -> None:

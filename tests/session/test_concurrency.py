@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Instance, Session
+from jitree import CustomModule, Instance, Session
 from jitree.dispatch import invocation
 from jitree.errors import CancelledError, FailedPreconditionError, StatusCode
 from jitree.hal import watchdog
@@ -219,6 +220,39 @@ def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: 
         assert np.array_equal(large(values), expected)
         invoker._crowded_until = 0.0
         assert np.array_equal(large(values), expected) and not invoker._is_crowded()
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+def test_the_watchdog_sees_who_waits_for_a_session(tier: str) -> None:
+    """And who has it, for calls that take the general way and for others."""
+    inside, free, reports = threading.Event(), threading.Event(), queue.Queue[str]()
+    custom = CustomModule("host")
+
+    @custom.export
+    def hold() -> None:
+        inside.set()
+        assert free.wait(TIMEOUT)
+
+    watchdog.start(0.02, reports.put)
+    try:
+        with Session("local-sync", tier=tier) as session, ThreadPoolExecutor(1, "the waiter") as pool:
+            add = session.load(ARITHMETIC).add
+            session.load(custom)
+            assert np.array_equal(add(X[:4], X[:4]), 2 * X[:4])
+            for call in (lambda: add(X[:4], X[:4]), lambda: add.submit(X[:4], X[:4])):
+                inside.clear(), free.clear()
+                holder = threading.Thread(target=session["host.hold"], name="the holder")
+                holder.start()
+                assert inside.wait(TIMEOUT)
+                result = pool.submit(call)
+                while "the waiter" not in (text := reports.get(timeout=TIMEOUT)):
+                    pass
+                assert "waiting for 0." in text and "its turn in a session, which the holder has at" in text
+                free.set()
+                assert np.array_equal(result.result(TIMEOUT), 2 * X[:4])
+                holder.join(TIMEOUT)
+    finally:
+        watchdog.stop()
 
 
 def test_sessions_that_share_a_device_and_its_threads() -> None:
