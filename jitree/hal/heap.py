@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -81,8 +81,6 @@ class HeapAllocator(Allocator):
         self._limit = limit
         self._settled: Sequence[int] = (0,) * 6
         self.borrowers: WeakSet[Borrower] = WeakSet()
-        self.small_blocks: dict[int, np.ndarray[Any, Any]] = {}
-        """Lent blocks by address: the arrays that own them."""
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
@@ -151,20 +149,15 @@ class HeapAllocator(Allocator):
                 if free:
                     self._kept -= capacity
                 blocks.append(free.pop() if free else _new_block(capacity, capacity))
-            for block in blocks:
-                self.small_blocks[block[0]] = block[2]
         return blocks
 
     def take_back(self, block: Block) -> None:
         """A lent block that nobody uses any more."""
         with self._lock:
-            self.small_blocks.pop(block[0], None)
             self._put(block)
 
-    def forget(self, blocks: Iterable[Block], counts: Sequence[int]) -> None:
+    def forget(self, counts: Sequence[int]) -> None:
         """A borrower ends; its blocks live as long as somebody uses them."""
-        for block in blocks:
-            self.small_blocks.pop(block[0], None)
         self._settled = tuple(map(sum, zip(self._settled, counts, strict=True)))
 
     @property

@@ -87,6 +87,13 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair.close()
 
 
+def lent(session: Session) -> int:
+    """Bytes of memory that machine code has from the device's allocator."""
+    natives = session.context.table.natives
+    assert isinstance(natives, Natives) and natives._storage is not None
+    return natives._storage._lent
+
+
 def outcome(session: Session, name: str) -> Any:
     """What a call of the program gave, as far as it can be compared; it leaves no references behind."""
     table = session.context.table
@@ -318,14 +325,14 @@ def test_memory_goes_back() -> None:
     statistics = allocator.statistics
     assert statistics.device.live == live
     assert statistics.device.allocated >= 20 * 128
-    assert allocator.small_blocks
+    assert lent(session)
     session.trim()
-    assert not allocator.small_blocks
+    assert not lent(session)
     assert allocator.kept_bytes == 0
     session.call_direct("m.f", *arguments)
     del views, arguments
     session.close()
-    assert not allocator.small_blocks
+    assert not lent(session)
     assert allocator.statistics.device.live == 0
 
 
@@ -348,6 +355,22 @@ def test_a_closed_session_waits_for_no_garbage_collection() -> None:
         gc.enable()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_session_in_a_circle_is_closed_by_the_garbage_collector() -> None:
+    """Whatever of it goes first."""
+    device = Instance().create_device("local-sync")
+    for _ in range(3):
+        session = Session(device, tier="fast")
+        session.load(whole_call(ROWS).module("m"))
+        for _ in range(3):
+            outcome(session, "m")
+        circle: list[object] = [session, session.context.table, session.context.table.natives]
+        circle.append(circle)
+        del session, circle
+        gc.collect()
+    assert device.device_allocator.statistics.device.live == 0
+
+
 def test_idle_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "_LENT_LIMIT", 3 << 20)
     program = Program(ROWS)
@@ -364,7 +387,7 @@ def test_idle_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) 
             expected = told
         allocator = session.device_allocator
         assert isinstance(allocator, HeapAllocator)
-        assert 0 < sum(block.nbytes for block in allocator.small_blocks.values()) < 4 << 20
+        assert 0 < lent(session) < 4 << 20
 
 
 def test_another_allocator_is_used_at_once() -> None:

@@ -68,6 +68,7 @@ class Natives:
     def __init__(self, table: HandleTable, device: LocalDevice | None, code: image.Image) -> None:
         """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
         self._table: HandleTable = weakref.proxy(table)  # which owns this object
+        self._has_table = weakref.ref(table)
         self._code = code
         self._words = array("q", bytes(NATIVES.size))
         self.record: int = self._words.buffer_info()[0]
@@ -148,9 +149,14 @@ class Natives:
 
     def close(self) -> None:
         """The context is closed: answers allocate no more. What Python still holds stays."""
+        storage = self._storage
+        if self._has_table() is None:  # the garbage collector found both in a circle and took it first
+            if storage is not None:
+                storage.abandon()
+            return
         self.settle()
-        if self._storage is not None:
-            self._storage.close()
+        if storage is not None:
+            storage.close()
 
     def _push_blank(self, address: int) -> None:
         word = (address - self._table.base) >> 3

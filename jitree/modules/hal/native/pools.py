@@ -129,14 +129,18 @@ class StoragePool:
 
     def close(self) -> None:
         """Gives idle blocks back and lends no more. What is still in use counts as freed."""
-        self.stop()
         self.trim()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Lends no more, and counts as freed what has not been given back."""
+        self.stop()
         for account in range(_ACCOUNTS):
             first = _FIRST_ACCOUNT + account * _ACCOUNT_WORDS
             self._words[first + 1] = self._words[first]
 
     def __del__(self) -> None:
-        self._allocator.forget(self._blocks.values(), self.counts)
+        self._allocator.forget(self.counts)
 
 
 class ArenaPool:
