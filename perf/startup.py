@@ -3,13 +3,13 @@
     python perf/startup.py [--repeat 10] [--instructions 1000 10000 100000]
 
 * import: of the package, beyond `python -c 'import numpy'`.
-* first result: of a small module in a new process, beyond the same. With warm caches, and with empty ones
-  (then the plain tier gives the result while the fast one is built).
+* first result: of a small module in a new process, beyond the same; and with an empty cache folder.
 * load: of a module of 100 dispatches, in a process where another module has been loaded before.
 * load by size: of modules of so many VM instructions, per instruction; it must not grow.
 
-Given are the least of several runs: processor time, and for processes, which alternate, also the time from
-start to end, which tells less on a busy machine. Needs the extra `perf`.
+Given are the least of several runs: processor time, which counts what the process does at its end as well, and
+for processes, which alternate, also the time from start to end, which tells less on a busy machine. A ratio is
+iree.runtime's time by jitree's. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,18 @@ context.modules.call.add(x, x).to_host()
 """
 PROGRAMS = {
     "numpy": "import numpy",
-    "import, jitree": "import numpy, jitree; jitree.Session",
+    "import": "import numpy, jitree; jitree.Session",
     "import, iree.runtime": "import numpy, iree.runtime",
-    "first result, jitree": OWN_RESULT,
-    "first result, jitree, empty caches": OWN_RESULT,
+    "first result": OWN_RESULT,
+    "first result, empty cache": OWN_RESULT,
     "first result, iree.runtime": PEER_RESULT,
 }
+PEERS = {
+    "import": "import, iree.runtime",
+    "first result": "first result, iree.runtime",
+    "first result, empty cache": "first result, iree.runtime",
+}
+"""What to compare with."""
 
 
 def run_process(program: str, environment: Mapping[str, str]) -> tuple[float, float]:
@@ -72,6 +78,7 @@ def measure_processes(repeat: int) -> dict[str, tuple[float, float]]:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     base = {**os.environ, "PYTHONPATH": path}
     base.pop("PYTHONDONTWRITEBYTECODE", None)
+    base["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads take processor time that varies
     best = dict.fromkeys(PROGRAMS, (float("inf"), float("inf")))
     for turn in range(repeat + 1):
         for name, program in PROGRAMS.items():
@@ -124,21 +131,28 @@ def main() -> int:
     parser.add_argument("--instructions", type=int, nargs="*", default=[1000, 10_000, 100_000])
     options = parser.parse_args()
     times = measure_processes(options.repeat)
-    numpy = times.pop("numpy")
-    print("                                    processor   start to end")
-    print(f"python -c 'import numpy'            {numpy[0] * 1e3:7.1f} {numpy[1] * 1e3:7.1f} ms, below beyond")
-    for name, (processor, whole) in times.items():
-        print(f"{name:35s} {(processor - numpy[0]) * 1e3:7.1f} {(whole - numpy[1]) * 1e3:7.1f} ms")
+    numpy = times["numpy"]
+    print(
+        f"import of numpy: {numpy[0] * 1e3:.1f} ms of the processor, {numpy[1] * 1e3:.1f} ms; below beyond it"
+    )
+    for name, peer in PEERS.items():
+        for kind, unit in enumerate(("of the processor", "from start to end")):
+            print(line(name, times[name][kind] - numpy[kind], times[peer][kind] - numpy[kind], unit))
     own_load(DISPATCHES)
     own = least(partial(own_load, DISPATCHES), options.repeat)
-    peer = least(partial(peer_load, DISPATCHES), options.repeat)
-    print(f"load of 100 dispatches, jitree      {own * 1e3:7.1f} ms")
-    print(f"load of 100 dispatches, iree.runtime{peer * 1e3:7.1f} ms")
+    print(line("load of 100 dispatches", own, least(partial(peer_load, DISPATCHES), options.repeat)))
     for count in options.instructions:
         module = straight_line(count)
         seconds = least(partial(own_load, module), 3)
-        print(f"load of {count:7d} instructions        {seconds / count * 1e6:7.2f} us each")
+        print(f"load of {count:7d} instructions  jitree {seconds / count * 1e6:7.2f} us each")
     return 0
+
+
+def line(name: str, own: float, peer: float, unit: str = "") -> str:
+    ratio = f"ratio {peer / own:6.3f}" if own > 0 else "ratio      -"  # beyond numpy, on a busy machine
+    return (
+        f"{name:27s} iree.runtime {peer * 1e3:7.1f} ms  jitree {own * 1e3:7.1f} ms  {ratio}  {unit}".rstrip()
+    )
 
 
 if __name__ == "__main__":

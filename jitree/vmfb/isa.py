@@ -63,6 +63,11 @@ class Instruction(NamedTuple):
 
 
 @cache
+def _operands(text: str) -> tuple[Operand, ...]:
+    return tuple(map(_operand, text.split()))
+
+
+@cache
 def _operand(text: str) -> Operand:
     name, kind = text.lstrip(">").rstrip("*").split(":")
     return Operand(name, kind, text.startswith(">"), text.endswith("*"))
@@ -76,17 +81,12 @@ def _rows() -> tuple[Instruction, ...]:
     for line in lines:
         if line.startswith("#"):
             continue
-        set_name, opcode, since, flags, mnemonic, *operands = line.split()
+        set_name, opcode, since, flags, mnemonic, *behind = line.split(None, 5)
+        operands = _operands(behind[0]) if behind else ()
+        terminator, block_marker = "T" in flags, "B" in flags
         rows.append(
             Instruction(
-                index=len(rows),
-                set=set_name,
-                opcode=int(opcode, 16),
-                since=int(since),
-                mnemonic=mnemonic,
-                operands=tuple(map(_operand, operands)),
-                terminator="T" in flags,
-                block_marker="B" in flags,
+                len(rows), set_name, int(opcode, 16), int(since), mnemonic, operands, terminator, block_marker
             )
         )
     return tuple(rows)
