@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from jitree.dispatch.native.module_text import FunctionText
 from jitree.regs.layout import LEFT_STOPPED, STATE
 
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
@@ -21,17 +22,16 @@ UNLIKELY: Final = "!prof !1"
 LIKELY: Final = "!prof !2"
 
 
-class Handler:
+class Handler(FunctionText):
     """IR text under construction. Operands are words relative to the current instruction.
 
     Methods return SSA names. Positions of words count from the instruction's opcode word.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self._lines: list[str] = []
         self._escapes: list[str] = []
-        self._names = 0
         self._base = "%pc"
         self._start = 0
         self._escape_label = ""
@@ -41,26 +41,6 @@ class Handler:
         self._written = ("", "")
         self._fetched: dict[tuple[str, int], str] = {}
         self._forwarded: dict[int, tuple[str, str]] = {}
-
-    # -- text ------------------------------------------------------------------------------------------
-
-    def let(self, expression: str) -> str:
-        """Adds ``%tn = expression`` and returns ``%tn``."""
-        name = f"%t{self._names}"
-        self._names += 1
-        self._lines.append(f"  {name} = {expression}")
-        return name
-
-    def do(self, statement: str) -> None:
-        self._lines.append(f"  {statement}")
-
-    def label(self, name: str) -> None:
-        self._lines.append(f"{name}:")
-
-    def fresh(self, name: str) -> str:
-        """A label that no other part of the handler has."""
-        self._names += 1
-        return f"{name}.{self._names - 1}"
 
     def text(self) -> str:
         """The whole function. The last part must have ended with :meth:`dispatch` or :meth:`go`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, operand
+from jitree.dispatch.native.module_text import LLVM_TYPES, FunctionText, ModuleText, operand
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, LIKELY, UNLIKELY
 from jitree.dispatch.native.scalars import math_index
 from jitree.dispatch.native.ssa import REF, ZERO, Block, Function, Instruction, Value, Variable
@@ -31,10 +31,11 @@ class Anchor:
         self.label = ""
 
 
-class Emitter:
+class Emitter(FunctionText):
     """Text under construction. Methods that end in a value return LLVM operands."""
 
     def __init__(self, function: Function, module: ModuleText, symbol: str) -> None:
+        super().__init__()
         self.function = function
         self.module = module
         self.symbol = symbol
@@ -47,31 +48,15 @@ class Emitter:
         self.registers: Registers = {}
         """What the registers hold in front of the instruction under construction."""
         self._anchor: Anchor
-        self._lines: list[str | Block | _Join] = []
         self._behind: list[str] = []
-        self._names = 0
         self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
         self._label = ""
         self._incoming: dict[tuple[Block, Block], list[str]] = {}
 
     # -- text ------------------------------------------------------------------------------------------
 
-    def let(self, expression: str) -> str:
-        name = f"%t{self._names}"
-        self._names += 1
-        self._lines.append(f"  {name} = {expression}")
-        return name
-
-    def do(self, statement: str) -> None:
-        self._lines.append(f"  {statement}")
-
-    def fresh(self, name: str) -> str:
-        """A label that nothing else has."""
-        self._names += 1
-        return f"{name}.{self._names - 1}"
-
     def label(self, name: str) -> None:
-        self._lines.append(f"{name}:")
+        super().label(name)
         self._label = name
 
     def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:

@@ -1,15 +1,43 @@
-"""The LLVM IR module under construction: what functions need beside their own text."""
+"""LLVM IR under construction: the body of a function, and what functions need beside their own text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from jitree.dispatch.native.ssa import ZERO, Value
 
 LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
 _FIRST_FREE: Final = 100
 """Numbers of metadata below belong to the prelude."""
+
+
+class FunctionText:
+    """The body of a function, line by line."""
+
+    def __init__(self) -> None:
+        self._lines: list[Any] = []
+        """Strings, or whatever becomes some at the end."""
+        self._names = 0
+
+    def let(self, expression: str) -> str:
+        """Adds ``%tn = expression`` and returns ``%tn``."""
+        name = f"%t{self._names}"
+        self._names += 1
+        self._lines.append(f"  {name} = {expression}")
+        return name
+
+    def do(self, statement: str) -> None:
+        self._lines.append(f"  {statement}")
+
+    def label(self, name: str) -> None:
+        """Begins a block."""
+        self._lines.append(f"{name}:")
+
+    def fresh(self, name: str) -> str:
+        """A label that nothing else in the function has."""
+        self._names += 1
+        return f"{name}.{self._names - 1}"
 
 
 class ModuleText:

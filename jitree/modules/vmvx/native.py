@@ -43,6 +43,7 @@ RECIPE: Final = image.Recipe(
         *sorted(Path(__file__).parent.glob("native*.py")),
         Path(packing.__file__),
         Path(__file__).parents[2] / "regs" / "layout.py",
+        Path(__file__).parents[2] / "dispatch" / "native" / "module_text.py",
     ),
     entries=tuple(SYMBOLS.values()),
     seconds=1.0,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from jitree.dispatch.native.module_text import FunctionText
 from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE, ENTRY, KIND_BUFFER
 from jitree.vmfb.words import TAG_REF_MOVE
 
@@ -40,15 +41,15 @@ attributes #0 = { nounwind "no-builtins" }
 """No library functions: copying loops must not become calls of memcpy."""
 
 
-class Thunk:
+class Thunk(FunctionText):
     """Writes one function: registers in, checks, work."""
 
     def __init__(self, symbol: str, cconv: str) -> None:
-        self._lines = [
+        super().__init__()
+        self._lines += [
             f"define i32 @{symbol}(ptr %state, ptr %values, ptr %refs, ptr %words) #0 {{",
             "entry:",
         ]
-        self._count = 0
         self._block = "entry"
         self._registers: list[str] = []
         self.arguments = [
@@ -56,27 +57,15 @@ class Thunk:
         ]
         """References are addresses of entries; numbers are i64, i32 sign-extended."""
 
-    def let(self, text: str) -> str:
-        self._count += 1
-        self.do(f"%t{self._count} = {text}")
-        return f"%t{self._count}"
-
-    def do(self, text: str) -> None:
-        self._lines.append(f"  {text}")
-
-    def block(self, name: str) -> None:
-        self._lines.append(f"{name}:")
+    def label(self, name: str) -> None:
+        super().label(name)
         self._block = name
-
-    def fresh(self, name: str) -> str:
-        self._count += 1
-        return f"{name}{self._count}"
 
     def require(self, condition: str) -> None:
         """Leaves the case to Python unless the condition holds."""
         following = self.fresh("valid")
         self.do(f"br i1 {condition}, label %{following}, label %left")
-        self.block(following)
+        self.label(following)
 
     def compare(self, how: str, lhs: str, rhs: str | int) -> str:
         return self.let(f"icmp {how} i64 {lhs}, {rhs}")
@@ -129,14 +118,14 @@ class Thunk:
         body, done, index = self.fresh("body"), self.fresh("done"), self.fresh("%index")
         before = self._block
         self.do(f"br i1 {self.compare('sgt', str(count), 0)}, label %{body}, label %{done}")
-        self.block(body)
+        self.label(body)
         hole = len(self._lines)
         yield index
         self._lines.insert(hole, f"  {index} = phi i64 [ 0, %{before} ], [ {index}.next, %{self._block} ]")
         self.do(f"{index}.next = add nuw nsw i64 {index}, 1")
         more = self.compare("slt", f"{index}.next", count)
         self.do(f"br i1 {more}, label %{body}, label %{done}{metadata}")
-        self.block(done)
+        self.label(done)
 
     def fold(
         self, count: str, kind: str, first: list[str], turn: Callable[[str, list[str]], list[str]]
@@ -145,7 +134,7 @@ class Thunk:
         body, done, index = self.fresh("body"), self.fresh("done"), self.fresh("%index")
         before, values = self._block, [self.fresh("%value") for _ in first]
         self.do(f"br label %{body}")
-        self.block(body)
+        self.label(body)
         hole = len(self._lines)
         last = turn(index, values)
         phis = [f"  {index} = phi i64 [ 0, %{before} ], [ {index}.next, %{self._block} ]"]
@@ -154,7 +143,7 @@ class Thunk:
         self._lines[hole:hole] = phis
         self.do(f"{index}.next = add nuw nsw i64 {index}, 1")
         self.do(f"br i1 {self.compare('slt', f'{index}.next', count)}, label %{body}, label %{done}")
-        self.block(done)
+        self.label(done)
         return last
 
     def text(self) -> str:
@@ -163,20 +152,20 @@ class Thunk:
         for index, (register, tag) in enumerate(self._moved()):
             give, check, keep = f"give{index}", f"check{index}", f"keep{index}"
             self.do(f"br i1 {self.let(f'icmp eq i32 {tag}, {TAG_REF_MOVE}')}, label %{check}, label %{keep}")
-            self.block(check)
+            self.label(check)
             entry = self.load("ptr", register)
             filled, look = self.let(f"icmp ne ptr {entry}, null"), f"look{index}"
             self.do(f"br i1 {filled}, label %{look}, label %{keep}")
-            self.block(look)
+            self.label(look)
             place = self.place(entry, "i8", ENTRY["count"])
             references = self.load("i32", place)
             shared = self.let(f"icmp sgt i32 {references}, 1")
             self.do(f"br i1 {shared}, label %{give}, label %{keep}")
-            self.block(give)
+            self.label(give)
             self.do(f"store i32 {self.let(f'sub i32 {references}, 1')}, ptr {place}")
             self.do(f"store ptr null, ptr {register}")
             self.do(f"br label %{keep}")
-            self.block(keep)
+            self.label(keep)
         return "\n".join([*self._lines, f"  ret i32 {COMPILED_DONE}", "left:", f"  ret i32 {_LEFT}", "}", ""])
 
     def _argument(self, index: int, kind: str) -> str:
