@@ -7,7 +7,7 @@ The export attribute ``iree.abi.declaration`` holds text such as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from jitree.records import NamedTuple
@@ -71,7 +71,7 @@ class Signature(NamedTuple):
     """Takes a wait and a signal fence behind its arguments."""
 
 
-def signature_of(name: str, convention: CallingConvention, attrs: dict[str, str]) -> Signature:
+def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> Signature:
     """The signature of an export. A declaration that does not fit the calling convention is ignored."""
     fences = _takes_fences(name, convention, attrs)
     items = convention.arguments[:-2] if fences else convention.arguments
@@ -89,7 +89,7 @@ def signature_of(name: str, convention: CallingConvention, attrs: dict[str, str]
     return Signature(arguments, results, f"func @{name}{convention}", False, fences)
 
 
-def _takes_fences(name: str, convention: CallingConvention, attrs: dict[str, str]) -> bool:
+def _takes_fences(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> bool:
     if convention.arguments[-2:] != ("r", "r"):
         return False
     return attrs.get(MODEL) == COARSE_FENCES or name.endswith(TORCH_ASYNC_SUFFIX)

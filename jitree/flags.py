@@ -12,7 +12,11 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from enum import IntFlag as Flags
+    from enum import IntFlag
+
+    class Flags(IntFlag):
+        """See :class:`enum.IntFlag`."""
+
 else:
 
     class _Maker(type):

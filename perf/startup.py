@@ -7,9 +7,9 @@
 * load: of a module of 100 dispatches, in a process where another module has been loaded before.
 * load by size: of modules of so many VM instructions, per instruction; it must not grow.
 
-Given are the least of several runs: processor time, which counts what the process does at its end as well, and
-for processes, which alternate, also the time from start to end, which tells less on a busy machine. A ratio is
-iree.runtime's time by jitree's. Needs the extra `perf`.
+Given are the least of several runs: processor time, which counts what the process does at its end as well,
+and for processes, which alternate, also the time from start to end, which tells less on a busy machine. A
+ratio is iree.runtime's time by jitree's. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -132,9 +132,7 @@ def main() -> int:
     options = parser.parse_args()
     times = measure_processes(options.repeat)
     numpy = times["numpy"]
-    print(
-        f"import of numpy: {numpy[0] * 1e3:.1f} ms of the processor, {numpy[1] * 1e3:.1f} ms; below beyond it"
-    )
+    print(f"import of numpy: {numpy[0] * 1e3:.1f} ms of the processor, {numpy[1] * 1e3:.1f} ms; beyond it:")
     for name, peer in PEERS.items():
         for kind, unit in enumerate(("of the processor", "from start to end")):
             print(line(name, times[name][kind] - numpy[kind], times[peer][kind] - numpy[kind], unit))
@@ -150,9 +148,8 @@ def main() -> int:
 
 def line(name: str, own: float, peer: float, unit: str = "") -> str:
     ratio = f"ratio {peer / own:6.3f}" if own > 0 else "ratio      -"  # beyond numpy, on a busy machine
-    return (
-        f"{name:27s} iree.runtime {peer * 1e3:7.1f} ms  jitree {own * 1e3:7.1f} ms  {ratio}  {unit}".rstrip()
-    )
+    times = f"iree.runtime {peer * 1e3:7.1f} ms  jitree {own * 1e3:7.1f} ms"
+    return f"{name:27s} {times}  {ratio}  {unit}".rstrip()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ every tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +37,7 @@ class Function:
     __slots__ = ("__weakref__", "attrs", "convention", "module", "name", "ordinal")
 
     module: BytecodeModule | NativeModule
-    attrs: dict[str, str]
+    attrs: Mapping[str, str]
     """Reflection, such as ``iree.abi.declaration``."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Function:
         name: str,
         ordinal: int,
         convention: CallingConvention,
-        attrs: dict[str, str],
+        attrs: Mapping[str, str],
     ) -> None:
         self.module = module
         self.name = name

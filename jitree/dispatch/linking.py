@@ -114,6 +114,8 @@ class BytecodeInstance:
 
         def first_call(index: int, machine: Machine) -> bool:
             machine.module.sites[index] = partial(second_call, index)
+            if compiled is not None and (address := compiled()):
+                machine.module.link_compiled(ordinal, address)
             return sites.call_once(machine, program_sites[index], target)
 
         def second_call(index: int, machine: Machine) -> bool:

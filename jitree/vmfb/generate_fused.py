@@ -72,17 +72,24 @@ def _tree() -> dict[int, list[_Node]]:
     root: dict[int, list[_Node]] = {}
     first = len(OPCODE) + len(LOOPS)
     for number, form in enumerate(FUSED_FORMS):
-        nodes = root
+        node, nodes = None, root
         for part in form:
-            row = nodes.setdefault(_key(part.name), [])
-            node = next((node for node in row if node.part == part), None)
-            if node is None:
-                node = _Node(part)
-                row.append(node)
-                row.sort(key=lambda node: -len(node.part.links))
+            node = _add(nodes.setdefault(_key(part.name), []), part)
             nodes = node.following
+        assert node is not None
         node.opcode = first + number
     return root
+
+
+def _add(row: list[_Node], part: Part) -> _Node:
+    """The node of a part among those with its key."""
+    for node in row:
+        if node.part == part:
+            return node
+    made = _Node(part)
+    row.append(made)
+    row.sort(key=lambda node: -len(node.part.links))
+    return made
 
 
 def _tree_text(nodes: dict[int, list[_Node]], depth: int) -> str:
