@@ -58,6 +58,24 @@ def test_waiting_calls_complete(vm: Vm, yieldable: bool) -> None:
     assert vm.call("outer", 5, ONE) == [11, ONE]
 
 
+def test_who_has_the_context_already_may_wait(vm: Vm) -> None:
+    """As in calls that are recorded: the thread has the lock twice, and a wait gives up one of the two."""
+    gate = Gate()
+    vm.add(gate.module, program(yieldable=False))
+    results: list[object] = []
+
+    def call() -> None:
+        with vm.context.invoker.lock:
+            results.extend(vm.context.invoke(vm.function("outer"), [5, ONE]))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    assert gate.waiting.wait(SECONDS)
+    gate.opened.set()
+    thread.join(SECONDS)
+    assert results == [11, ONE]
+
+
 def test_waiting_again_after_waiting(vm: Vm) -> None:
     def wait(left: int) -> object:
         return Pending(lambda timeout: True, lambda: wait(left - 1)) if left else 7
