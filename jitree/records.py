@@ -7,9 +7,8 @@ class or more, and every program would wait for that some sixty times. For type 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from operator import itemgetter
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -39,15 +38,24 @@ else:
     )
     """By number of fields: what makes a tuple of them. Written out, they are compiled with this file."""
 
-    @cache
-    def _constructor(count: int) -> CodeType:
-        """The code of a function that makes a tuple of ``count`` arguments."""
-        if count < len(_MAKERS):
-            return _MAKERS[count].__code__
-        names = ", ".join(f"field{index}" for index in range(count))
-        scope: dict[str, Any] = {}
-        exec(f"def make(_cls, {names}): return _make(_cls, ({names}))", scope)
-        return scope["make"].__code__
+    def _make_long(_cls: type, *values: Any, **named: Any) -> Any:
+        """Makes a tuple of more fields than any of those; slower."""
+        left = _cls._fields[len(values) :]
+        given = _cls._field_defaults | named
+        if len(values) > len(_cls._fields) or not named.keys() <= set(left) or not set(left) <= given.keys():
+            raise TypeError(
+                f"{_cls.__name__}.__new__() takes {', '.join(_cls._fields)} but got {len(values)} values"
+                f"{''.join(f' and {name}' for name in named)}"
+            )
+        return _make(_cls, (*values, *(given[name] for name in left)))
+
+    def _constructor(name: str, fields: tuple[str, ...], defaults: tuple[Any, ...]) -> FunctionType:
+        if len(fields) >= len(_MAKERS):
+            return _make_long
+        code = _MAKERS[len(fields)].__code__.replace(
+            co_varnames=("_cls", *fields), co_name="__new__", co_qualname=f"{name}.__new__"
+        )
+        return FunctionType(code, globals(), "__new__", defaults)
 
     class _Maker(type):
         """Makes named tuples of classes with annotated fields."""
@@ -59,14 +67,10 @@ else:
             defaults = {field: body[field] for field in fields if field in body}
             if tuple(defaults) != fields[len(fields) - len(defaults) :]:
                 raise TypeError(f"{name}: fields without a default follow fields with one")
-            code = _constructor(len(fields)).replace(
-                co_varnames=("_cls", *fields), co_name="__new__", co_qualname=f"{name}.__new__"
-            )
-            values = tuple(defaults.values())
             body |= {field: _tuplegetter(index, f"Field {index}.") for index, field in enumerate(fields)}
             body |= {
                 "__slots__": (),
-                "__new__": FunctionType(code, globals(), "__new__", values),
+                "__new__": _constructor(name, fields, tuple(defaults.values())),
                 "__match_args__": fields,
                 "_fields": fields,
                 "_field_defaults": defaults,
