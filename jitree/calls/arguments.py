@@ -50,8 +50,11 @@ from jitree.types import ENCODING_DENSE
 Argument = Fields(ARGUMENT)
 Ndarray = Fields(NDARRAY)
 
-LARGEST_COPIED = 1 << 18
-"""Bytes. Copying more takes longer than finding out whether the array can be used in place."""
+LARGEST_COPIED = 4 << 20
+"""Bytes. Copying more takes so long that other threads should have Python meanwhile."""
+_LARGEST_ALWAYS_COPIED = 1 << 18
+"""Bytes. Copying more takes longer than using an aligned array in place, which is Python's."""
+_ALIGNMENT = 64
 _DIMENSIONS = ARGUMENT["dimension_0"]
 _MAGNITUDE = (1 << 63) - 1
 _LARGEST_F32 = 0x47EFFFFFE0000000
@@ -171,6 +174,8 @@ def pass_copy(python: int, record: int, argument: int, value: int) -> bool:
             return False
     if size > LARGEST_COPIED or load(natives, Natives.queue) == 0:
         return False
+    if size > _LARGEST_ALWAYS_COPIED and is_usable_in_place(value):
+        return False
     view = new_view(state, natives, argument, size)
     if view == 0:
         if not is_true(python, invoke_with_number(python, load(record, Call.supply), size)):
@@ -187,6 +192,13 @@ def pass_copy(python: int, record: int, argument: int, value: int) -> bool:
         return False
     store64(load(argument, Argument.place), view)
     return True
+
+
+def is_usable_in_place(array: int) -> bool:
+    """As :func:`jitree.transfers.lend_or_copy` decides."""
+    return load(array, Ndarray.flags) & NDARRAY_CONTIGUOUS != 0 and (
+        load(array, Ndarray.data) & (_ALIGNMENT - 1) == 0
+    )
 
 
 def new_view(state: int, natives: int, argument: int, size: int) -> int:
