@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from jitree.dispatch import backtrace, conversion
+from jitree.dispatch import backtrace, conversion, forks
 from jitree.dispatch.engine import Engine, Entry
 from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction, RepeatedCall
 from jitree.dispatch.pending import YIELD, Pending
@@ -67,6 +67,9 @@ class Invoker:
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
         """By ``time.monotonic``."""
+        self._closing = "the context is closed"
+        """Why, once it is closed."""
+        forks.attend(self)
 
     @property
     def ready(self) -> Machine | None:
@@ -115,7 +118,7 @@ class Invoker:
     def require_open(self) -> None:
         """FAILED_PRECONDITION once closed."""
         if self.closed:
-            raise FailedPreconditionError("the context is closed")
+            raise FailedPreconditionError(self._closing)
 
     def require_idle(self) -> None:
         """FAILED_PRECONDITION while this thread is in a call."""
@@ -128,6 +131,14 @@ class Invoker:
         self._turn[_READY] = 0
         self._direct = None
         self._idle.clear()
+
+    def lose(self) -> None:
+        """In a forked child, instead of :meth:`close`: another thread of the parent was in a call."""
+        self._closing = (
+            "the context was in use by another thread when this process was forked; make a new one"
+        )
+        self._turn[_NESTING] = 0
+        self.close()
 
     # -- direct calls --------------------------------------------------------------------------------
 

@@ -300,3 +300,51 @@ def test_sessions_go_on_in_forked_children() -> None:
         [sys.executable, "-W", "ignore", "-c", FORKING, str(ARITHMETIC)],
         check=True, timeout=60, env=environment,
     )  # fmt: skip
+
+
+FORKED_MEANWHILE = """
+import os, sys, threading
+import numpy as np
+import jitree
+X = np.arange(4, dtype=np.float32)
+inside, free = threading.Event(), threading.Event()
+custom = jitree.CustomModule("host")
+
+@custom.export
+def hold() -> None:
+    inside.set()
+    free.wait()
+
+session, other = jitree.Session(sys.argv[2]), jitree.Session(sys.argv[2])
+session.load(custom)
+busy, idle = session.load(sys.argv[1]).add, other.load(sys.argv[1]).add
+assert np.array_equal(busy(X, X), 2 * X) and np.array_equal(idle(X, X), 2 * X)
+thread = threading.Thread(target=session["host.hold"])
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    try:
+        busy(X, X)
+    except jitree.errors.FailedPreconditionError as error:
+        assert "in use by another thread when this process was forked" in str(error)
+        session.close()
+        same = np.array_equal(idle(X, X), 2 * X)
+        same &= np.array_equal(jitree.load(sys.argv[1], device=sys.argv[2]).add(X, X), 2 * X)
+        os._exit(0 if same else 1)
+    os._exit(2)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+free.set()
+thread.join()
+assert np.array_equal(busy(X, X), 2 * X)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_a_session_that_is_in_use_at_a_fork_is_lost_to_the_child(device: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED_MEANWHILE, str(ARITHMETIC), device],
+        check=True, timeout=60, env=environment,
+    )  # fmt: skip
