@@ -482,4 +482,129 @@ module @further {
           : (tensor<1000x64xf32>, tensor<128x1xi32>, tensor<128x64xf32>) -> tensor<1000x64xf32>
     return %0 : tensor<1000x64xf32>
   }
+
+  // 40 layers on a sequence whose length is known when the call is made: recorded anew in every call.
+  func.func @deep(%x: tensor<?x32xf32>, %w: tensor<32x32xf32>, %v: tensor<32x32xf32>) -> tensor<?x32xf32> {
+    %d0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t0 = stablehlo.tanh %d0 : tensor<?x32xf32>
+    %d1 = stablehlo.dot_general %t0, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t1 = stablehlo.tanh %d1 : tensor<?x32xf32>
+    %d2 = stablehlo.dot_general %t1, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t2 = stablehlo.tanh %d2 : tensor<?x32xf32>
+    %d3 = stablehlo.dot_general %t2, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t3 = stablehlo.tanh %d3 : tensor<?x32xf32>
+    %d4 = stablehlo.dot_general %t3, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t4 = stablehlo.tanh %d4 : tensor<?x32xf32>
+    %d5 = stablehlo.dot_general %t4, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t5 = stablehlo.tanh %d5 : tensor<?x32xf32>
+    %d6 = stablehlo.dot_general %t5, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t6 = stablehlo.tanh %d6 : tensor<?x32xf32>
+    %d7 = stablehlo.dot_general %t6, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t7 = stablehlo.tanh %d7 : tensor<?x32xf32>
+    %d8 = stablehlo.dot_general %t7, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t8 = stablehlo.tanh %d8 : tensor<?x32xf32>
+    %d9 = stablehlo.dot_general %t8, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t9 = stablehlo.tanh %d9 : tensor<?x32xf32>
+    %d10 = stablehlo.dot_general %t9, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t10 = stablehlo.tanh %d10 : tensor<?x32xf32>
+    %d11 = stablehlo.dot_general %t10, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t11 = stablehlo.tanh %d11 : tensor<?x32xf32>
+    %d12 = stablehlo.dot_general %t11, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t12 = stablehlo.tanh %d12 : tensor<?x32xf32>
+    %d13 = stablehlo.dot_general %t12, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t13 = stablehlo.tanh %d13 : tensor<?x32xf32>
+    %d14 = stablehlo.dot_general %t13, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t14 = stablehlo.tanh %d14 : tensor<?x32xf32>
+    %d15 = stablehlo.dot_general %t14, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t15 = stablehlo.tanh %d15 : tensor<?x32xf32>
+    %d16 = stablehlo.dot_general %t15, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t16 = stablehlo.tanh %d16 : tensor<?x32xf32>
+    %d17 = stablehlo.dot_general %t16, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t17 = stablehlo.tanh %d17 : tensor<?x32xf32>
+    %d18 = stablehlo.dot_general %t17, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t18 = stablehlo.tanh %d18 : tensor<?x32xf32>
+    %d19 = stablehlo.dot_general %t18, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t19 = stablehlo.tanh %d19 : tensor<?x32xf32>
+    %d20 = stablehlo.dot_general %t19, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t20 = stablehlo.tanh %d20 : tensor<?x32xf32>
+    %d21 = stablehlo.dot_general %t20, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t21 = stablehlo.tanh %d21 : tensor<?x32xf32>
+    %d22 = stablehlo.dot_general %t21, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t22 = stablehlo.tanh %d22 : tensor<?x32xf32>
+    %d23 = stablehlo.dot_general %t22, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t23 = stablehlo.tanh %d23 : tensor<?x32xf32>
+    %d24 = stablehlo.dot_general %t23, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t24 = stablehlo.tanh %d24 : tensor<?x32xf32>
+    %d25 = stablehlo.dot_general %t24, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t25 = stablehlo.tanh %d25 : tensor<?x32xf32>
+    %d26 = stablehlo.dot_general %t25, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t26 = stablehlo.tanh %d26 : tensor<?x32xf32>
+    %d27 = stablehlo.dot_general %t26, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t27 = stablehlo.tanh %d27 : tensor<?x32xf32>
+    %d28 = stablehlo.dot_general %t27, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t28 = stablehlo.tanh %d28 : tensor<?x32xf32>
+    %d29 = stablehlo.dot_general %t28, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t29 = stablehlo.tanh %d29 : tensor<?x32xf32>
+    %d30 = stablehlo.dot_general %t29, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t30 = stablehlo.tanh %d30 : tensor<?x32xf32>
+    %d31 = stablehlo.dot_general %t30, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t31 = stablehlo.tanh %d31 : tensor<?x32xf32>
+    %d32 = stablehlo.dot_general %t31, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t32 = stablehlo.tanh %d32 : tensor<?x32xf32>
+    %d33 = stablehlo.dot_general %t32, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t33 = stablehlo.tanh %d33 : tensor<?x32xf32>
+    %d34 = stablehlo.dot_general %t33, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t34 = stablehlo.tanh %d34 : tensor<?x32xf32>
+    %d35 = stablehlo.dot_general %t34, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t35 = stablehlo.tanh %d35 : tensor<?x32xf32>
+    %d36 = stablehlo.dot_general %t35, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t36 = stablehlo.tanh %d36 : tensor<?x32xf32>
+    %d37 = stablehlo.dot_general %t36, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t37 = stablehlo.tanh %d37 : tensor<?x32xf32>
+    %d38 = stablehlo.dot_general %t37, %w, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t38 = stablehlo.tanh %d38 : tensor<?x32xf32>
+    %d39 = stablehlo.dot_general %t38, %v, contracting_dims = [1] x [0]
+      : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+    %t39 = stablehlo.tanh %d39 : tensor<?x32xf32>
+    return %t39 : tensor<?x32xf32>
+  }
 }
