@@ -36,8 +36,8 @@ class _PythonSignature:
             raise AttributeError("a class has no declaration")
         import inspect  # 5 ms, and only tools need it
 
-        has_names = all(parameter.name.isidentifier() for parameter in function.arguments)
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if has_names else inspect.Parameter.POSITIONAL_ONLY
+        is_named = all(parameter.name.isidentifier() for parameter in function.arguments)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_named else inspect.Parameter.POSITIONAL_ONLY
         return inspect.Signature([
             inspect.Parameter(name if name.isidentifier() else f"argument{index}", kind, annotation=declared)
             for index, (name, declared) in enumerate((item.name, item.type) for item in function.arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from jitree.calls.interface import Interface
     from jitree.dispatch.invocation import Invoker
+    from jitree.regs.handles import HandleTable
 
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY.word("rank")
@@ -33,7 +35,7 @@ class Keeper:
         self.lock: threading.RLock = invoker.lock
         """The context's."""
         self.record: int = self._words.buffer_info()[0]
-        self._attend = partial(_attend, invoker, interface, self.record)
+        self._attend = partial(_attend, weakref.ref(invoker), self._table, self.lock, interface, self.record)
         for field, value in {
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
             "extension": self._table.extension,
@@ -76,19 +78,27 @@ def _handle(owner: object) -> int:
     return ctypes.c_int64.from_address(id(owner) + CAPSULE_POINTER_AT).value
 
 
-def _attend(invoker: Invoker, interface: Interface, record: int, handle: int) -> None:
+def _attend(
+    context: weakref.ref[Invoker],
+    table: HandleTable,
+    lock: threading.RLock,
+    interface: Interface,
+    record: int,
+    handle: int,
+) -> None:
     """Called when a large array was given back, or, with a ``handle``, when there is no more room to note
-    those that are."""
-    table = invoker.table
+    those that are. It refers to the context weakly: owners keep what they lead to, which the garbage
+    collector does not see."""
     if handle:
         table.deferred.append((handle,))
-    if not invoker.lock.acquire(blocking=False):
+    if not lock.acquire(blocking=False):
         return
     try:
-        if invoker.nesting == 0:
+        invoker = context()
+        if invoker is None or invoker.nesting == 0:
             natives, state = table.natives, array("q", bytes(STATE.size))
             place = state.buffer_info()[0] + STATE["released"]
             interface.take_back(record, 0 if natives is None else natives.record, place)
             table.drain(memoryview(state))
     finally:
-        invoker.lock.release()
+        lock.release()

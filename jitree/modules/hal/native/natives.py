@@ -67,8 +67,7 @@ class Natives:
 
     def __init__(self, table: HandleTable, device: LocalDevice | None, code: image.Image) -> None:
         """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
-        self._table: HandleTable = weakref.proxy(table)  # which owns this object
-        self._has_table = weakref.ref(table)
+        self._table: HandleTable = table
         self._code = code
         self._words = array("q", bytes(NATIVES.size))
         self.record: int = self._words.buffer_info()[0]
@@ -92,7 +91,7 @@ class Natives:
         self._arenas = ArenaPool(self._words)
         self._storage: StoragePool | None = None
         if device is not None:
-            self._storage = StoragePool.of(device, self._table, self._words)
+            self._storage = StoragePool.of(device, table, self._words)
         self.supply()
 
     def _set(self, field: str, value: int) -> None:
@@ -148,15 +147,13 @@ class Natives:
             self._storage.trim()
 
     def close(self) -> None:
-        """The context is closed: answers allocate no more. What Python still holds stays."""
-        storage = self._storage
-        if self._has_table() is None:  # the garbage collector found both in a circle and took it first
-            if storage is not None:
-                storage.abandon()
-            return
+        """The context is closed: answers allocate no more. What Python still holds stays, and with it the
+        table, which from now on owns this object without being owned: both go with the last array, and not
+        when circles are looked for."""
         self.settle()
-        if storage is not None:
-            storage.close()
+        if self._storage is not None:
+            self._storage.close()
+        self._table = weakref.proxy(self._table)
 
     def _push_blank(self, address: int) -> None:
         word = (address - self._table.base) >> 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,12 +130,9 @@ class StoragePool:
 
     def close(self) -> None:
         """Gives idle blocks back and lends no more. What is still in use counts as freed."""
-        self.trim()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Lends no more, and counts as freed what has not been given back."""
         self.stop()
+        self.trim()
+        self._table = weakref.proxy(self._table)
         for account in range(_ACCOUNTS):
             first = _FIRST_ACCOUNT + account * _ACCOUNT_WORDS
             self._words[first + 1] = self._words[first]
