@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,30 @@ def test_sessions_are_freed_without_the_garbage_collector(tier: str) -> None:
         assert [reference() for reference in references] == [None] * 6
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+@pytest.mark.parametrize("kept", ["session", "function", "result", "elements", "state", "pending"])
+def test_circles_end_without_errors(kept: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of a session is in one: the garbage collector takes its parts in any order."""
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: errors.append(unraisable.exc_value))
+    for device in ("local-sync", "local-task"):
+        session = Session(device, tier=tier)
+        arithmetic, state = session.load(ARITHMETIC), session.load(STATE)
+        for _ in range(4):
+            result = arithmetic.add(X, X)
+        circle: dict[str, object] = {
+            "session": session, "function": arithmetic.add, "result": result, "elements": np.asarray(result),
+            "state": state.accumulate(X), "pending": arithmetic.add.submit(X, X),
+        }  # fmt: skip
+        circle = {"kept": circle[kept]}
+        circle["circle"] = circle
+        reference = weakref.ref(session)
+        del session, arithmetic, state, result, circle
+        gc.collect()
+        assert reference() is None
+    assert errors == []
 
 
 def test_what_load_cannot_load_leaves_nothing() -> None:
