@@ -15,8 +15,8 @@ from matplotlib import pyplot  # noqa: E402  the back end comes first
 
 def draw_ratios(ratios: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
     """Bars: a group per program, a bar per device; a line at 1."""
-    figure, axes = pyplot.subplots(figsize=(8, 3.6))
     names = list(next(iter(ratios.values())))
+    figure, axes = pyplot.subplots(figsize=(max(8, 0.6 * len(names)), 3.6))
     width = 0.8 / len(ratios)
     for position, (device, by_name) in enumerate(ratios.items()):
         places = [index + (position - (len(ratios) - 1) / 2) * width for index in range(len(names))]

@@ -1,10 +1,11 @@
 """Times programs on local-task with 1, 2, 4, … threads: jitree against iree.runtime.
 
     python perf/scaling.py [--threads 1 2 4 8 16] [--suite LIST.json] [--seconds 0.5] [--only REGEX]
-                           [--json FILE] [--plot] [--results FILE]
+                           [--processes 3] [--json FILE] [--plot] [--results FILE]
 
-Every number of threads has a process of its own, in which both runtimes are measured alternately with that
-many. What this process may not use is left out. Per program and number of threads: the median times, their
+Every number of threads has processes of its own, in which both runtimes are measured alternately with that
+many; where a process gets its memory decides about some percent of its speed, so the middle one of several
+counts. What this process may not use is left out. Per program and number of threads: the median times, their
 ratio (above 1: jitree is faster) and by how much each runtime is faster than with one thread. `--json` writes
 the times in seconds, `--plot` draws plots/scaling.svg, `--results` takes the times from such a file instead
 of measuring. Needs the extra `perf`.
@@ -17,6 +18,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 from cases import check, own_call, peer_call, read_cases
 from comparison import alternate, summary
@@ -48,7 +50,14 @@ def measure(threads: int, options: argparse.Namespace) -> Times:
 
 
 def measure_apart(threads: int, options: argparse.Namespace) -> Times:
-    """In a process of its own."""
+    """In processes of their own: the medians of what they measure."""
+    runs = [_measure_once(threads, options) for _ in range(options.processes)]
+    return {
+        name: (median(run[name][0] for run in runs), median(run[name][1] for run in runs)) for name in runs[0]
+    }
+
+
+def _measure_once(threads: int, options: argparse.Namespace) -> Times:
     command = [
         sys.executable, __file__, "--measure", str(threads), "--suite", str(options.suite), "--only",
         options.only, "--seconds", str(options.seconds), "--tier", options.tier,
@@ -93,6 +102,7 @@ def main() -> int:
     parser.add_argument("--tier", default="fast")
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--only", default="")
+    parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", action="store_true")
     parser.add_argument("--results", type=Path)
