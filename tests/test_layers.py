@@ -41,6 +41,9 @@ MAXIMUM_LINES = 500
 SLOW = {"numba", "llvmlite", "rich", "click", "cuda", "asyncio", "ml_dtypes", "elftools"}
 """Loaded when first used, never by ``import jitree``."""
 
+HEAVY = {"dataclasses", "threading", "pathlib", "json", "hashlib", "logging", "subprocess", "tempfile"}
+"""Of the standard library; half a millisecond or more each."""
+
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -109,6 +112,20 @@ def loaded_after(code: str) -> set[str]:
 
 def test_import_loads_nothing_slow() -> None:
     assert loaded_after("import jitree, numpy") & SLOW == set()
+
+
+def test_a_first_result_loads_nothing_heavy() -> None:
+    """When the machine code that it takes is there."""
+    loaded_after("import jitree; jitree.Session('local-sync', tier='fast')")  # waits for it
+    program = (
+        "import sys, numpy; numpys = set(sys.modules)\n"
+        "import jitree\n"
+        "module = jitree.Session('local-sync').load('perf/programs/call.vmfb')\n"
+        "x = numpy.ones(16, 'f4')\n"
+        "assert numpy.asarray(module.add(x, x))[0] == 2\n"
+        "for name in numpys: del sys.modules[name]\n"
+    )
+    assert loaded_after(program) & (HEAVY | SLOW) == set()
 
 
 def test_the_plain_tier_runs_without_a_compiler() -> None:

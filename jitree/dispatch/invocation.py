@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from _thread import RLock, get_ident
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +27,8 @@ from jitree.regs.machine import NESTED_STACK, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
+    import threading
+
     from jitree.regs.machine import Awaited
 
 MAXIMUM_NESTING: Final = 64
@@ -51,7 +53,7 @@ class Invoker:
     def __init__(self, table: HandleTable, engine: Engine, lock: threading.RLock | None = None) -> None:
         self.table = table
         self.engine = engine
-        self.lock: threading.RLock = threading.RLock() if lock is None else lock
+        self.lock: threading.RLock = RLock() if lock is None else lock
         """Held while anything of the context runs or changes."""
         self.functions: dict[int, FunctionRecord] = {}
         """Function records by address: what frames refer to."""
@@ -328,7 +330,7 @@ class Invoker:
             self.lock.release()
             if not self.lock._is_owned():  # type: ignore[attr-defined]  # nobody further out has it too
                 # As threading.Condition does: Ctrl-C must not come before it is taken.
-                take, how = self.lock._acquire_restore, (1, threading.get_ident())  # type: ignore[attr-defined]
+                take, how = self.lock._acquire_restore, (1, get_ident())  # type: ignore[attr-defined]
             wait(None)
         finally:
             take(how)

@@ -7,7 +7,7 @@ whose instances (and those of subclasses) are references of that type.
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock
 from typing import Final
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -30,7 +30,7 @@ class RefTypes:
     def __init__(self) -> None:
         from jitree.regs.objects import VmBuffer, VmList
 
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._ids: dict[str, int] = {BUFFER_NAME: KIND_BUFFER, LIST_NAME: KIND_LIST}
         self._names: dict[int, str] = {KIND_BUFFER: BUFFER_NAME, KIND_LIST: LIST_NAME}
         self._classes: dict[type, int] = {VmBuffer: KIND_BUFFER, VmList: KIND_LIST}

@@ -75,7 +75,7 @@ def _operand(text: str) -> Operand:
 
 def _rows() -> tuple[Instruction, ...]:
     # importlib.resources would take longer to import than everything else here to load.
-    with open(os.path.join(os.path.dirname(__file__), "isa.tsv"), encoding="ascii") as file:
+    with open(os.path.join(os.path.dirname(__file__), "isa.tsv"), encoding="utf-8") as file:
         lines = file.read().splitlines()
     rows: list[Instruction] = []
     for line in lines:

@@ -9,15 +9,14 @@ the :class:`Executor`.
 from __future__ import annotations
 
 import os
-import threading
 import time
 import warnings
 import weakref
-from _thread import allocate_lock
+from _thread import _local, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
 from jitree.hal import watchdog
@@ -29,6 +28,9 @@ from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler, now
 from jitree.hal.semaphore import Timepoint, again
 from jitree.hal.waiting import describe_missing, pending_producers
+
+if TYPE_CHECKING:
+    from jitree.hal.watching import Watchdog
 
 
 class Post(Protocol):
@@ -155,7 +157,7 @@ class Operation:
         if profiler.mode:
             profiler.add(self.name, start, now())
 
-    def _reported(self, work: Callable[[], None], dog: watchdog.Watchdog) -> None:
+    def _reported(self, work: Callable[[], None], dog: Watchdog) -> None:
         self.announce()  # also if the submitter waits: reports of others say who signals what they wait for
         activity = dog.enter("working", partial(describe_work, self.name, work))
         try:
@@ -294,7 +296,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _ThisThread(threading.local):
+class _ThisThread(_local):
     ready: deque[Operation] | None = None
 
 
