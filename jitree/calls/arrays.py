@@ -12,7 +12,7 @@ from jitree.calls.layout import (
     NDARRAY_PLAIN,
 )
 from jitree.calls.owners import Owners, handle_of, new_owner
-from jitree.calls.python import Python, drop, retained
+from jitree.calls.python import Python, drop, is_instance, retained
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.entries import Entry
 from jitree.modules.hal.native.primitives import Fields, call, load, load64, store64
@@ -61,7 +61,7 @@ def array_method(self: int, arguments: int, count: int, names: int) -> int:
 def buffer_method(self: int, arguments: int, count: int, names: int) -> int:
     """As :func:`array_method`, for ``Array.__buffer__``: from Python 3.12 on numpy looks at arrays by it."""
     python = load64(self + CAPSULE_POINTER_AT)
-    elements = elements_of(python, load64(arguments))
+    elements = elements_of(python, load64(arguments)) if count == 2 and names == 0 else 0
     if elements != 0:
         view = call(load(python, Python.new_memoryview), elements)
         drop(python, elements)
@@ -83,6 +83,8 @@ def find_elements(self: int, array: int) -> int:
 
 def elements_of(python: int, array: int) -> int:
     """A new numpy array over the memory of an Array's handle. 0 without an exception if there is no such."""
+    if not is_instance(python, array, load(python, Python.array_type)):
+        return 0
     none = load(python, Python.none)
     owner = load64(array + load(python, Python.array_owner))
     if owner == 0 or owner == none or load64(array + load(python, Python.array_fence)) != none:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -40,7 +40,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.module import Function
 from jitree.modules.hal.native.natives import Natives
 from jitree.number_packing import IntegerPacker, narrow_float, number_packer
-from jitree.packing import ArrayTransfer, TensorPacker, number_unpacker, packers, unpack_reference
+from jitree.packing import ArrayTransfer, Donation, TensorPacker, number_unpacker, packers, unpack_reference
 from jitree.regs.layout import FRAME, Record
 from jitree.transfers import copy_to_device
 
@@ -108,11 +108,13 @@ class DirectCall:
         rows = _Rows(function, vm_function, keeper, frame, interface)
         count = len(signature.arguments)
         arguments = rows.arguments(
-            zip(
-                signature.arguments,
-                convention.arguments[:count],
-                vm_function.argument_slots[:count],
-                strict=True,
+            tuple(
+                zip(
+                    signature.arguments,
+                    convention.arguments[:count],
+                    vm_function.argument_slots[:count],
+                    strict=True,
+                )
             )
         )
         results = rows.results(
@@ -147,7 +149,7 @@ class DirectCall:
 
 
 class _Rest:
-    """What Python does of direct calls of a function, with the lock held."""
+    """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
 
     def __init__(
         self, function: Function, vm_function: BytecodeFunction, entry: Entry, machine: Machine
@@ -180,16 +182,15 @@ class _Rest:
     def take_reference(self, handle: int) -> Any:
         """A result that is no buffer view."""
         table = self._invoker.table
-        result = unpack_reference(table.object(handle), self._device, None)
-        table.release(handle)
-        return result
-
-    def wait_for(self, handle: int) -> None:
-        """Waits for a fence, a reference to which is taken over, while other calls of the context may run.
-        Whatever the work behind it failed with."""
-        fence = self._fence(handle)
         try:
-            self._invoker.wait_unlocked(fence.wait)
+            return unpack_reference(table.object(handle), self._device, None)
+        finally:
+            table.release(handle)
+
+    def wait_for(self, fence: Fence) -> None:
+        """Waits for a fence, without the lock. Whatever the work behind it failed with."""
+        try:
+            fence.wait()
         except StatusError as error:
             error.with_context(f"invoking function '{self._vm_function.name}'")
             error.with_context(f"`{self._declaration}`")
@@ -197,11 +198,8 @@ class _Rest:
 
     def pending(self, handle: int) -> Fence | None:
         """A fence, a reference to which is taken over; None if it has been reached."""
-        fence = self._fence(handle)
+        fence = cast("Fence", self._invoker.table.take(handle))
         return None if fence.is_reached() else fence
-
-    def _fence(self, handle: int) -> Fence:
-        return cast("Fence", self._invoker.table.take(handle))
 
 
 def _supply(table: HandleTable, size: int) -> bool:
@@ -237,8 +235,11 @@ class _Rows:
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
         self._copies = isinstance(function.session.device_allocator, HeapAllocator)
 
-    def arguments(self, rows: Iterable[Row]) -> array[int]:
-        return _records(ARGUMENT, [self._argument(*row) for row in rows])
+    def arguments(self, rows: Sequence[Row]) -> array[int]:
+        """In the order in which they are passed: what is taken from the caller for good comes last, when
+        nothing can be refused any more."""
+        records = [{"position": position} | self._argument(*row) for position, row in enumerate(rows)]
+        return _records(ARGUMENT, sorted(records, key=lambda record: rows[record["position"]][0].consumed))
 
     def results(self, rows: Iterable[Row]) -> array[int]:
         return _records(RESULT, [self._result(*row) for row in rows])
@@ -280,11 +281,8 @@ class _Rows:
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
         """Lists, buffers, and tensors that the program may overwrite: packed by Python."""
-        transfer = ArrayTransfer(self._function.session.device, _present_view, copy_to_device)
-        signature = Signature((parameter,), (), "", True, False)
-        (packer,) = packers(signature, (item,), transfer, self._function.session.context.ref_types)
-        table = self._function.invoker.table
-        return {"convert": self._keep(lambda value: table.wrap(packer.pack(value)))}
+        packer = _ReferencePacker(self._function, self._keeper, parameter, item)
+        return {"convert": self._keep(packer.pack)}
 
     def _array(self, parameter: Parameter, tensor: TensorType) -> dict[str, int]:
         acceptance = _Acceptance(self._function, self._keeper, parameter.name, tensor)
@@ -313,14 +311,6 @@ class _Rows:
         return register | {"convert": 0 if unpack is None else self._keep(unpack)}
 
 
-def _present_view(array: Array) -> BufferView:
-    """The view of an array whose elements are there. FAILED_PRECONDITION for others: nobody may wait with the
-    context's lock."""
-    if array.fence is not None:
-        raise FailedPreconditionError("the elements are not computed yet")
-    return array.view
-
-
 def _records(record: Record, rows: list[dict[str, int]]) -> array[int]:
     """One behind the other."""
     words = array("q", bytes(max(8, record.size * len(rows))))
@@ -332,6 +322,12 @@ def _records(record: Record, rows: list[dict[str, int]]) -> array[int]:
 def _fill(words: array[int], record: Record, values: Mapping[str, int], start: int = 0) -> None:
     for field, value in values.items():
         words[start + record.word(field)] = value
+
+
+def _may_view(array: Array, keeper: Keeper) -> bool:
+    """Whether the view of an array may be asked for with the lock of ``keeper`` held. Making that of another
+    session's array takes its lock, which a thread may have that waits for this one."""
+    return array._keeper in (None, keeper) or array._view is not None
 
 
 class _Acceptance:
@@ -348,7 +344,7 @@ class _Acceptance:
     def accept(self, array: Array) -> bool:
         """Gives the array an owner if need be; the lock must be held. False: the general way must look at
         it."""
-        if array.fence is not None:
+        if array.fence is not None or not _may_view(array, self._keeper):
             return False
         if not array.matches(self._code, self._tensor.shape):
             try:
@@ -356,3 +352,28 @@ class _Acceptance:
             except StatusError:
                 return False
         return array.be_passed(self._keeper, self.marker)
+
+
+class _ReferencePacker:
+    """Handles for what is passed by reference. FAILED_PRECONDITION for what only the general way takes."""
+
+    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, item: Item) -> None:
+        transfer = ArrayTransfer(function.session.device, self._present_view, copy_to_device)
+        signature = Signature((parameter,), (), "", True, False)
+        (self._packer,) = packers(signature, (item,), transfer, function.session.context.ref_types)
+        self._keeper = keeper
+        self._table = function.invoker.table
+        self._takes_donations = sum(argument.consumed for argument in function.signature.arguments) == 1
+        """When another argument may be refused behind a donated one, donating it could not be undone."""
+
+    def pack(self, value: Any) -> int:
+        """The lock must be held."""
+        if isinstance(value, Donation) and not self._takes_donations:
+            raise FailedPreconditionError("one of several arguments that can be donated")
+        return self._table.wrap(self._packer.pack(value))
+
+    def _present_view(self, array: Array) -> BufferView:
+        """The view of an array whose elements are there. Nobody may wait with the context's lock."""
+        if array.fence is not None or not _may_view(array, self._keeper):
+            raise FailedPreconditionError("the view cannot be had without waiting")
+        return array.view

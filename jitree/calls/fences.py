@@ -7,7 +7,14 @@ The first one is null: arrays that are still computed are arguments for Python.
 from __future__ import annotations
 
 from jitree.calls.arrays import Call
-from jitree.calls.python import Python, drop, invoke_with_number, is_done, is_true
+from jitree.calls.python import (
+    Python,
+    drop,
+    invoke_with,
+    invoke_with_number,
+    is_done,
+    is_true,
+)
 from jitree.calls.results import take_results
 from jitree.modules.hal.native.entries import (
     STATE_RELEASED,
@@ -53,32 +60,30 @@ def drop_signal(state: int, signal: int) -> None:
     release(load(state, State.natives), signal, state + STATE_RELEASED)
 
 
-def take_signalled(python: int, record: int, state: int, signal: int, prompt: int) -> int:
-    """The results of a function whose fence, a reference to which is taken over, may not be reached yet. 0
-    with an exception set."""
+def take_signalled(python: int, record: int, state: int, signal: int, prompt: int, awaited: int) -> int:
+    """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
+    arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
     if is_reached(load(state, State.natives), signal):
         drop_signal(state, signal)
         return take_results(python, record)
-    if prompt != PATIENT:
-        return take_pending(python, record, signal)
-    # Before waiting: other calls use the registers meanwhile.
-    results = take_results(python, record)
-    if results == 0:
-        drop_signal(state, signal)
-        return 0
-    if not is_done(python, invoke_with_number(python, load(record, Call.wait_for), signal)):
-        drop(python, results)
-        return 0
-    return results
-
-
-def take_pending(python: int, record: int, signal: int) -> int:
-    """Results whose arrays wait for a fence."""
     fence = invoke_with_number(python, load(record, Call.pending), signal)
     if fence == 0:
         return 0
+    if prompt == PATIENT and fence != load(python, Python.none):
+        store64(awaited, fence)
+        return take_results(python, record)
     store(record, Call.fence, fence)
     results = take_results(python, record)
     store(record, Call.fence, load(python, Python.none))
+    drop(python, fence)
+    return results
+
+
+def when_reached(python: int, record: int, fence: int, results: int) -> int:
+    """Results when a fence, a reference to which is taken over, is reached; without the lock, other calls run
+    meanwhile. 0 with an exception set."""
+    if results != 0 and not is_done(python, invoke_with(python, load(record, Call.wait_for), fence)):
+        drop(python, results)
+        results = 0
     drop(python, fence)
     return results

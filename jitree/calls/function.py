@@ -6,18 +6,28 @@ usual is done by Python: the whole call, when nothing has happened yet, or what 
 
 from __future__ import annotations
 
-from jitree.calls.arguments import pass_argument
+from jitree.calls.arguments import Argument, pass_argument
 from jitree.calls.arrays import Call
-from jitree.calls.fences import drop_signal, pass_fences, take_signalled, taken_signal
+from jitree.calls.fences import drop_signal, pass_fences, take_signalled, taken_signal, when_reached
 from jitree.calls.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
 from jitree.calls.owners import Owners, take_back
-from jitree.calls.python import Python, drop, forgets_error, invoke, invoke_with, is_done, retained
+from jitree.calls.python import (
+    Python,
+    drop,
+    forgets_error,
+    invoke,
+    invoke_with,
+    is_done,
+    is_instance,
+    retained,
+)
 from jitree.calls.results import take_results
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.regs.layout import FRAME, PATIENT, PROMPT, STATE, TURN
 
 Turn = Fields(TURN)
+Frame = Fields(FRAME)
 
 _ARGUMENT_SIZE = ARGUMENT.size
 _FRAME_SIZE = FRAME.size
@@ -54,6 +64,8 @@ def submit_method(self: int, arguments: int, count: int, names: int) -> int:
 def call_by_record(python: int, arguments: int, count: int, names: int, prompt: int) -> int:
     """``prompt`` is what STATE.prompt says meanwhile: PATIENT to wait for the results, PROMPT to return
     arrays that may still be computed."""
+    if count < 1 or not is_instance(python, load64(arguments), load(python, Python.function_type)):
+        return _GENERALLY
     direct = load64(load64(arguments) + load(python, Python.function_direct))
     if direct == 0 or direct == load(python, Python.none):
         return _GENERALLY
@@ -89,7 +101,11 @@ def call_in_turn(python: int, record: int, arguments: int, count: int, prompt: i
         return 0
     if load(load(record, Call.turn), Turn.ready) == 0:
         return give_turn(python, record, _GENERALLY)
-    return give_turn(python, record, call_directly(python, record, arguments, prompt))
+    awaited = stack(8)
+    store64(awaited, 0)
+    result = give_turn(python, record, call_directly(python, record, arguments, prompt, awaited))
+    fence = load64(awaited)
+    return result if fence == 0 else when_reached(python, record, fence, result)
 
 
 def take_turn(python: int, record: int) -> bool:
@@ -113,15 +129,17 @@ def give_turn(python: int, record: int, result: int) -> int:
     return result
 
 
-def call_directly(python: int, record: int, arguments: int, prompt: int) -> int:
-    """With the lock held, and the machine of direct calls free."""
+def call_directly(python: int, record: int, arguments: int, prompt: int, awaited: int) -> int:
+    """With the lock held, and the machine of direct calls free. At ``awaited``, which holds 0, is the fence
+    then that is to be waited for when the lock has been given up."""
     turn = load(record, Call.turn)
     state = load(record, Call.state)
     store(turn, Turn.ready, 0)
     store(turn, Turn.nesting, 1)
     if not tidy(python, record, state):
         return settle(python, record, 0)
-    if not pass_arguments(python, record, arguments) or not pass_fences(python, record, state):
+    # Arguments last, and of these what is donated: it cannot be had again for another try.
+    if not pass_fences(python, record, state) or not pass_arguments(python, record, arguments):
         drop_registers(record, state)
         return settle(python, record, _GENERALLY if forgets_error(python) else 0)
     signal = taken_signal(record)
@@ -134,17 +152,27 @@ def call_directly(python: int, record: int, arguments: int, prompt: int) -> int:
     if not is_complete:
         drop_signal(state, signal)
         return ended(python, record, turn)
+    # Before Python runs, which might give new references to what is to be freed.
+    if not drained(python, record, state):
+        drop_signal(state, signal)
+        return settle(python, record, 0)
     if signal == 0:
         return settle(python, record, take_results(python, record))
-    return settle(python, record, take_signalled(python, record, state, signal, prompt))
+    return settle(python, record, take_signalled(python, record, state, signal, prompt, awaited))
 
 
 def ended(python: int, record: int, turn: int) -> int:
-    """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first."""
+    """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
+    there was no more room on Python's stack."""
     error = stack(24)
     call(load(python, Python.fetch_error), error, error + 8, error + 16)
     while load(turn, Turn.nesting) != 0:
-        if not is_done(python, invoke(python, load(record, Call.give_up))):
+        if is_done(python, invoke(python, load(record, Call.give_up))):
+            continue
+        if forgets_error(python):  # no room; the next call that Python makes gets the machine ready
+            release_frames(record, load(record, Call.state))
+            store(turn, Turn.nesting, 0)
+        else:
             call(load(python, Python.clear_error))
     call(load(python, Python.restore_error), load64(error), load64(error + 8), load64(error + 16))
     return 0
@@ -152,21 +180,29 @@ def ended(python: int, record: int, turn: int) -> int:
 
 def tidy(python: int, record: int, state: int) -> bool:
     """Drops what arrays and others have given back, and clears the registers. False with an exception set."""
-    owners = load(record, Call.owners)
-    if load(owners, Owners.count) != 0:
-        take_back(owners, load(state, State.natives), state + STATE_RELEASED)
     refs = load(record, Call.refs)
     for index in range(load(record, Call.ref_count)):
         store64(refs + 8 * index, 0)
+    owners = load(record, Call.owners)
+    if load(owners, Owners.count) != 0:
+        take_back(owners, load(state, State.natives), state + STATE_RELEASED)
+        if not drained(python, record, state):
+            return False
     if call(load(python, Python.length), load(record, Call.deferred)) == 0:
         return True
     return is_done(python, invoke(python, load(record, Call.drain_deferred)))
 
 
+def drained(python: int, record: int, state: int) -> bool:
+    """Frees the objects of Python's that machine code has released. False with an exception set."""
+    return load(state, State.released) == 0 or is_done(python, invoke(python, load(record, Call.drain)))
+
+
 def pass_arguments(python: int, record: int, arguments: int) -> bool:
     argument = load(record, Call.arguments)
-    for index in range(load(record, Call.argument_count)):
-        if not pass_argument(python, record, argument, load64(arguments + 8 * index)):
+    for _ in range(load(record, Call.argument_count)):
+        value = load64(arguments + 8 * load(argument, Argument.position))
+        if not pass_argument(python, record, argument, value):
             return False
         argument += _ARGUMENT_SIZE
     return True
@@ -183,6 +219,16 @@ def enter(python: int, record: int, state: int) -> int:
     left = call(load(record, Call.run), state)
     call(load(python, Python.restore_thread), thread)
     return left
+
+
+def release_frames(record: int, state: int) -> None:
+    """Drops the references in the registers of all frames."""
+    end = load(load(state, State.frame), Frame.refs_end)
+    for place in range(load(record, Call.refs), end, 8):
+        handle = load64(place)
+        store64(place, 0)
+        release(load(state, State.natives), handle, state + STATE_RELEASED)
+    store(state, State.frame, load(record, Call.frame))
 
 
 def drop_registers(record: int, state: int) -> None:
@@ -202,7 +248,7 @@ def settle(python: int, record: int, result: int) -> int:
     if result == 0:
         call(load(python, Python.fetch_error), error, error + 8, error + 16)
         drop_registers(record, state)
-    is_well = load(state, State.released) == 0 or is_done(python, invoke(python, load(record, Call.drain)))
+    is_well = drained(python, record, state)
     if is_well and load(turn, Turn.faults) != 0:
         is_well = is_done(python, invoke(python, load(record, Call.require_faultless)))
     store(turn, Turn.nesting, 0)

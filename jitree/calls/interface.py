@@ -31,6 +31,7 @@ _FUNCTIONS: Final = {
     "new_memoryview": "PyMemoryView_FromObject",
     "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
     "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
+    "is_subtype": "PyType_IsSubtype",
 }  # fmt: skip
 _NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50}
 """PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, in the table of numpy's C interface."""
@@ -128,7 +129,7 @@ def _addresses() -> dict[str, int]:
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
         "in_order": Function.in_order, "int_type": int, "float_type": float,
-        "array_type": Array, "ndarray_type": np.ndarray,
+        "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
     }  # fmt: skip
     return {
         **functions,

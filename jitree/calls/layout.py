@@ -32,6 +32,7 @@ PYTHON: Final = Record(
     i64 clear_error         # PyErr_Clear
     i64 error_occurred      # PyErr_Occurred
     i64 error_matches       # PyErr_ExceptionMatches
+    i64 is_subtype          # PyType_IsSubtype
     i64 new_memoryview      # PyMemoryView_FromObject
     i64 copy_memory         # memcpy
     i64 new_array           # PyArray_NewFromDescr
@@ -54,6 +55,7 @@ PYTHON: Final = Record(
     i64 array_owner
     i64 array_passed_as
     i64 array_view
+    i64 function_type       # jitree.Function
     i64 function_direct     # offset of the slot in a Function
     i64 direct_record       # offset of the slot in a DirectCall
     i64 call_generally      # Python methods that do what machine code does not: Function.__call__,
@@ -118,8 +120,8 @@ CALL: Final = Record(
     i64 take_reference      # a result that is no array
     i64 supply              # makes sure that there is memory for an argument of some size
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none
-    i64 wait_for            # of the DirectCall: waits for that fence,
-    i64 pending             # or gives it, None if it has been reached
+    i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
+    i64 wait_for            # and waits for it, without the lock
     i64 fence               # of the arrays that are returned by the call in progress, or None
     """
     + "".join(f"i64 frame_{index}\n" for index in range(FRAME.size // 8))
@@ -140,6 +142,7 @@ ARGUMENT: Final = Record(
     "argument",
     """
     i64 kind                # PASS_*
+    i64 position            # among the arguments of a call
     i64 place               # address of the register
     i64 low                 # of integers: what is passed as it is
     i64 high
@@ -153,7 +156,7 @@ ARGUMENT: Final = Record(
     """
     + "".join(f"i64 dimension_{index}\n" for index in range(MAXIMUM_RANK)),
 )
-"""A parameter. Dimensions are -1 where any size fits."""
+"""A parameter, in the order in which they are passed. Dimensions are -1 where any size fits."""
 
 RESULT: Final = Record(
     "result",

@@ -16,6 +16,11 @@ def type_of(value: int) -> int:
     return load64(value + TYPE_AT)
 
 
+def is_instance(python: int, value: int, cls: int) -> bool:
+    """Whether it is an object of a class or of one that is derived from it."""
+    return type_of(value) == cls or call(load(python, Python.is_subtype), type_of(value), cls) & 1 != 0
+
+
 def retained(python: int, value: int) -> int:
     call(load(python, Python.retain), value)
     return value

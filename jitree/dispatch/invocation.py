@@ -337,6 +337,7 @@ class Invoker:
             self._turn[_READY] = 0
             self._turn[_NESTING] += 1
             self.shortcomings = shortcomings
+            self._turn[_FAULTS] = 1 if shortcomings else 0
 
     def fail_at_end(self, text: str) -> None:
         """See :meth:`jitree.dispatch.context.Context.fail_at_end`."""

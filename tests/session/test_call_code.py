@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import inspect
@@ -20,7 +21,8 @@ from jitree.calls import objects
 from jitree.calls.interface import is_supported
 from jitree.calls.layout import MAXIMUM_RETURNED, NDARRAY
 from jitree.calls.owners import LARGE
-from jitree.errors import StatusError
+from jitree.errors import StatusCode, StatusError
+from jitree.hal.fence import Fence
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
 
 X = np.arange(4, dtype=np.float32)
@@ -85,6 +87,22 @@ def test_arrays_that_lie_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch, 
         offsets[field] = NDARRAY["dtype"]
     monkeypatch.setattr(NDARRAY, "offsets", offsets)
     assert not objects.is_known()
+
+
+def test_methods_of_other_objects(session: Session) -> None:
+    direct(session.load(ARITHMETIC).add, X, X)
+    for method in (Function.__call__, ArrayClass.__array__, ArrayClass.__buffer__):
+        for arguments in (
+            (),
+            (5,),
+            (object(),),
+            (object.__new__(ArrayClass), 0),
+            (object.__new__(Function),),
+        ):
+            with pytest.raises((TypeError, AttributeError)):
+                method(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Function.__call__(input0=X)  # type: ignore[call-arg]
 
 
 def test_functions_are_described(session: Session) -> None:
@@ -188,6 +206,21 @@ def test_what_a_session_leaves_goes_with_its_last_array() -> None:
         assert table() is None
     finally:
         gc.enable()
+
+
+def test_an_object_is_passed_again_whose_handle_dies(session: Session) -> None:
+    """The call that it is passed to is the one that drops the last reference to its old handle."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+    array = session.to_device(X)
+    echo(array)
+    view = array.view
+    del array
+    again = Array(view, session.device)
+    echo(again)
+    others = [session.to_device(X + 100) for _ in range(10)]
+    for other in others:
+        echo(other)
+    assert np.array_equal(echo(again), X)
 
 
 def test_numpy_arrays_keep_the_memory(session: Session) -> None:
@@ -311,3 +344,90 @@ def test_an_argument_that_calls_the_session(session: Session) -> None:
         array, number, mean = sums(np.arange(4), Nested())
         assert np.array_equal(array, np.arange(4) + 2) and (number, mean) == (2, 2.0)
     assert session.context.invoker.nesting == 0
+
+
+def test_python_has_no_more_room_on_its_stack(session: Session) -> None:
+    """Wherever in a call that happens it ends with an exception."""
+    positive = session.load(STATE).positive
+    direct(positive, 1)
+
+    def descend() -> None:
+        with contextlib.suppress(StatusError):
+            positive(-1)
+        descend()
+
+    for _ in range(3):
+        with pytest.raises(RecursionError):
+            descend()
+    assert positive(1) == 1
+    assert session.context.invoker.nesting == 0
+
+
+def test_what_is_donated_is_not_lost_by_another_try(session: Session) -> None:
+    """Python makes the call when an argument is nothing for machine code."""
+    outputs = session.load(OUTPUTS)
+    small, large = np.arange(4, dtype=np.int32), np.zeros(1 << 17, np.int32)
+    direct(outputs.double_first, small, small)
+    for other in (large, small.astype(small.dtype.newbyteorder())):
+        assert np.array_equal(outputs.double_first(donate(session.to_device(small)), other), 2 * small)
+    direct(outputs.double_both, small, small)
+    first, second = session.to_device(small), session.to_device(small)
+    with pytest.raises(StatusError, match="input1"):
+        outputs.double_both(donate(first), small.astype(np.float32))
+    results = outputs.double_both(donate(session.to_device(small)), donate(second))
+    assert all(np.array_equal(result, 2 * small) for result in results)
+
+
+# -- several threads -------------------------------------------------------------------------------------
+
+
+def test_no_session_waits_for_another_with_its_lock(session: Session) -> None:
+    """Two that did so for each other's arrays would wait for ever."""
+    held = []
+    with Session("local-sync", tier="fast") as other:
+        echo, take = direct(session.load(ECHO).e1_f32, X), other.load(ECHO)
+        lock = other.context.invoker.lock
+
+        class Spy:
+            def __enter__(self) -> None:
+                held.append(lock._is_owned())  # type: ignore[attr-defined]
+                keeper_lock.__enter__()
+
+            def __exit__(self, *exception: object) -> None:
+                keeper_lock.__exit__(None, None, None)
+
+        direct(take.e2_f32, X[None])
+        keeper = echo(X)._keeper
+        keeper_lock, keeper.lock = keeper.lock, Spy()
+        try:
+            for function in (direct(take.r_view, X), direct(take.e1_f32, X)):
+                assert np.array_equal(function(echo(X)), X)
+            with pytest.raises(StatusError):
+                take.e2_f32(echo(X))
+        finally:
+            keeper.lock = keeper_lock
+    assert held and not any(held)
+
+
+def test_what_was_found_wrong_before_another_call(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a call which waits in the middle."""
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    await_fence = session.load(ASYNCHRONOUS).await_fence
+    fence = Fence.create(session.device)
+    direct(await_fence, fence, 0)
+    invoker, waited = session.context.invoker, []
+
+    class Odd:
+        def __index__(self) -> int:
+            invoker.fail_at_end("something is wrong")
+            return -1
+
+    def call(*arguments: Any) -> StatusCode:
+        waited.append(add(X, X))
+        fence.signal()
+        return StatusCode.OK
+
+    monkeypatch.setattr("jitree.modules.hal.fence.wait_fences", call)
+    with pytest.raises(StatusError, match="something is wrong"):
+        await_fence(fence, Odd())
+    assert waited

@@ -23,6 +23,16 @@ module @outputs {
     %0 = arith.addi %x, %x : tensor<?xi32>
     return %0 : tensor<?xi32>
   }
+  func.func @double_first(%x: tensor<?xi32> {iree.abi.consume}, %y: tensor<?xi32>) -> tensor<?xi32> {
+    %0 = arith.addi %x, %x : tensor<?xi32>
+    return %0 : tensor<?xi32>
+  }
+  func.func @double_both(%x: tensor<?xi32> {iree.abi.consume}, %y: tensor<?xi32> {iree.abi.consume})
+      -> (tensor<?xi32>, tensor<?xi32>) {
+    %0 = arith.addi %x, %x : tensor<?xi32>
+    %1 = arith.addi %y, %y : tensor<?xi32>
+    return %0, %1 : tensor<?xi32>, tensor<?xi32>
+  }
   func.func @in_place(%x: tensor<4xi32> {iree.abi.output = 0 : index}) -> tensor<4xi32> {
     %0 = arith.addi %x, %x : tensor<4xi32>
     return %0 : tensor<4xi32>
