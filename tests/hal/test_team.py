@@ -55,6 +55,18 @@ def test_large_dispatches_are_shared(team: Team) -> None:
     assert len(seen) > 1 and seen <= set(range(1, team.topology.worker_count + 1))
 
 
+def test_every_workgroup_of_every_row_runs_once(team: Team) -> None:
+    """Rows of all sizes that may run together, whatever the numbers of chunks and of threads."""
+    sizes = (1, 2, 3, 5, 16, 17, 40, 41, 97)
+    blocks = [aligned(np.zeros(size, np.uint32)) for size in sizes for _ in range(2)]
+    commands = CommandList()
+    for visits, workers in zip(blocks[::2], blocks[1::2], strict=True):
+        dispatch(commands, BUSY, (len(visits), 1, 1), [TURNS_PER_MILLISECOND // 20], visits, workers)
+    for turn in range(1, 20):
+        _run(team, commands)
+        assert all((visits == turn).all() for visits in blocks[::2])
+
+
 def test_sequential_functions_stay_on_one_thread(team: Team) -> None:
     commands, visits, workers = _busy(BUSY_SEQUENTIAL, 40, TURNS_PER_MILLISECOND // 4)
     for turn in range(1, 4):

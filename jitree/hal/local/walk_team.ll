@@ -353,24 +353,30 @@ claim:
   %limit = load atomic i64, ptr %limit.at acquire, align 8
   %generation = lshr i64 %claim.word, 32
   %limit.generation = lshr i64 %limit, 32
-  %chunk = and i64 %claim.word, 4294967295
+  %claim.number = and i64 %claim.word, 4294967295
   %limit.chunks = and i64 %limit, 4294967295
   %current = icmp eq i64 %generation, %limit.generation
-  %exists = icmp ult i64 %chunk, %limit.chunks
+  %exists = icmp ult i64 %claim.number, %limit.chunks
   %valid = and i1 %current, %exists
   br i1 %valid, label %group, label %leave
 group:
   %job = load ptr, ptr %job.at
+  %chunk = call i64 @place(ptr %job, i64 %claim.number, i64 %limit.chunks)
   %same = icmp eq i64 %generation, %ours
-  br i1 %same, label %search, label %restart
+  br i1 %same, label %look_back, label %restart
+look_back:
+  %own_chunk.at = getelementptr i8, ptr %share0, i64 $share.chunk
+  %own_chunk = load i64, ptr %own_chunk.at
+  %forward = icmp ule i64 %own_chunk, %chunk
+  br i1 %forward, label %search, label %restart
 restart:
   %begin = load ptr, ptr %begin.at
   %shares.at = getelementptr i8, ptr %job, i64 $job.shares
   %shares = load ptr, ptr %shares.at
   br label %search
 search:
-  %row = phi ptr [ %row0, %group ], [ %begin, %restart ], [ %row.next, %step ]
-  %share = phi ptr [ %share0, %group ], [ %shares, %restart ], [ %share.next, %step ]
+  %row = phi ptr [ %row0, %look_back ], [ %begin, %restart ], [ %row.next, %step ]
+  %share = phi ptr [ %share0, %look_back ], [ %shares, %restart ], [ %share.next, %step ]
   %share.next = getelementptr i8, ptr %share, i64 $share.size
   %next_chunk.at = getelementptr i8, ptr %share.next, i64 $share.chunk
   %next_chunk = load i64, ptr %next_chunk.at
@@ -412,6 +418,22 @@ report:
   br label %done
 done:
   ret void
+}
+
+; The chunk that a claim stands for. Claims go round as many stretches of the chunks as there are threads, so that what
+; runs at the same time lies far apart: threads that write to one cache line slow each other down tenfold.
+define internal i64 @place(ptr %job, i64 %claim, i64 %chunks) {
+  %threads.at = getelementptr i8, ptr %job, i64 $job.concurrency
+  %threads = load i64, ptr %threads.at
+  %stretch = urem i64 %claim, %threads
+  %index = udiv i64 %claim, %threads
+  %each = udiv i64 %chunks, %threads
+  %longer = urem i64 %chunks, %threads
+  %before = mul i64 %stretch, %each
+  %extra = call i64 @llvm.umin.i64(i64 %stretch, i64 %longer)
+  %first = add i64 %before, %extra
+  %chunk = add i64 %first, %index
+  ret i64 %chunk
 }
 
 define internal void @wait_for_chunks(ptr %team, i64 %chunks) {
