@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import inspect
+import subprocess
 import sys
 import threading
 import weakref
@@ -431,3 +432,28 @@ def test_what_was_found_wrong_before_another_call(session: Session, monkeypatch:
     with pytest.raises(StatusError, match="something is wrong"):
         await_fence(fence, Odd())
     assert waited
+
+
+def test_a_call_when_python_ends() -> None:
+    """By an object that outlives the names of all modules."""
+    program = f"""
+import sys
+import numpy as np
+from jitree import Session
+session = Session("local-sync", tier="fast")
+add, x = session.load({str(ARITHMETIC)!r}).add, session.to_device(np.arange(4, dtype=np.float32))
+add(x, x), add(x, x), add(x, x)
+assert add.is_direct
+class Late:
+    def __init__(self, *parts):
+        self.parts = parts
+    def __del__(self):
+        function, argument = self.parts
+        function(argument, argument)
+sys.late = Late(add, x)
+del session, add, x
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr

@@ -18,7 +18,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local import walk
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.failure import Failure
-from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS
+from jitree.hal.local.walk_native import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native.image import FREE, SWEEP
 from jitree.modules.hal.native.layout import LARGEST_POOLED, NATIVES
@@ -78,6 +78,8 @@ class Natives:
             self._set(name, kind)
         self._set("extension", table.extension)
         self._set("functions", FUNCTION_TABLE_ADDRESS)
+        self._used: list[object] = [FUNCTION_TABLE]
+        """By machine code, also in calls that are made when Python ends and modules have lost their names."""
         self._makers: dict[int, Callable[[Natives, int], object]] = {
             self._kinds["allocator"]: Natives._make_allocator,
             self._kinds["buffer"]: Natives._make_buffer,
@@ -115,6 +117,7 @@ class Natives:
         if not words[_EXECUTE]:
             walker = walk.native_walker()
             if walker is not None:
+                self._used.append(walker)
                 self._set("execute", walker.execute_address)
                 self._set("estimate", walker.estimate_address)
 
