@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from jitree import Session, turnstile
+from jitree.errors import CancelledError, FailedPreconditionError
 from jitree.regs import machine
 from tests.assembler import Assembler
+from tests.hal.helpers import TIMEOUT
 from tests.session.exact import X, same
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS
 
@@ -187,3 +189,26 @@ def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.Monke
         assert asyncio.run(main()) > 50
         assert session.context.submit(count.vm_function, [100_000]) == [0]
         assert count(100_000) == 0
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_closing_ends_calls_that_wait_for_their_turn(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turnstile, "BREATH", 0.0000001)
+    with Session(device, tier="fast") as session:
+        session.load(ARITHMETIC, ASYNCHRONOUS)
+
+        async def main() -> list[Any]:
+            calls = [asyncio.ensure_future(FUNCTIONS[name](session)) for _ in range(30)]
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            session.close()
+            return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), TIMEOUT)
+
+        results = asyncio.run(main())
+        ends = [type(result) for result in results if isinstance(result, BaseException)]
+        assert 0 < len(ends) < 30 and set(ends) <= {FailedPreconditionError, CancelledError}
+        for result in results:
+            if not isinstance(result, BaseException):
+                same(result, 2 * X if name == "synchronous" else (2 * X, X * X))
