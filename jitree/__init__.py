@@ -16,6 +16,7 @@ from jitree.errors import StatusCode, StatusError
 
 if TYPE_CHECKING:
     from jitree.array import Array
+    from jitree.calls.storage_arguments import donate
     from jitree.custom_module import CustomModule
     from jitree.custom_types import f32, f64, i32, i64
     from jitree.dispatch.context import ContextFlags
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from jitree.module import Call, Function, Module
     from jitree.regs.objects import VmBuffer, VmList
     from jitree.session import Session, load
-    from jitree.storage_arguments import donate
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,7 @@ _LAZY = {
     "Session": "jitree.session",
     "VmBuffer": "jitree.regs.objects",
     "VmList": "jitree.regs.objects",
-    "donate": "jitree.storage_arguments",
+    "donate": "jitree.calls.storage_arguments",
     "f32": "jitree.custom_types",
     "f64": "jitree.custom_types",
     "i32": "jitree.custom_types",

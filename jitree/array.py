@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from jitree.calls.transfers import to_numpy
 from jitree.errors import FailedPreconditionError, StatusCode
 from jitree.hal.buffer import BufferView
 from jitree.hal.exchange import HostTransfers
-from jitree.transfers import to_numpy
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.calls.keeper import Keeper
+    from jitree.calls.native.keeper import Keeper
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
 
@@ -47,8 +47,8 @@ class Array(NDArrayOperatorsMixin):
         self._elements: npt.NDArray[Any] | None = None
         """What the host has seen of it."""
         self._owner: object | None = None
-        """Owns a handle of the view (:mod:`jitree.calls.owners`): of results of direct calls, which have no
-        view until somebody asks for it, and of arrays that such calls were given."""
+        """Owns a handle of the view (:mod:`jitree.calls.native.owners`): of results of direct calls, which
+        have no view until somebody asks for it, and of arrays that such calls were given."""
         self._keeper: Keeper | None = None
         """Of ``_owner``."""
         self._passed_as: object = None
@@ -330,7 +330,7 @@ class _MachineCode:
 def replace_methods(
     array_method: Any, buffer_method: Any, find_elements: Callable[[Array], npt.NDArray[Any] | None]
 ) -> None:
-    """From now on arrays are looked at by machine code (:mod:`jitree.calls.arrays`)."""
+    """From now on arrays are looked at by machine code (:mod:`jitree.calls.native.arrays`)."""
     Array.__array__ = array_method  # type: ignore[method-assign]
     Array.__buffer__ = buffer_method  # type: ignore[method-assign]
     _MachineCode.find_elements = staticmethod(find_elements)

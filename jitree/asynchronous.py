@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitree import packing
 from jitree.array import Array
-from jitree.declaration import TORCH_ASYNC_SUFFIX
+from jitree.calls import packing
+from jitree.calls.declaration import TORCH_ASYNC_SUFFIX
+from jitree.calls.transfers import copy_to_device
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
 from jitree.module import Function
-from jitree.transfers import copy_to_device
 
 
 class AsynchronousFunction(Function):

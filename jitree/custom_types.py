@@ -11,18 +11,18 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from jitree import packing
 from jitree.array import Array
-from jitree.declaration import Parameter
+from jitree.calls import packing
+from jitree.calls.declaration import Parameter
+from jitree.calls.number_packing import describe
+from jitree.calls.transfers import copy_to_device, native_row, to_numpy
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
 from jitree.modules.hal.references import type_name
-from jitree.number_packing import describe
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
-from jitree.transfers import copy_to_device, native_row, to_numpy
 
 i32 = Annotated[int, "i32"]
 i64 = Annotated[int, "i64"]

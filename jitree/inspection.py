@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitree.declaration import Signature, signature_of
+from jitree.calls.declaration import Signature, signature_of
 from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import parse
 from jitree.vmfb.module import read_module

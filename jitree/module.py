@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from jitree import packing
-from jitree.declaration import TORCH_ASYNC_SUFFIX, Parameter, Signature, signature_of
+from jitree.calls import packing
+from jitree.calls.declaration import TORCH_ASYNC_SUFFIX, Parameter, Signature, signature_of
+from jitree.calls.transfers import lend_or_copy, own
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.hal.buffer import BufferView
-from jitree.transfers import lend_or_copy, own
 
 if TYPE_CHECKING:
     import inspect
 
-    from jitree.calls.direct import DirectCall
+    from jitree.calls.native.direct import DirectCall
     from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.fence import Fence
@@ -136,7 +136,7 @@ class Function:
         """Calls the function and waits for its results.
 
         Arguments may be given by the names of the declaration. ``out=`` gives the memory that results are put
-        into, in place of the arguments that the compiler made for it (:mod:`jitree.storage_arguments`).
+        into, in place of the arguments that the compiler made for it (:mod:`jitree.calls.storage_arguments`).
         INVALID_ARGUMENT, naming the argument, for what it does not take; whatever the program fails with.
         """
         return self.call_general(arguments, named)
@@ -151,7 +151,7 @@ class Function:
     def _have_called(self) -> None:
         """A call was made the general way."""
         if self._is_repeated and not self._is_settled and self.invoker.engine.entry is not None:
-            from jitree.calls.direct import install
+            from jitree.calls.native.direct import install
 
             self._is_settled = install(self)
         self._is_repeated = True
@@ -248,7 +248,7 @@ class Function:
 
     def _with_storage(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments of a call with ``out=``: the others by position are those that are no storage."""
-        from jitree.storage_arguments import storage_of
+        from jitree.calls.storage_arguments import storage_of
 
         others = {name: value for name, value in named.items() if name != OUT}
         try:

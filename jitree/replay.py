@@ -15,7 +15,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.array import Array
-from jitree.declaration import Signature
+from jitree.calls.declaration import Signature
+from jitree.calls.packing import ArrayTransfer
+from jitree.calls.transfers import wrap_or_copy
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import StatusError
 from jitree.hal import recording
@@ -23,7 +25,6 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.fence import Fence
 from jitree.module import Function
-from jitree.packing import ArrayTransfer
 from jitree.replay_state import (
     Place,
     Store,
@@ -34,7 +35,6 @@ from jitree.replay_state import (
     place_of,
     state_key,
 )
-from jitree.transfers import wrap_or_copy
 
 if TYPE_CHECKING:
     from jitree.cuda.device import CudaDevice

@@ -11,7 +11,10 @@ import numpy as np
 
 from jitree.array import Array
 from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
-from jitree.declaration import TensorType
+from jitree.calls.declaration import TensorType
+from jitree.calls.number_packing import describe
+from jitree.calls.packing import as_array
+from jitree.calls.transfers import empty, native_row, wrap_or_copy
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.engine import WAITING_TIERS, default_tier
@@ -36,16 +39,13 @@ from jitree.module import Function, Module, create_function
 from jitree.module_reference import open_module_file, parse_reference
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
-from jitree.number_packing import describe
-from jitree.packing import as_array
-from jitree.transfers import empty, native_row, wrap_or_copy
 from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.calls.interface import Interface
-    from jitree.calls.keeper import Keeper
+    from jitree.calls.native.interface import Interface
+    from jitree.calls.native.keeper import Keeper
     from jitree.hal.executable import ExecutableLoader
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
@@ -371,7 +371,7 @@ class Session:
     def keeper(self, interface: Interface) -> Keeper:
         """The keeper of the handles that arrays have."""
         if self._keeper is None:
-            from jitree.calls.keeper import Keeper
+            from jitree.calls.native.keeper import Keeper
 
             self._keeper = Keeper(self._context.invoker, interface)
         return self._keeper

@@ -1,1 +1,1 @@
-"""Calls of functions in machine code, from the caller's arguments to the arrays that he gets."""
+"""Arguments and results of calls, between Python values and the VM's."""

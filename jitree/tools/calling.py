@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree import elements, packing
+from jitree import elements
+from jitree.calls import packing
+from jitree.calls.transfers import copy_to_device, to_numpy
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
@@ -15,13 +17,12 @@ from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.tools import host_values as hv
 from jitree.tools.values import SCALAR_TYPES
-from jitree.transfers import copy_to_device, to_numpy
 from jitree.types import BY_NAME, ENCODING_DENSE, element_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jitree.declaration import Parameter
+    from jitree.calls.declaration import Parameter
     from jitree.hal.device import Device
     from jitree.module import Function
     from jitree.vmfb.cconv import Item

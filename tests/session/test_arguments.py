@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree import Module, NativeExport, NativeModule, Session
-from jitree.declaration import Parameter
+from jitree.calls.declaration import Parameter
+from jitree.calls.number_packing import DoublePacker, IntegerPacker, SinglePacker
+from jitree.calls.packing import ArrayTransfer, ReferencePacker, convert_exactly, ready_view
+from jitree.calls.transfers import copy_to_device
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.number_packing import DoublePacker, IntegerPacker, SinglePacker
-from jitree.packing import ArrayTransfer, ReferencePacker, convert_exactly, ready_view
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
-from jitree.transfers import copy_to_device
 from tests.session.programs import ARITHMETIC, REFERENCES, TORCH_STYLE
 
 X = np.arange(4, dtype=np.float32)

@@ -219,7 +219,7 @@ def _memory(buffer: Buffer) -> memoryview:
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.int4])
 def test_memory_that_the_host_cannot_see(session: Session, dtype: Any) -> None:
-    from jitree.transfers import wrap_or_copy
+    from jitree.calls.transfers import wrap_or_copy
     from jitree.types import element_type_of
 
     device: Any = OpaqueMemory(session)

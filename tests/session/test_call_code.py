@@ -18,10 +18,10 @@ import pytest
 
 from jitree import Array, Function, Session, donate
 from jitree.array import Array as ArrayClass
-from jitree.calls import objects
-from jitree.calls.interface import is_supported
-from jitree.calls.layout import MAXIMUM_RETURNED, NDARRAY
-from jitree.calls.owners import LARGE
+from jitree.calls.native import objects
+from jitree.calls.native.interface import is_supported
+from jitree.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
+from jitree.calls.native.owners import LARGE
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
@@ -300,7 +300,7 @@ def test_a_converter_that_fails(session: Session, monkeypatch: pytest.MonkeyPatc
     def refuse(value: object, device: object, fence: object) -> object:
         raise ArithmeticError("refused")
 
-    import jitree.calls.direct as module
+    import jitree.calls.native.direct as module
 
     unpack: Callable[[str], Any] = module.number_unpacker
     monkeypatch.setattr(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.declaration import Parameter, parse_declaration, parse_tensor_type, signature_of
+from jitree.calls.declaration import Parameter, parse_declaration, parse_tensor_type, signature_of
 from jitree.types import BY_NAME, ELEMENT_TYPES
 from jitree.vmfb.cconv import parse
 

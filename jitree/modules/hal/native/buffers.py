@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import bit_length, load, load8, load64, store, store8, store64
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry, retain, sweep
 from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, LARGEST_POOLED, STORAGE_POOLS
-from jitree.modules.hal.native.primitives import bit_length, load, load8, load64, store, store8, store64
 from jitree.modules.hal.native.registers import (
     REFUSED,
     finish,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import Fields, call, load, store
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import (
     MAXIMUM_UPDATE,
@@ -14,7 +15,6 @@ from jitree.hal.local.walk_layout import FUNCTIONS
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, Entry, Natives, State, new_entry
 from jitree.modules.hal.native.layout import DATA, SLOTS
-from jitree.modules.hal.native.primitives import Fields, call, load, store
 from jitree.modules.hal.native.recording import (
     Command,
     List,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import Fields, below, load, load8, load32, load64, store, store32
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,
@@ -18,7 +19,6 @@ from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_leng
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.layout import CONSTANTS
-from jitree.modules.hal.native.primitives import Fields, below, load, load8, load32, load64, store, store32
 from jitree.modules.hal.native.recording import (
     Command,
     List,

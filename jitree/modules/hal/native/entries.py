@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import Fields, load, load64, store, store64
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, NATIVES, STORAGE_POOLS
-from jitree.modules.hal.native.primitives import Fields, load, load64, store, store64
 from jitree.modules.hal.native.recording import release_recording
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.queue_record import QUEUE
@@ -10,7 +11,6 @@ from jitree.modules.hal.native.buffers import is_host_buffer, range_length
 from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
 from jitree.modules.hal.native.layout import LARGEST_SCALE, OPERANDS, ROWS
-from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.recording import COMMAND_SIZE, Command, List, Patch, Recording, Slot
 from jitree.modules.hal.native.registers import (
     DONE,

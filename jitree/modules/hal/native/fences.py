@@ -4,8 +4,8 @@ those it made or looked at, which only Python signals.
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import load, store
 from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry
-from jitree.modules.hal.native.primitives import load, store
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,

@@ -94,6 +94,8 @@ RECIPE: Final = image.Recipe(
         *(
             os.path.join(_PACKAGE, name)
             for name in (
+                "dispatch/language/lowering.py",
+                "dispatch/language/primitives.py",
                 "regs/layout.py",
                 "vmfb/words.py",
                 "hal/enums.py",

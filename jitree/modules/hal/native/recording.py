@@ -5,10 +5,10 @@ What does not fit, or would fail, is left to Python, which takes over what has b
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import Fields, load, load64, store, store64
 from jitree.hal.command_layout import COMMAND, LIST, PATCH, SLOT
 from jitree.modules.hal.native import entries
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, RECORDING, ROWS, SLOTS
-from jitree.modules.hal.native.primitives import Fields, load, load64, store, store64
 
 Recording = Fields(RECORDING)
 List = Fields(LIST)

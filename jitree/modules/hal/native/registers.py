@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import load, load32, load64, store32, store64
 from jitree.modules.hal.native.entries import STATE_RELEASED, Entry, Natives, State, release
-from jitree.modules.hal.native.primitives import load, load32, load64, store32, store64
 from jitree.regs.layout import COMPILED_DONE
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
 

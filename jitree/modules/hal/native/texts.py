@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from jitree.dispatch.language.lowering import IntegerFunction, entry_text, lower
 from jitree.modules.hal.native.image import ANSWERS, FREE, SWEEP
-from jitree.modules.hal.native.lowering import AnswerFunction, entry_text, lower
 
 _PACKAGE = "jitree.modules.hal.native"
 
 
 def texts() -> list[str]:
-    functions: list[AnswerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
+    functions: list[IntegerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
     entries: list[str] = []
     for answer in ANSWERS:
         module, _, name = answer.function.partition(".")
@@ -21,6 +21,6 @@ def texts() -> list[str]:
     return ["\n".join([lower(functions), *entries])]
 
 
-def _find(module: str, name: str) -> AnswerFunction:
-    function: AnswerFunction = getattr(import_module(f"{_PACKAGE}.{module}"), name)
+def _find(module: str, name: str) -> IntegerFunction:
+    function: IntegerFunction = getattr(import_module(f"{_PACKAGE}.{module}"), name)
     return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import Fields, call, load, stack, store, store8, store64
 from jitree.hal.command_layout import COMMAND, KIND_COPY, KIND_FILL
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
 from jitree.hal.local.walk_layout import FUNCTIONS
@@ -10,7 +11,6 @@ from jitree.modules.hal.native.commands import allows, repeated
 from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.execution import run_row
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.primitives import Fields, call, load, stack, store, store8, store64
 from jitree.modules.hal.native.recording import Command
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER

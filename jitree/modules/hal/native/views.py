@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.dispatch.language.primitives import load, load64, store, store64
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length, range_of
 from jitree.modules.hal.native.entries import (
     NATIVES_RELEASED,
@@ -13,7 +14,6 @@ from jitree.modules.hal.native.entries import (
     retain,
 )
 from jitree.modules.hal.native.layout import MAXIMUM_RANK
-from jitree.modules.hal.native.primitives import load, load64, store, store64
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,

@@ -1,13 +1,13 @@
 """Fences of calls of asynchronous functions: the second one behind the arguments is reached when the results
-are there. In the language of :mod:`jitree.modules.hal.native.lowering`.
+are there. In the language of :mod:`jitree.dispatch.language.lowering`.
 
 The first one is null: arrays that are still computed are arguments for Python.
 """
 
 from __future__ import annotations
 
-from jitree.calls.arrays import Call
-from jitree.calls.python import (
+from jitree.calls.native.arrays import Call
+from jitree.calls.native.python import (
     Python,
     drop,
     invoke_with,
@@ -15,7 +15,8 @@ from jitree.calls.python import (
     is_done,
     is_true,
 )
-from jitree.calls.results import take_results
+from jitree.calls.native.results import take_results
+from jitree.dispatch.language.primitives import load, load64, store, store64
 from jitree.modules.hal.native.entries import (
     STATE_RELEASED,
     Entry,
@@ -26,7 +27,6 @@ from jitree.modules.hal.native.entries import (
     retain,
 )
 from jitree.modules.hal.native.fences import is_reached
-from jitree.modules.hal.native.primitives import load, load64, store, store64
 from jitree.regs.layout import PATIENT
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from jitree.array import Array
-from jitree.declaration import Signature
+from jitree.calls.declaration import Signature
+from jitree.calls.number_packing import describe
+from jitree.calls.packing import Donation, TensorPacker
+from jitree.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, wrap_in_place
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 from jitree.module import OUT
-from jitree.number_packing import describe
-from jitree.packing import Donation, TensorPacker
-from jitree.transfers import BUFFER_USAGE, DEVICE_LOCAL, wrap_in_place
 
 _ANY_QUEUE = -1
 

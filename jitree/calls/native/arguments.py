@@ -1,13 +1,13 @@
 """Arguments of calls: from Python objects into the registers of the host's frame. In the language of
-:mod:`jitree.modules.hal.native.lowering`.
+:mod:`jitree.dispatch.language.lowering`.
 
 What is not in its usual form is left to the general way, which converts it or says what is wrong.
 """
 
 from __future__ import annotations
 
-from jitree.calls.arrays import Call, over_memory
-from jitree.calls.layout import (
+from jitree.calls.native.arrays import Call, over_memory
+from jitree.calls.native.layout import (
     ARGUMENT,
     FLOAT_AT,
     MAXIMUM_RANK,
@@ -19,20 +19,9 @@ from jitree.calls.layout import (
     PASS_I32,
     PASS_REFERENCE,
 )
-from jitree.calls.owners import handle_of
-from jitree.calls.python import Python, drop, invoke_with, invoke_with_number, is_true, type_of
-from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.modules.hal.native.buffers import give_back, take_storage
-from jitree.modules.hal.native.entries import (
-    STATE_RELEASED,
-    Entry,
-    Natives,
-    State,
-    new_entry,
-    release,
-    retain,
-)
-from jitree.modules.hal.native.primitives import (
+from jitree.calls.native.owners import handle_of
+from jitree.calls.native.python import Python, drop, invoke_with, invoke_with_number, is_true, type_of
+from jitree.dispatch.language.primitives import (
     Fields,
     call,
     load,
@@ -43,6 +32,17 @@ from jitree.modules.hal.native.primitives import (
     store,
     store32,
     store64,
+)
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.modules.hal.native.buffers import give_back, take_storage
+from jitree.modules.hal.native.entries import (
+    STATE_RELEASED,
+    Entry,
+    Natives,
+    State,
+    new_entry,
+    release,
+    retain,
 )
 from jitree.regs.layout import LINK_POOLED
 from jitree.types import ENCODING_DENSE
@@ -195,7 +195,7 @@ def pass_copy(python: int, record: int, argument: int, value: int) -> bool:
 
 
 def is_usable_in_place(array: int) -> bool:
-    """As :func:`jitree.transfers.lend_or_copy` decides."""
+    """As :func:`jitree.calls.transfers.lend_or_copy` decides."""
     return load(array, Ndarray.flags) & NDARRAY_CONTIGUOUS != 0 and (
         load(array, Ndarray.data) & (_ALIGNMENT - 1) == 0
     )

@@ -1,4 +1,4 @@
-"""Calls of functions by machine code (:mod:`jitree.calls.function`).
+"""Calls of functions by machine code (:mod:`jitree.calls.native.function`).
 
 The first calls of a function take the general way (``Function.call_general``), which handles everything.
 Then, when the context can make direct calls, the function gets a CALL record. Machine code knows arguments in
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from jitree.calls import interface as interfaces
-from jitree.calls.image import RECIPE
-from jitree.calls.layout import (
+from jitree.calls.declaration import Signature
+from jitree.calls.native import interface as interfaces
+from jitree.calls.native.image import RECIPE
+from jitree.calls.native.layout import (
     ARGUMENT,
     CALL,
     MAXIMUM_RANK,
@@ -28,8 +29,17 @@ from jitree.calls.layout import (
     PASS_REFERENCE,
     RESULT,
 )
-from jitree.calls.objects import new_capsule
-from jitree.declaration import Signature
+from jitree.calls.native.objects import new_capsule
+from jitree.calls.number_packing import IntegerPacker, narrow_float, number_packer
+from jitree.calls.packing import (
+    ArrayTransfer,
+    Donation,
+    TensorPacker,
+    number_unpacker,
+    packers,
+    unpack_reference,
+)
+from jitree.calls.transfers import copy_to_device
 from jitree.dispatch import image
 from jitree.dispatch.engine import WAITING_TIERS
 from jitree.dispatch.fast.engine import RUNNING
@@ -39,16 +49,13 @@ from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.heap import HeapAllocator
 from jitree.module import Function
 from jitree.modules.hal.native.natives import Natives
-from jitree.number_packing import IntegerPacker, narrow_float, number_packer
-from jitree.packing import ArrayTransfer, Donation, TensorPacker, number_unpacker, packers, unpack_reference
 from jitree.regs.layout import FRAME, Record
-from jitree.transfers import copy_to_device
 
 if TYPE_CHECKING:
     from jitree.array import Array
-    from jitree.calls.interface import Interface
-    from jitree.calls.keeper import Keeper
-    from jitree.declaration import Parameter, TensorType
+    from jitree.calls.declaration import Parameter, TensorType
+    from jitree.calls.native.interface import Interface
+    from jitree.calls.native.keeper import Keeper
     from jitree.dispatch.engine import Entry
     from jitree.hal.buffer import BufferView
     from jitree.hal.fence import Fence

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.array import Array
-from jitree.declaration import Parameter
+from jitree.calls.declaration import Parameter
+from jitree.calls.transfers import native_row
 from jitree.elements import is_float
 from jitree.errors import InvalidArgumentError
-from jitree.transfers import native_row
 from jitree.types import BY_NAME, format_shaped_type
 
 if TYPE_CHECKING:

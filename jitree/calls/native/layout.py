@@ -190,8 +190,8 @@ NDARRAY: Final = Record(
     i32 flags
     """,
 )
-"""``PyArrayObject_fields``, part of numpy's C interface. :mod:`jitree.calls.interface` looks whether this
-interpreter's objects are so before any of it is used."""
+"""``PyArrayObject_fields``, part of numpy's C interface. :mod:`jitree.calls.native.objects` looks whether
+this interpreter's objects are so before any of it is used."""
 NDARRAY_CONTIGUOUS: Final = 1
 NDARRAY_PLAIN: Final = 0x501
 """Contiguous, aligned, writable: the flags of new arrays."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from jitree.array import Array, replace_methods
 from jitree.asynchronous import AsynchronousFunction
-from jitree.calls.image import RECIPE
-from jitree.calls.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
-from jitree.calls.objects import c_function, is_known, new_capsule, slot_offsets
+from jitree.calls.native.image import RECIPE
+from jitree.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
+from jitree.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.dispatch import image
 from jitree.errors import InternalError
 from jitree.module import Function

@@ -1,13 +1,12 @@
 """Results of calls: from the registers of the host's frame to Python objects. In the language of
-:mod:`jitree.modules.hal.native.lowering`."""
+:mod:`jitree.dispatch.language.lowering`."""
 
 from __future__ import annotations
 
-from jitree.calls.arrays import Call, new_result
-from jitree.calls.layout import PASS_F32, PASS_F64, PASS_I32, PASS_I64, RESULT
-from jitree.calls.python import Python, drop, invoke_with_number, retained
-from jitree.modules.hal.native.entries import Entry
-from jitree.modules.hal.native.primitives import (
+from jitree.calls.native.arrays import Call, new_result
+from jitree.calls.native.layout import PASS_F32, PASS_F64, PASS_I32, PASS_I64, RESULT
+from jitree.calls.native.python import Python, drop, invoke_with_number, retained
+from jitree.dispatch.language.primitives import (
     Fields,
     call,
     call_double,
@@ -18,6 +17,7 @@ from jitree.modules.hal.native.primitives import (
     store64,
     widen,
 )
+from jitree.modules.hal.native.entries import Entry
 
 Result = Fields(RESULT)
 _RESULT_SIZE = RESULT.size

@@ -1,4 +1,4 @@
-"""A call of a function. In the language of :mod:`jitree.modules.hal.native.lowering`.
+"""A call of a function. In the language of :mod:`jitree.dispatch.language.lowering`.
 
 Everything happens on the context's machine of direct calls, with the context's lock held. Whatever is not as
 usual is done by Python: the whole call, when nothing has happened yet, or what is left of it.
@@ -6,12 +6,12 @@ usual is done by Python: the whole call, when nothing has happened yet, or what 
 
 from __future__ import annotations
 
-from jitree.calls.arguments import Argument, pass_argument
-from jitree.calls.arrays import Call
-from jitree.calls.fences import drop_signal, pass_fences, take_signalled, taken_signal, when_reached
-from jitree.calls.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
-from jitree.calls.owners import Owners, take_back
-from jitree.calls.python import (
+from jitree.calls.native.arguments import Argument, pass_argument
+from jitree.calls.native.arrays import Call
+from jitree.calls.native.fences import drop_signal, pass_fences, take_signalled, taken_signal, when_reached
+from jitree.calls.native.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
+from jitree.calls.native.owners import Owners, take_back
+from jitree.calls.native.python import (
     Python,
     drop,
     forgets_error,
@@ -21,9 +21,9 @@ from jitree.calls.python import (
     is_instance,
     retained,
 )
-from jitree.calls.results import take_results
+from jitree.calls.native.results import take_results
+from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
-from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.regs.layout import FRAME, PATIENT, PROMPT, STATE, TURN
 
 Turn = Fields(TURN)

@@ -1,4 +1,4 @@
-"""Python's side of owners (:mod:`jitree.calls.owners`): the handles of one session's arrays."""
+"""Python's side of owners (:mod:`jitree.calls.native.owners`): the handles of one session's arrays."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.calls.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
+from jitree.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
 from jitree.regs.layout import ENTRY, OWNER_CODE, STATE
 
 if TYPE_CHECKING:
     import threading
 
-    from jitree.calls.interface import Interface
+    from jitree.calls.native.interface import Interface
     from jitree.dispatch.invocation import Invoker
     from jitree.regs.handles import HandleTable
 
@@ -74,7 +74,7 @@ class Keeper:
 
 
 def _handle(owner: object) -> int:
-    """As :func:`jitree.calls.owners.handle_of`."""
+    """As :func:`jitree.calls.native.owners.handle_of`."""
     return ctypes.c_int64.from_address(id(owner) + CAPSULE_POINTER_AT).value
 
 

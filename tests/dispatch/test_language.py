@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from jitree.dispatch.image.compile import Target, compile_object, host_target
 from jitree.dispatch.image.link import link
 from jitree.dispatch.image.mapping import Image, map_image
-from jitree.errors import InternalError
-from jitree.modules.hal.native.image import RECIPE
-from jitree.modules.hal.native.lowering import lower
-from jitree.modules.hal.native.primitives import (
+from jitree.dispatch.language.lowering import lower
+from jitree.dispatch.language.primitives import (
     Fields,
     below,
     bit_length,
@@ -31,6 +29,8 @@ from jitree.modules.hal.native.primitives import (
     store32,
     store64,
 )
+from jitree.errors import InternalError
+from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.texts import texts
 from jitree.regs.layout import Record
 

@@ -13,7 +13,7 @@ _FOLDER: Final = os.path.dirname(__file__)
 RECIPE: Final = image.Recipe(
     name="calls",
     title="the code of calls",
-    generator="jitree.calls.texts:texts",
+    generator="jitree.calls.native.texts:texts",
     sources=(
         *(
             os.path.join(_FOLDER, f"{name}.py")
@@ -29,7 +29,7 @@ RECIPE: Final = image.Recipe(
                 "texts",
             )
         ),
-        os.path.join(os.path.dirname(_FOLDER), "types.py"),
+        os.path.join(os.path.dirname(os.path.dirname(_FOLDER)), "types.py"),
         *ANSWERS.sources,
     ),
     entries=(

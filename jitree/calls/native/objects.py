@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.calls.layout import (
+from jitree.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
     FLOAT_AT,
@@ -53,7 +53,7 @@ def slot_offsets(cls: type[object], names: Iterable[str]) -> dict[str, int]:
 
 
 def is_known() -> bool:
-    """Whether objects are as :mod:`jitree.calls.layout` says."""
+    """Whether objects are as :mod:`jitree.calls.native.layout` says."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != _HEADER_SIZE:
         return False
     number, capsule = 0.1, new_capsule(_HEADER_SIZE, _WORD)

@@ -1,5 +1,5 @@
 """Owners: capsules that own a reference to a handle. In the language of
-:mod:`jitree.modules.hal.native.lowering`.
+:mod:`jitree.dispatch.language.lowering`.
 
 Arrays have an owner, and so have the numpy arrays over their memory, as their base: when the last of them is
 gone the handle is given back. That may happen at any time, in any thread that has the GIL; the next call puts
@@ -8,16 +8,16 @@ it into effect.
 
 from __future__ import annotations
 
-from jitree.calls.layout import (
+from jitree.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
     MAXIMUM_RETURNED,
     OWNERS,
     RETURNED,
 )
-from jitree.calls.python import Python, drop, invoke_with_number, retained
+from jitree.calls.native.python import Python, drop, invoke_with_number, retained
+from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.entries import Entry, release
-from jitree.modules.hal.native.primitives import Fields, call, load, load64, stack, store, store64
 
 Owners = Fields(OWNERS)
 

@@ -1,4 +1,4 @@
-"""Python functions on integers to LLVM IR: how answers become machine code.
+"""Python functions on integers to LLVM IR.
 
 The language: parameters and local variables are 64-bit integers that wrap; assignments, ``if``, ``while``,
 ``for … in range``, ``return``, integer and bit arithmetic (``>>`` keeps the sign), comparisons, ``and``,
@@ -16,11 +16,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
+from jitree.dispatch.language import primitives
+from jitree.dispatch.language.primitives import Field
 from jitree.errors import InternalError
-from jitree.modules.hal.native import primitives
-from jitree.modules.hal.native.primitives import Field
 
-AnswerFunction = Callable[..., Any]
+IntegerFunction = Callable[..., Any]
 
 HEADER: Final = """
 declare i64 @llvm.ctlz.i64(i64, i1)
@@ -42,10 +42,10 @@ _LOADS: Final = {
 _STORES: Final = {primitives.store8: "i8", primitives.store32: "i32", primitives.store64: "i64"}
 
 
-def lower(functions: Iterable[AnswerFunction]) -> str:
+def lower(functions: Iterable[IntegerFunction]) -> str:
     """The IR of functions and of all that they call, each ``i64 @name(i64 …)``."""
     texts: dict[str, str] = {}
-    known: dict[str, AnswerFunction] = {}
+    known: dict[str, IntegerFunction] = {}
     waiting = list(functions)
     while waiting:
         function = waiting.pop()
@@ -59,7 +59,7 @@ def lower(functions: Iterable[AnswerFunction]) -> str:
     return HEADER + "\n".join(texts.values())
 
 
-def entry_text(symbol: str, function: AnswerFunction, constants: Sequence[int]) -> str:
+def entry_text(symbol: str, function: IntegerFunction, constants: Sequence[int]) -> str:
     """A function as bytecode calls it, ``i32 (state, values, refs, words)``; ``constants`` come behind."""
     names = ("state", "values", "refs", "words")
     casts = [f"  %{name}.i = ptrtoint ptr %{name} to i64" for name in names]
@@ -74,7 +74,7 @@ def entry_text(symbol: str, function: AnswerFunction, constants: Sequence[int]) 
 class _Lowering:
     """One function."""
 
-    def __init__(self, function: AnswerFunction) -> None:
+    def __init__(self, function: IntegerFunction) -> None:
         self._name = function.__name__
         self._globals = function.__globals__
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
@@ -84,7 +84,7 @@ class _Lowering:
         self._slots: dict[str, str] = {}
         self._count = 0
         self._loops: list[tuple[str, str]] = []
-        self.callees: list[AnswerFunction] = []
+        self.callees: list[IntegerFunction] = []
 
     def text(self) -> str:
         parameters = [argument.arg for argument in self._tree.args.args]
@@ -349,7 +349,7 @@ class _Lowering:
         self.callees.append(function)
         return self._let(f"call i64 @{function.__name__}({', '.join(f'i64 {value}' for value in values)})")
 
-    def _access(self, node: ast.Call, function: AnswerFunction) -> str:
+    def _access(self, node: ast.Call, function: IntegerFunction) -> str:
         field = self._constant(node.args[1])
         assert isinstance(field, Field)
         address = self._let(f"add i64 {self._value(node.args[0])}, {field.offset}")

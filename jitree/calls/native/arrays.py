@@ -1,9 +1,9 @@
 """Arrays that calls return, and what numpy gets to see of them. In the language of
-:mod:`jitree.modules.hal.native.lowering`."""
+:mod:`jitree.dispatch.language.lowering`."""
 
 from __future__ import annotations
 
-from jitree.calls.layout import (
+from jitree.calls.native.layout import (
     CALL,
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
@@ -11,11 +11,11 @@ from jitree.calls.layout import (
     MAXIMUM_RANK,
     NDARRAY_PLAIN,
 )
-from jitree.calls.owners import Owners, handle_of, new_owner
-from jitree.calls.python import Python, drop, is_instance, retained
+from jitree.calls.native.owners import Owners, handle_of, new_owner
+from jitree.calls.native.python import Python, drop, is_instance, retained
+from jitree.dispatch.language.primitives import Fields, call, load, load64, store64
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.entries import Entry
-from jitree.modules.hal.native.primitives import Fields, call, load, load64, store64
 from jitree.types import ENCODING_DENSE
 
 Call = Fields(CALL)

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from jitree.array import Array
-from jitree.declaration import Parameter, Signature, TensorType
+from jitree.calls.declaration import Parameter, Signature, TensorType
+from jitree.calls.number_packing import (
+    NUMBER_BITS,
+    IntegerPacker,
+    narrow_float,
+    number_packer,
+    refused,
+)
+from jitree.calls.transfers import copy_to_device, native_row
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
@@ -22,18 +30,10 @@ from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
 from jitree.modules.hal.references import type_name
-from jitree.number_packing import (
-    NUMBER_BITS,
-    IntegerPacker,
-    narrow_float,
-    number_packer,
-    refused,
-)
 from jitree.records import NamedTuple
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
-from jitree.transfers import copy_to_device, native_row
 from jitree.types import ENCODING_DENSE, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 
@@ -112,7 +112,7 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
     if parameter.storage_of is not None:
         transfer = transfer._replace(view_of=partial(_rewritten, transfer.view_of))
     if parameter.tensor is not None and parameter.consumed:
-        from jitree.storage_arguments import ConsumedPacker
+        from jitree.calls.storage_arguments import ConsumedPacker
 
         own = transfer._replace(import_array=copy_to_device)
         return ConsumedPacker(parameter.name, parameter.tensor, own)

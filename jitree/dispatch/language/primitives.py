@@ -1,7 +1,6 @@
-"""What answers are written with: memory, addresses, calls of addresses.
+"""What functions of the language are written with: memory, addresses, calls of addresses.
 
-Answers are Python functions on 64-bit integers. :mod:`lowering` translates them; called from Python they do
-the same, slowly, which tests use.
+:mod:`lowering` translates them; called from Python they do the same, slowly, which tests use.
 """
 
 from __future__ import annotations

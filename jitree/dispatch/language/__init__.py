@@ -1,0 +1,1 @@
+"""Python functions on integers as machine code: what native answers and native calls are written in."""
