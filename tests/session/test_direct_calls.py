@@ -127,6 +127,23 @@ def test_large_arrays(session: Session) -> None:
     )
 
 
+@pytest.mark.parametrize("count", [70_000, 300_000, 1_100_000])
+@pytest.mark.parametrize("offset", [0, 16])
+@pytest.mark.parametrize("step", [1, 2])
+def test_large_arrays_may_be_changed_after_the_call(
+    session: Session, count: int, offset: int, step: int
+) -> None:
+    """Whether they lie where machine code can use them in place, and whatever their strides are."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+    memory = np.zeros(4 * count * step + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    argument = memory[start : start + 4 * count * step].view(np.float32)[::step]
+    argument[:] = np.arange(count)
+    result = echo(argument)
+    argument[:] = -1
+    assert np.array_equal(result, np.arange(count, dtype=np.float32))
+
+
 def test_shapes_that_never_come_back_leave_nothing(session: Session) -> None:
     echo = direct(session.load(ECHO).e1_f32, X)
     for size in range(1000):
