@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import CustomModule, Instance, Session
+from jitree import Array, CustomModule, Instance, Session
 from jitree.dispatch import invocation
 from jitree.errors import CancelledError, FailedPreconditionError, StatusCode
 from jitree.hal import watchdog
@@ -140,6 +141,24 @@ def test_closing_ends_waits(monkeypatch: pytest.MonkeyPatch) -> None:
             session.close()
             with pytest.raises((CancelledError, FailedPreconditionError)):
                 waiting.result(TIMEOUT)
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_closing_ends_calls_that_wait_for_their_results(device: str, tier: str) -> None:
+    """Calls that have begun and such that just begin; what they wait for never happens."""
+    for pause in range(6):
+        with Session(device, tier=tier) as session:
+            add = session.load(ASYNCHRONOUS).add
+            assert np.array_equal(add(X, X), X + X) and np.array_equal(add(X, X), X + X)
+            never = Array(session.to_device(X).view, session.device, Fence.create(session.device))
+            with ThreadPoolExecutor(3) as pool:
+                calls = [pool.submit(add, never, X) for _ in range(3)]
+                time.sleep(0.001 * pause)
+                session.close()
+                for call in calls:
+                    with pytest.raises((CancelledError, FailedPreconditionError)):
+                        call.result(TIMEOUT)
 
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])
