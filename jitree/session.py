@@ -44,8 +44,10 @@ from jitree.vmfb.archive import Source
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.calls.native.direct import DirectCall
     from jitree.calls.native.interface import Interface
     from jitree.calls.native.keeper import Keeper
+    from jitree.calls.native.placement import Placements
     from jitree.hal.executable import ExecutableLoader
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
@@ -121,6 +123,7 @@ class Session:
         self._functions: dict[str, Function] = {}
         self._tensor_markers: dict[TensorType, object] = {}
         self._keeper: Keeper | None = None
+        self._placements: Placements | None = None
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
@@ -334,6 +337,11 @@ class Session:
         INVALID_ARGUMENT for element types that programs cannot have.
         """
         self._require_open()
+        placements = self._placements
+        if placements is not None and type(value) is np.ndarray:
+            placed = placements.place(value)
+            if placed is not None:
+                return placed
         if isinstance(value, Array):
             if value.device is self.device:
                 return value
@@ -367,6 +375,13 @@ class Session:
     def tensor_marker(self, tensor: TensorType) -> object:
         """An object that stands for a type of parameters in this session, always the same."""
         return self._tensor_markers.setdefault(tensor, object())
+
+    def place_directly(self, interface: Interface, direct: DirectCall) -> None:
+        """From now on machine code copies small arrays to the device. ``direct``: a call of any function."""
+        if self._placements is None:
+            from jitree.calls.native.placement import Placements
+
+            self._placements = Placements(self, interface, direct)
 
     def keeper(self, interface: Interface) -> Keeper:
         """The keeper of the handles that arrays have."""
@@ -407,7 +422,7 @@ class Session:
                 self._closed = True
                 for function in self._functions.values():
                     function.close()
-                self._keeper = None
+                self._keeper = self._placements = None
                 self._modules = {}
                 self._functions = {}
                 for device in self._owned:

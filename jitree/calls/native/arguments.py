@@ -9,6 +9,7 @@ from __future__ import annotations
 from jitree.calls.native.arrays import Call, over_memory
 from jitree.calls.native.layout import (
     ARGUMENT,
+    CAPSULE_CONTEXT_AT,
     FLOAT_AT,
     MAXIMUM_RANK,
     NDARRAY,
@@ -19,8 +20,16 @@ from jitree.calls.native.layout import (
     PASS_I32,
     PASS_REFERENCE,
 )
-from jitree.calls.native.owners import handle_of
-from jitree.calls.native.python import Python, drop, invoke_with, invoke_with_number, is_true, type_of
+from jitree.calls.native.owners import Owners, handle_of
+from jitree.calls.native.python import (
+    Python,
+    drop,
+    invoke_with,
+    invoke_with_number,
+    is_true,
+    retained,
+    type_of,
+)
 from jitree.dispatch.language.primitives import (
     Fields,
     call,
@@ -127,7 +136,7 @@ def pass_float(argument: int, bits: int) -> bool:
 
 def pass_array(python: int, record: int, argument: int, value: int) -> bool:
     if type_of(value) == load(python, Python.array_type):
-        return pass_owned(python, argument, value)
+        return pass_owned(python, record, argument, value)
     if load(argument, Argument.dtype) == 0:
         return False
     if is_expected(python, argument, value):
@@ -147,14 +156,48 @@ def is_expected(python: int, argument: int, value: int) -> bool:
     )
 
 
-def pass_owned(python: int, argument: int, value: int) -> bool:
+def pass_owned(python: int, record: int, argument: int, value: int) -> bool:
     """A device array."""
-    if load64(value + load(python, Python.array_passed_as)) != load(
-        argument, Argument.marker
-    ) and not is_true(python, invoke_with(python, load(argument, Argument.accept), value)):
+    if not (
+        load64(value + load(python, Python.array_passed_as)) == load(argument, Argument.marker)
+        or is_of_type(python, record, argument, value)
+        or is_true(python, invoke_with(python, load(argument, Argument.accept), value))
+    ):
         return False
     owner = load64(value + load(python, Python.array_owner))
     store64(load(argument, Argument.place), retain(handle_of(owner)))
+    return True
+
+
+def is_of_type(python: int, record: int, argument: int, value: int) -> bool:
+    """Whether a device array has a handle in the context, of the declared type, and its elements. The array
+    remembers that. Of others Python has to tell."""
+    none = load(python, Python.none)
+    owner = load64(value + load(python, Python.array_owner))
+    owners = load(record, Call.owners)
+    if load(argument, Argument.dtype) == 0 or owner == 0 or owner == none:
+        return False
+    if (
+        load64(owner + CAPSULE_CONTEXT_AT) != owners
+        or load64(value + load(python, Python.array_fence)) != none
+    ):
+        return False
+    handle = handle_of(owner)
+    if load(handle, Entry.element_type) != load(argument, Argument.element_type):
+        return False
+    if load(handle, Entry.encoding) != ENCODING_DENSE or load(handle, Entry.rank) != load(
+        argument, Argument.rank
+    ):
+        return False
+    dimensions = handle + load(owners, Owners.extension)
+    for index in range(load(argument, Argument.rank)):
+        expected = load64(argument + _DIMENSIONS + 8 * index)
+        if expected >= 0 and expected != load64(dimensions + 8 * index):
+            return False
+    place = value + load(python, Python.array_passed_as)
+    before = load64(place)
+    store64(place, retained(python, load(argument, Argument.marker)))
+    drop(python, before)
     return True
 
 

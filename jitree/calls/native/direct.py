@@ -90,69 +90,67 @@ def install(function: Function) -> bool:
         if entry is None or not invoker.may_prepare():
             return False
         try:
-            function.call_directly(DirectCall(function, vm_function, entry, interface))
+            direct = _direct_call(function, vm_function, entry, interface)
         except Unsuitable:
             return True
+    function.call_directly(direct)
+    function.session.place_directly(interface, direct)
     return True
 
 
 class DirectCall:
-    """The CALL record of a function, and what it refers to."""
+    """A CALL record, and what it refers to."""
 
-    __slots__ = ("_kept", "record")
+    __slots__ = ("_kept", "record", "words")
 
-    def __init__(
-        self, function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface
-    ) -> None:
-        """The lock must be held, and the machine of direct calls must be ready or new. Unsuitable if there is
-        an argument that only the general way handles."""
-        invoker, table, keeper = function.invoker, function.invoker.table, function.session.keeper(interface)
-        signature, convention = function.signature, vm_function.convention
-        machine = invoker.direct_machine(entry)
-        frame, state = machine.host_words(vm_function.host)
-        invoker.settle()
-        rest = _Rest(function, vm_function, entry, machine)
-        rows = _Rows(function, vm_function, keeper, frame, interface)
-        count = len(signature.arguments)
-        arguments = rows.arguments(
-            tuple(
-                zip(
-                    signature.arguments,
-                    convention.arguments[:count],
-                    vm_function.argument_slots[:count],
-                    strict=True,
-                )
-            )
-        )
-        results = rows.results(
-            zip(signature.results, convention.results, vm_function.result_slots, strict=True)
-        )
-        addresses = {
-            "python": interface.record, "turn": invoker.turn_address, "owners": keeper.record,
-            "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
-            "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
-            "ref_count": vm_function.host.ref_count,
-            "argument_count": count, "arguments": arguments.buffer_info()[0],
-            "result_count": len(signature.results), "results": results.buffer_info()[0],
-            "signal": rows.signal() if signature.fences else 0,
-        }  # fmt: skip
-        objects = {
-            "device": function.session.device, "deferred": table.deferred,
-            "acquire": invoker.lock.acquire, "release": invoker.lock.release,
-            "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
-            "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
-            "go_on": rest.go_on, "give_up": rest.give_up, "take_reference": rest.take_reference,
-            "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
-            "fence": None,
-        }  # fmt: skip
-        words = array("q", bytes(CALL.size))
-        _fill(words, CALL, addresses)
-        _fill(words, CALL, {field: id(value) for field, value in objects.items()})
-        _fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
-        _fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
-        self._kept = (words, objects, arguments, results, rows.kept, keeper, entry)
+    def __init__(self, words: array[int], kept: object) -> None:
+        self._kept = kept
+        self.words = words
+        """The record."""
         self.record = new_capsule(words.buffer_info()[0])
-        """A capsule of the record's address."""
+        """A capsule of its address."""
+
+
+def _direct_call(
+    function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface
+) -> DirectCall:
+    """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
+    Unsuitable if there is an argument that only the general way handles."""
+    invoker, table, keeper = function.invoker, function.invoker.table, function.session.keeper(interface)
+    signature, convention = function.signature, vm_function.convention
+    machine = invoker.direct_machine(entry)
+    frame, state = machine.host_words(vm_function.host)
+    invoker.settle()
+    rest = _Rest(function, vm_function, entry, machine)
+    rows = _Rows(function, vm_function, keeper, frame, interface)
+    count = len(signature.arguments)
+    slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
+    arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
+    results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
+    addresses = {
+        "python": interface.record, "turn": invoker.turn_address, "owners": keeper.record,
+        "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
+        "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
+        "ref_count": vm_function.host.ref_count,
+        "argument_count": count, "arguments": arguments.buffer_info()[0],
+        "result_count": len(signature.results), "results": results.buffer_info()[0],
+        "signal": rows.signal() if signature.fences else 0,
+    }  # fmt: skip
+    objects = {
+        "device": function.session.device, "deferred": table.deferred,
+        "acquire": invoker.lock.acquire, "release": invoker.lock.release,
+        "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
+        "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
+        "go_on": rest.go_on, "give_up": rest.give_up, "take_reference": rest.take_reference,
+        "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
+        "fence": None,
+    }  # fmt: skip
+    words = array("q", bytes(CALL.size))
+    _fill(words, CALL, addresses)
+    _fill(words, CALL, {field: id(value) for field, value in objects.items()})
+    _fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
+    _fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
+    return DirectCall(words, (objects, arguments, results, rows.kept, keeper, entry))
 
 
 class _Rest:

@@ -24,7 +24,7 @@ from jitree.calls.native.python import (
 from jitree.calls.native.results import take_results
 from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
-from jitree.regs.layout import FRAME, PATIENT, PROMPT, STATE, TURN
+from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE, TURN
 
 Turn = Fields(TURN)
 Frame = Fields(FRAME)
@@ -59,6 +59,15 @@ def submit_method(self: int, arguments: int, count: int, names: int) -> int:
     return call(
         load(python, Python.vectorcall), load(python, Python.submit_generally), arguments, count, names
     )
+
+
+def place_method(self: int, arguments: int, count: int, names: int) -> int:
+    """A builtin of two arguments, a DirectCall that runs nothing and its one argument: the array that this
+    becomes, or None if that takes Python."""
+    python = load64(self + CAPSULE_POINTER_AT)
+    record = load64(load64(load64(arguments) + load(python, Python.direct_record)) + CAPSULE_POINTER_AT)
+    result = call_in_turn(python, record, arguments + 8, count - 1, PATIENT)
+    return result if result != _GENERALLY else retained(python, load(python, Python.none))
 
 
 def call_by_record(python: int, arguments: int, count: int, names: int, prompt: int) -> int:
@@ -209,7 +218,10 @@ def pass_arguments(python: int, record: int, arguments: int) -> bool:
 
 
 def enter(python: int, record: int, state: int) -> int:
-    """Makes the host's frame and runs the machine, without the GIL. Gives LEFT_*."""
+    """Makes the host's frame and runs the machine, without the GIL. Gives LEFT_*. Where nothing is to run the
+    arguments are the results."""
+    if load(record, Call.run) == 0:
+        return LEFT_EXIT
     frame = load(record, Call.frame)
     for place in range(0, _FRAME_SIZE, 8):
         store64(frame + place, load64(record + _FRAME_WORDS + place))

@@ -35,6 +35,7 @@ RECIPE: Final = image.Recipe(
     entries=(
         "function_method",
         "submit_method",
+        "place_method",
         "array_method",
         "buffer_method",
         "find_elements",
