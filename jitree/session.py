@@ -91,7 +91,8 @@ class Session:
         ``parameters``: what programs find by scope and key: archives (``scope=path``, ``path``; irpa,
         safetensors, gguf, npy, npz), mappings of keys to arrays or of scopes to such mappings, objects with
         ``state_dict()``; see :func:`jitree.params.open_providers`.
-        ``tier``: what runs bytecode: plain, fast, native or auto; None takes JITREE_TIER from the environment.
+        ``tier``: what runs bytecode: plain, fast, native or auto; None takes JITREE_TIER from the
+        environment.
         ``executable_plugins``: where executables find functions that they import: paths of plugin libraries
         (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
         address, or a pair of address and context). ``executable_modules``: native modules that VMVX
