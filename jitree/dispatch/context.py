@@ -53,7 +53,7 @@ class Context:
         flags: ContextFlags = ContextFlags.NONE,
         share: Context | None = None,
     ) -> None:
-        """An empty context. ``tier`` is plain, fast, native or auto; None takes JITREE_TIER of the environment.
+        """An empty context. ``tier`` is plain, fast, native or auto; None: JITREE_TIER of the environment.
 
         ``share`` is the context whose references this one can hold too (see :meth:`fork`).
         """
