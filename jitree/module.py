@@ -202,10 +202,21 @@ class Function:
                 InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
             )
         try:
+            if packing.Donation in map(type, arguments):
+                return self._pack_donations_last(arguments)
             return [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
         except StatusError as error:
             self._in_call(error)
             raise
+
+    def _pack_donations_last(self, arguments: tuple[Any, ...]) -> list[object]:
+        """When no other argument can be refused any more: its owner would have lost the array for nothing."""
+        packed: list[object] = list(arguments)
+        for position in sorted(
+            range(len(packed)), key=lambda index: type(arguments[index]) is packing.Donation
+        ):
+            packed[position] = self._packers[position](arguments[position])
+        return packed
 
     def _invoke(self, packed: list[object]) -> list[Any]:
         try:

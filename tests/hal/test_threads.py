@@ -6,11 +6,17 @@ import ctypes
 import os
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jitree.errors import FailedPreconditionError, OutOfRangeError, UnimplementedError
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    UnimplementedError,
+)
 from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
@@ -92,6 +98,12 @@ def test_numbers_of_threads_that_cannot_be(registry: DriverRegistry) -> None:
         assert device.threads == 1
         with pytest.raises(UnimplementedError, match="local-task"):
             device.set_threads(2)
+    wrong: list[Any] = [1.5, "2", None]
+    with registry.create_device("local-task://?threads=2") as device:
+        for count in wrong:
+            with pytest.raises(InvalidArgumentError, match="is an integer, not"):
+                device.set_threads(count)
+        assert device.threads == 2
 
 
 # What machine code reads.

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -23,7 +22,6 @@ from jitree.calls.native import objects
 from jitree.calls.native.interface import is_supported
 from jitree.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
 from jitree.calls.native.owners import LARGE
-from jitree.calls.transfers import WRAP_MINIMUM
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
@@ -293,47 +291,6 @@ def test_no_way_of_calling_leaves_references(session: Session) -> None:
     assert not left
 
 
-# -- arrays that are put on the device ---------------------------------------------------------------------
-
-PLACED = [
-    X, X[::-1], np.ones((), np.float32), np.zeros((0, 3), np.int8), np.arange(24).reshape(2, 3, 4).T,
-    np.arange(6, dtype=">i4").reshape(2, 3), np.array([True, False]), np.ones((1,) * 10, np.float16),
-    np.arange(5, dtype=ml_dtypes.bfloat16), np.arange(4, dtype=np.complex64), np.arange(1 << 15, dtype=float),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("elements", PLACED, ids=lambda item: f"{item.shape} {item.dtype.str}")
-def test_arrays_put_on_the_device_are_copies(session: Session, elements: np.ndarray[Any, Any]) -> None:
-    """The same by machine code, which is there once a function is called by it, as before."""
-    before = session.to_device(elements)
-    direct(session.load(ECHO).e1_f32, X)
-    source = elements.copy()
-    for _ in range(3):
-        array = session.to_device(source)
-        assert (array.shape, array.dtype) == (before.shape, before.dtype)
-        assert np.array_equal(array, before) and np.array_equal(array.view.shape, elements.shape)
-    if source.nbytes < WRAP_MINIMUM:
-        source[...] = 0
-        assert np.array_equal(array, before)
-
-
-def test_arrays_put_on_the_device_are_arguments(session: Session) -> None:
-    module = session.load(ARITHMETIC)
-    add, scale = direct(module.add, X, X), direct(module.scale, np.ones(8, np.float32), 1.0)
-    for _ in range(3):
-        assert np.array_equal(add(session.to_device(X), add(session.to_device(X), X)), 3 * X)
-        wrong = (X[:3], X.astype(np.int32), X.reshape(2, 2), np.ones(8, np.float32))
-        for elements in wrong:
-            with pytest.raises(StatusError, match="input1"):
-                add(X, session.to_device(elements))
-    array = session.to_device(np.ones(8, np.float32))
-    assert np.all(np.asarray(scale(scale(array, 2.0), 3.0)) == 6)
-    session.close()
-    assert np.all(np.asarray(array) == 1)
-    with pytest.raises(StatusError, match="closed"):
-        session.to_device(X)
-
-
 # -- failures --------------------------------------------------------------------------------------------
 
 
@@ -405,6 +362,18 @@ def test_python_has_no_more_room_on_its_stack(session: Session) -> None:
             descend()
     assert positive(1) == 1
     assert session.context.invoker.nesting == 0
+
+
+def test_what_is_donated_is_not_lost_when_the_call_is_refused(session: Session) -> None:
+    double = session.load(OUTPUTS).double_first
+    small = np.arange(4, dtype=np.int32)
+    array = session.to_device(small)
+    for _ in range(4):  # by the general way first
+        with pytest.raises(StatusError, match="input1"):
+            double(donate(array), "x")
+        assert not array.is_donated
+        assert np.array_equal(double(donate(session.to_device(small)), small), 2 * small)
+    assert double.is_direct and np.array_equal(array, small)
 
 
 def test_what_is_donated_is_not_lost_by_another_try(session: Session) -> None:

@@ -96,7 +96,8 @@ class Provider:
         self._look(_full_priority)
         if not self.settled:
             recipe = self.recipe
-            print(f"jitree: building {recipe.title} (about {recipe.seconds:.0f} s, once) …", file=sys.stderr)
+            seconds = max(1, round(recipe.seconds))
+            print(f"jitree: building {recipe.title} (about {seconds} s, once) …", file=sys.stderr)
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self.settled:
                 if time.monotonic() > deadline:
