@@ -106,6 +106,49 @@ def test_places_of_a_loop(native: Vm) -> None:
     assert not module.resume_address(function, header + 1)
 
 
+BRANCHING = """
+    %i1 = const.i32 1
+    br ^head
+    ^head:
+    %i3 = cmp.lt.i32.s %i2, %i0
+    cond_br %i3, ^body, ^end
+    ^body:
+    %i5 = and.i32 %i2, %i1
+    cond_br %i5, ^odd, ^even
+    ^odd:
+    %i4 = add.i32 %i4, %i2
+    br ^next
+    ^even:
+    %i4 = sub.i32 %i4, %i1
+    br ^next
+    ^next:
+    %i2 = add.i32 %i2, %i1
+    br ^head
+    ^end:
+    return [%i4]
+"""
+"""A loop that may be left, when the fuel is used up, at a branch behind its header."""
+
+
+def test_a_loop_that_ran_out_of_fuel_is_entered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its next turn, wherever in it that was."""
+    monkeypatch.setattr(machine, "FUEL", 1001)
+    found: list[bool] = []
+    resume_address = tiering.resume_address
+
+    def look(*arguments: Any) -> int:
+        address = resume_address(*arguments)
+        found.append(address != 0)
+        return address
+
+    monkeypatch.setattr(tiering, "resume_address", look)
+    vm = Vm("native")
+    count = 20_000
+    expected = sum(range(1, count, 2)) - count // 2
+    assert vm.run("0i_i", BRANCHING, [count]) == [expected]
+    assert sum(found) > 10 and len(found) <= 5 * sum(found)
+
+
 @pytest.mark.parametrize("depth", [10, 3000, 8000])
 def test_recursion_deeper_than_the_processors_stack(vm: Vm, depth: int) -> None:
     vm.add(Assembler("m").function("f", "0i_i", DEEP))

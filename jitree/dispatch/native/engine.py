@@ -23,6 +23,7 @@ from jitree.vmfb.words import OPCODE
 
 _RESUME: Final = STATE.word("resume")
 _SLOW: Final = STATE.word("slow")
+_FUEL: Final = STATE.word("fuel")
 _BARE: Final = OPCODE["br.bare"]
 
 
@@ -38,8 +39,12 @@ def promote(machine: Machine, following: int) -> None:
     from jitree.dispatch.native import tiering  # most programs never run for so long
 
     module = tiering.look(machine.module)
-    if module is not None:
-        machine.state[_RESUME] = tiering.resume_address(machine, module, following)
+    if module is None:
+        return
+    address = tiering.resume_address(machine, module, following)
+    machine.state[_RESUME] = address
+    if not address and module.places(machine.function.ordinal):
+        machine.state[_FUEL] = 1  # to look again at the next branch: loops are entered at their beginnings
 
 
 def resume(machine: Machine) -> None:
