@@ -24,28 +24,16 @@ from jitree.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
 from jitree.calls.native.owners import LARGE
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
+from tests.session.direct import X, direct, needs_machine_code
 from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
 
-X = np.arange(4, dtype=np.float32)
-WITHOUT_GIL = not getattr(sys, "_is_gil_enabled", lambda: True)()
-
-pytestmark = pytest.mark.skipif(
-    sys.implementation.name != "cpython" or WITHOUT_GIL,
-    reason="machine code makes calls of CPython with the GIL",
-)
+pytestmark = needs_machine_code
 
 
 @pytest.fixture(params=["local-sync", "local-task"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     with Session(request.param, tier="fast") as session:
         yield session
-
-
-def direct(function: Function, *arguments: Any) -> Function:
-    function(*arguments)
-    function(*arguments)
-    assert function.is_direct
-    return function
 
 
 # -- the interpreter -------------------------------------------------------------------------------------

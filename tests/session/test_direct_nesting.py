@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import threading
@@ -18,41 +17,16 @@ import jitree
 from jitree import CustomModule, Function, Session, i32
 from jitree.errors import DataLossError
 from tests.assembler import Assembler
+from tests.session.direct import ARRAY_TO_ARRAY, NUMBER_TO_NUMBER, X, direct, needs_machine_code, through
 from tests.session.programs import ARITHMETIC
 
-X = np.arange(4, dtype=np.float32)
-ARRAY_TO_ARRAY = {"iree.abi.declaration": "sync func @f(%x: tensor<4xf32>) -> (%y: tensor<4xf32>)"}
-NUMBER_TO_NUMBER = {"iree.abi.declaration": "sync func @f(%x: i32) -> (%y: i32)"}
+pytestmark = needs_machine_code
 
 
 @pytest.fixture(params=["local-sync", "local-task"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     with Session(request.param, tier="fast") as session:
         yield session
-
-
-def direct(function: Function, *arguments: Any) -> Function:
-    """The function, which machine code calls from the third call on."""
-    function(*arguments)
-    function(*arguments)
-    assert function.is_direct
-    return function
-
-
-def live(session: Session) -> int:
-    """References of the session's context, after what is only kept for later is gone."""
-    gc.collect()
-    session.trim()
-    return session.context.table.live_count
-
-
-def through(session: Session, custom: CustomModule, cconv: str, attrs: dict[str, str]) -> Function:
-    """The function ``m.f`` that passes its argument to ``host.g`` and returns what that gives."""
-    register = "r" if "r" in cconv else "i"
-    text = f"[%{register}1] = call @host.g [%{register}0]\nreturn [%{register}1]"
-    program = Assembler("m").import_function("host.g", cconv).function("f", cconv, text, attrs=attrs)
-    session.load(program.build(), custom)
-    return session["m.f"]
 
 
 # -- inside and around -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,31 +9,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jitree import Function, Session
+from jitree import Session
 from jitree.calls.transfers import WRAP_MINIMUM
 from jitree.errors import StatusError
+from tests.session.direct import X, direct, needs_machine_code
 from tests.session.programs import ARITHMETIC, ECHO
 
-X = np.arange(4, dtype=np.float32)
-WITHOUT_GIL = not getattr(sys, "_is_gil_enabled", lambda: True)()
-
-pytestmark = pytest.mark.skipif(
-    sys.implementation.name != "cpython" or WITHOUT_GIL,
-    reason="machine code makes calls of CPython with the GIL",
-)
+pytestmark = needs_machine_code
 
 
 @pytest.fixture(params=["local-sync", "local-task"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     with Session(request.param, tier="fast") as session:
         yield session
-
-
-def direct(function: Function, *arguments: Any) -> Function:
-    function(*arguments)
-    function(*arguments)
-    assert function.is_direct
-    return function
 
 
 PLACED = [
