@@ -21,7 +21,6 @@ from jitree.tools import host_values as hv
 from jitree.types import BY_NAME, ElementType, element_type
 
 START: Final = "@"
-CONTINUE: Final = "+"
 REMAINING: Final = "*"
 
 

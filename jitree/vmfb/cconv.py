@@ -31,8 +31,6 @@ TAGS: Final[dict[str, int]] = {
 }
 TYPE_NAMES: Final[dict[str, str]] = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "!vm.ref<?>"}
 
-VARIADIC_FILLER: Final = 0xFFFF
-"""Segment count that compilers write for an argument that is not a span."""
 
 _CACHED_CONVENTIONS = 1024
 

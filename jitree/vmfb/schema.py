@@ -26,7 +26,6 @@ FEATURES: Final[dict[int, str]] = {
     FEATURE_UNWIND: "UNWIND",
 }
 """Bits of module and function requirements."""
-KNOWN_FEATURES: Final = sum(FEATURES)
 
 MAXIMUM_VALUE_SLOTS: Final = 0x7FFF
 MAXIMUM_REFS: Final = 0x3FFF
