@@ -146,10 +146,10 @@ def _direct_call(
         "fence": None,
     }  # fmt: skip
     words = array("q", bytes(CALL.size))
-    _fill(words, CALL, addresses)
-    _fill(words, CALL, {field: id(value) for field, value in objects.items()})
-    _fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
-    _fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
+    fill(words, CALL, addresses)
+    fill(words, CALL, {field: id(value) for field, value in objects.items()})
+    fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
+    fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
     return DirectCall(words, (objects, arguments, results, rows.kept, keeper, entry))
 
 
@@ -243,11 +243,11 @@ class _Rows:
     def arguments(self, rows: Sequence[Row]) -> array[int]:
         """In the order in which they are passed: what is taken from the caller for good comes last, when
         nothing can be refused any more."""
-        records = [{"position": position} | self._argument(*row) for position, row in enumerate(rows)]
-        return _records(ARGUMENT, sorted(records, key=lambda record: rows[record["position"]][0].consumed))
+        fields = [{"position": position} | self._argument(*row) for position, row in enumerate(rows)]
+        return records(ARGUMENT, sorted(fields, key=lambda values: rows[values["position"]][0].consumed))
 
     def results(self, rows: Iterable[Row]) -> array[int]:
-        return _records(RESULT, [self._result(*row) for row in rows])
+        return records(RESULT, [self._result(*row) for row in rows])
 
     def signal(self) -> int:
         """The address of the register of the fence that the function reaches at its end. Unsuitable for
@@ -316,15 +316,16 @@ class _Rows:
         return register | {"convert": 0 if unpack is None else self._keep(unpack)}
 
 
-def _records(record: Record, rows: list[dict[str, int]]) -> array[int]:
-    """One behind the other."""
+def records(record: Record, rows: list[dict[str, int]]) -> array[int]:
+    """One behind the other, each with the values of its fields."""
     words = array("q", bytes(max(8, record.size * len(rows))))
     for index, row in enumerate(rows):
-        _fill(words, record, row, index * record.size // 8)
+        fill(words, record, row, index * record.size // 8)
     return words
 
 
-def _fill(words: array[int], record: Record, values: Mapping[str, int], start: int = 0) -> None:
+def fill(words: array[int], record: Record, values: Mapping[str, int], start: int = 0) -> None:
+    """Writes fields of the record that begins at word ``start``."""
     for field, value in values.items():
         words[start + record.word(field)] = value
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.calls.native.direct import DirectCall
+from jitree.calls.native.direct import DirectCall, fill, records
 from jitree.calls.native.layout import ARGUMENT, CALL, MAXIMUM_RANK, PASS_ARRAY, RESULT
 from jitree.calls.transfers import WRAP_MINIMUM, native_row
 from jitree.elements import is_packed
@@ -53,33 +53,19 @@ class Placements:
         words = array("q", self._direct.words)
         place = words[CALL.word("refs")]
         kept = row.dtype, object(), _refuse
-        argument = _record(ARGUMENT.size, {
-            ARGUMENT.word("kind"): PASS_ARRAY, ARGUMENT.word("place"): place,
-            ARGUMENT.word("marker"): id(kept[1]), ARGUMENT.word("accept"): id(_refuse),
-            ARGUMENT.word("convert"): id(_refuse), ARGUMENT.word("dtype"): id(row.dtype),
-            ARGUMENT.word("item_size"): row.dtype.itemsize, ARGUMENT.word("element_type"): row.code,
-            ARGUMENT.word("rank"): elements.ndim,
-            **{ARGUMENT.word(f"dimension_{index}"): -1 for index in range(elements.ndim)},
-        })  # fmt: skip
-        result = _record(RESULT.size, {
-            RESULT.word("kind"): PASS_ARRAY, RESULT.word("place"): place,
-            RESULT.word("view_kind"): self._view_kind,
-        })  # fmt: skip
-        changes = {
+        argument = records(ARGUMENT, [{
+            "kind": PASS_ARRAY, "place": place, "marker": id(kept[1]),
+            "accept": id(_refuse), "convert": id(_refuse), "dtype": id(row.dtype),
+            "item_size": row.dtype.itemsize, "element_type": row.code, "rank": elements.ndim,
+            **{f"dimension_{index}": -1 for index in range(elements.ndim)},
+        }])  # fmt: skip
+        result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
+        fill(words, CALL, {
             "run": 0, "signal": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],
             "result_count": 1, "results": result.buffer_info()[0],
-        }  # fmt: skip
-        for field, value in changes.items():
-            words[CALL.word(field)] = value
+        })  # fmt: skip
         return DirectCall(words, (self._direct, kept, argument, result))
-
-
-def _record(size: int, values: dict[int, int]) -> array[int]:
-    words = array("q", bytes(size))
-    for place, value in values.items():
-        words[place] = value
-    return words
 
 
 def _refuse(value: object) -> None:
