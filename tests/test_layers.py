@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
 
-GROUND = {"errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags"}
+GROUND = {"errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags",
+          "private_files"}  # fmt: skip
 
 LAYERS = [
     GROUND,

@@ -2,8 +2,8 @@
 version.
 
 The files lie in a folder beside the images of machine code and follow the same rules: written under a
-temporary name and renamed, and a file that is missing, damaged, made for another key or owned by somebody
-else is a miss.
+temporary name and renamed, and a file that is missing, damaged, made for another key or that others can have
+written is a miss.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import contextlib
 import hashlib
 import os
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from jitree import private_files
 from jitree.dispatch.image import cache
 
 _FOLDER: Final = "cuda"
 _SUFFIX: Final = ".cubins"
-_FORMAT: Final = 1
-_HEADER: Final = struct.Struct("<8s32sII")
-"""Magic, key, checksum of the rest, number of cubins; then one u32 size a cubin, then the cubins."""
+_FORMAT: Final = 2
+_HEADER: Final = struct.Struct("<8s32sI")
+"""Magic, key, number of cubins; then one u32 size a cubin, then the cubins, then the digest of
+all that."""
+_DIGEST_SIZE: Final = hashlib.sha256().digest_size
 _MAGIC: Final = b"jitreeCU"
 _KEPT_BYTES: Final = 256 << 20
 """Of all such files; the least recently used go."""
@@ -38,31 +40,20 @@ def key_of(text: bytes, compute_capability: tuple[int, int], driver_version: int
 
 def load(key: bytes) -> list[bytes] | None:
     """The cubins of a key, or None."""
-    path = _path(key)
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
-                return None
-            cubins = _decode(file.read(), key)
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):  # somebody else's folder: it is not we who clear it
-        os.utime(path)
+    data = private_files.read(str(folder()), _name(key))
+    cubins = None if data is None else _decode(data, key)
+    if cubins is not None:
+        with contextlib.suppress(OSError):  # somebody else's folder: it is not we who clear it
+            os.utime(folder() / _name(key), follow_symlinks=False)
     return cubins
 
 
 def store(key: bytes, cubins: Sequence[bytes]) -> None:
     """Keeps cubins for later processes. A folder that refuses is no error: they are compiled again."""
-    path = _path(key)
-    temporary = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(_encode(key, cubins))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _drop_oldest(path.parent)
+        private_files.make_own_folder(str(folder()))
+        private_files.write(str(folder()), _name(key), _encode(key, cubins))
+        _drop_oldest(folder())
 
 
 def folder() -> Path:
@@ -70,24 +61,26 @@ def folder() -> Path:
     return cache.directory() / _FOLDER
 
 
-def _path(key: bytes) -> Path:
-    return folder() / f"{key.hex()[:32]}{_SUFFIX}"
+def _name(key: bytes) -> str:
+    return f"{key.hex()[:32]}{_SUFFIX}"
 
 
 def _encode(key: bytes, cubins: Sequence[bytes]) -> bytes:
-    payload = struct.pack(f"<{len(cubins)}I", *map(len, cubins)) + b"".join(cubins)
-    return _HEADER.pack(_MAGIC, key, zlib.crc32(payload), len(cubins)) + payload
+    sizes = struct.pack(f"<{len(cubins)}I", *map(len, cubins))
+    data = _HEADER.pack(_MAGIC, key, len(cubins)) + sizes + b"".join(cubins)
+    return data + hashlib.sha256(data).digest()
 
 
 def _decode(data: bytes, key: bytes) -> list[bytes] | None:
-    if len(data) < _HEADER.size:
+    if len(data) < _HEADER.size + _DIGEST_SIZE:
         return None
-    magic, found, checksum, count = _HEADER.unpack_from(data)
-    payload = memoryview(data)[_HEADER.size :]
-    if magic != _MAGIC or found != key or zlib.crc32(payload) != checksum:
+    magic, found, count = _HEADER.unpack_from(data)
+    if magic != _MAGIC or found != key:
         return None
-    if 4 * count > len(payload):
+    whole = memoryview(data)[:-_DIGEST_SIZE]
+    if hashlib.sha256(whole).digest() != data[-_DIGEST_SIZE:]:
         return None
+    payload = whole[_HEADER.size :]
     sizes = struct.unpack_from(f"<{count}I", payload)
     cubins = []
     position = 4 * count

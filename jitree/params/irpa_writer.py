@@ -24,6 +24,7 @@ from jitree.params.irpa import (
     SPLAT,
     SPLAT_TYPE,
 )
+from jitree.private_files import unique
 
 DEFAULT_ALIGNMENT: Final = 64
 """Bytes; devices use parameters in place that begin at a multiple of this."""
@@ -115,9 +116,10 @@ def write(path: str | os.PathLike[str], layout: Layout) -> None:
         try:
             if target.exists() and not stat.S_ISREG(target.stat().st_mode):
                 raise InvalidArgumentError("it is there and is no file that could be replaced")
-            unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+            unfinished = target.with_name(f".{target.name}.{unique()}")
+            file = open(unfinished, "xb")  # never through a link that has this name
             try:
-                with open(unfinished, "wb") as file:
+                with file:
                     file.write(layout.head)
                     _write_storage(file, layout)
                 os.replace(unfinished, target)

@@ -17,7 +17,7 @@ LIST_FLAGS: Final = FlagSet(
 CLEAR_FLAGS: Final = FlagSet(
     command="cache clear", summary="removes all machine code but what is being built", flags=COMMON_FLAGS
 )
-_DAMAGED: Final = "(damaged, or of another version of jitree)"
+_DAMAGED: Final = "(damaged, of another version of jitree, or others can write it)"
 
 
 @command(LIST_FLAGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch.image import cache, digests, keys
+from jitree.dispatch.image import cache, digests
 from jitree.dispatch.image.digests import digest_of
 from jitree.dispatch.image.recipe import Recipe
 
@@ -27,15 +27,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hashings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Gets an item for each time that files are hashed."""
+    """Gets an item for each time that a file is hashed."""
     counted: list[int] = []
-    hashed = keys.hashed
+    contents = digests._contents
 
-    def count(parts: object) -> bytes:
+    def count(path: str) -> bytes:
         counted.append(1)
-        return hashed(parts)  # type: ignore[arg-type]
+        return contents(path)
 
-    monkeypatch.setattr(keys, "hashed", count)
+    monkeypatch.setattr(digests, "_contents", count)
     return counted
 
 

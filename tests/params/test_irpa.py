@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.errors import AlreadyExistsError, InvalidArgumentError, StatusError
-from jitree.params import Mode, ParameterIndex, splat_entry
+from jitree.errors import AlreadyExistsError, InvalidArgumentError, StatusError, UnavailableError
+from jitree.params import Mode, ParameterIndex, irpa_writer, splat_entry
 from jitree.params.arrays import array_entry
 from jitree.params.irpa_writer import plan, write
 from tests.params.archives import address, content, load, write_irpa
@@ -180,3 +181,19 @@ def test_one_key_in_two_archives(archive: Path, tmp_path: Path) -> None:
     other = write_irpa(tmp_path / "other.irpa", {"w": W})
     with pytest.raises(AlreadyExistsError, match=r"parameter 'w' is in '.*a\.irpa' and in '.*other\.irpa'"):
         index.load(other)
+
+
+def test_an_archive_is_not_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of many users, somebody could guess the name that it has until it is complete."""
+    monkeypatch.setattr(irpa_writer, "unique", lambda: "guessed")
+    monkeypatch.setattr(os, "getpid", lambda: "guessed")
+    (tmp_path / "victim").write_bytes(b"precious")
+    for name in (".a.irpa.guessed", "a.irpa"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(UnavailableError, match="File exists"):
+        write_irpa(tmp_path / "a.irpa", {"w": W})
+    assert (tmp_path / ".a.irpa.guessed").is_symlink()
+    (tmp_path / ".a.irpa.guessed").unlink()
+    write_irpa(tmp_path / "a.irpa", {"w": W})
+    assert not (tmp_path / "a.irpa").is_symlink()
+    assert (tmp_path / "victim").read_bytes() == b"precious"

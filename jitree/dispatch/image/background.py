@@ -9,8 +9,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, BinaryIO, Final
 
+from jitree import private_files
 from jitree.dispatch.image import cache
 from jitree.dispatch.image.build import to_json
 from jitree.dispatch.image.recipe import Recipe
@@ -34,10 +35,7 @@ class Builder:
     def failure(self) -> str:
         """What went wrong; of a builder that has ended without leaving an image."""
         code = self._process.poll()
-        try:
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
+        lines = (cache.read(self._log.name) or b"").decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else "it printed nothing"
         return f"the builder process ended with code {code}: {reason} (whole output: {self._log})"
 
@@ -48,32 +46,44 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
     OSError if the cache folder is not writable or no process can be started.
     """
     target = cache.path_of(recipe, key)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock_path, log_path = target.with_suffix(cache.LOCK_SUFFIX), target.with_suffix(cache.LOG_SUFFIX)
-    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
+    private_files.make_folder(folder)
+    with private_files.opened(folder) as directory:
+        lock = private_files.lockable(directory, target.with_suffix(cache.LOCK_SUFFIX).name)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        if cache.load(recipe, key) is not None:  # the other one has just finished
-            return None
-        with open(log_path, "wb") as log, _file_of(recipe.data) as data:
-            arguments = (to_json(recipe), str(data.fileno()), key.hex())
-            process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock, data.fileno()),
-                start_new_session=True,
-                env=_environment(target.parent),
-            )
-        if niceness:  # from its first moment: what this process does now goes first
-            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
-        return Builder(process, log_path)
-    finally:
-        os.close(lock)  # the builder's copy keeps the lock
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            if cache.load(recipe, key) is not None:  # the other one has just finished
+                return None
+            with private_files.replace(directory, log_path.name) as log:
+                process = _start(recipe, key, folder, lock, log)
+        finally:
+            os.close(lock)  # the builder's copy keeps the lock
+    if niceness:  # from its first moment: what this process does now goes first
+        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    return Builder(process, log_path)
+
+
+def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+    with _file_of(recipe.data) as data:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                _PROGRAM,
+                to_json(recipe),
+                str(data.fileno()),
+                key.hex(),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock, data.fileno()),
+            start_new_session=True,
+            env=os.environ | {"JITREE_CACHE_DIR": folder},
+        )
 
 
 def _file_of(data: Sequence[bytes]) -> IO[bytes]:
@@ -82,8 +92,3 @@ def _file_of(data: Sequence[bytes]) -> IO[bytes]:
     file.writelines(data)
     file.flush()
     return file
-
-
-def _environment(directory: Path) -> dict[str, str]:
-    """This process's, with its cache folder."""
-    return os.environ | {"JITREE_CACHE_DIR": str(directory)}

@@ -1,8 +1,9 @@
 """The folder where images are kept between processes.
 
 Files are written under a temporary name and renamed, so a reader sees a whole file or none. A file that is
-missing, short, damaged, made for another key or owned by somebody else is a miss, never an error. A file's
-time of modification is when it was last used; :mod:`jitree.dispatch.image.contents` goes by it.
+missing, short, damaged, made for another key, or that others can have written
+(:mod:`jitree.private_files`) is a miss, never an error. A file's time of modification is when it was last
+used; :mod:`jitree.dispatch.image.contents` goes by it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from jitree import private_files
 from jitree.dispatch.image.flat import FlatImage, decode, encode
 from jitree.dispatch.image.recipe import Recipe
 
@@ -41,8 +43,8 @@ def directory() -> Path:
 
 
 def _folder() -> str:
-    """The chosen folder, else ``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (not writable) a private
-    temporary one."""
+    """The chosen folder, else ``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (one that cannot be used)
+    one for temporary files."""
     return _chosen or os.environ.get("JITREE_CACHE_DIR") or _default_folder()
 
 
@@ -50,15 +52,23 @@ def _folder() -> str:
 def _default_folder() -> str:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     path = os.path.join(base, "jitree")
-    with contextlib.suppress(OSError):  # refused or read-only: the next line sees it
-        os.makedirs(path, exist_ok=True)
-    if os.access(path, os.W_OK | os.X_OK):
+    if _is_usable(path):
         return path
     import tempfile  # 5 ms, for the rare case only
 
     path = os.path.join(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    _is_usable(path)  # if it is not, whoever reads or writes a file there is told why
     return path
+
+
+def _is_usable(path: str) -> bool:
+    """Whether a folder of this program's own is there, for its user alone, and can be written."""
+    try:
+        private_files.make_own_folder(path)  # earlier versions left its rights to the umask
+        with private_files.opened(path):
+            return os.access(path, os.W_OK | os.X_OK)
+    except OSError:
+        return False
 
 
 def path_of(recipe: Recipe, key: bytes) -> Path:
@@ -76,7 +86,7 @@ def load(recipe: Recipe, key: bytes) -> FlatImage | None:
     image = None if data is None else decode(data, key)
     if image is not None:
         with contextlib.suppress(OSError):  # somebody else's, or read-only
-            os.utime(os.path.join(_folder(), name))
+            os.utime(os.path.join(_folder(), name), follow_symlinks=False)
     return image
 
 
@@ -87,27 +97,10 @@ def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
 
 
 def read(name: str) -> bytes | None:
-    """A file of the folder that is ours or the system's; None if there is none."""
-    try:
-        with open(os.path.join(_folder(), name), "rb") as file:
-            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
-                return None
-            return file.read()
-    except OSError:
-        return None
+    """A file of the folder; None if there is none that can be trusted."""
+    return private_files.read(_folder(), name)
 
 
 def write(name: str, data: bytes) -> None:
-    """Puts a file into the folder, whole. OSError if the folder refuses."""
-    folder = _folder()
-    os.makedirs(folder, exist_ok=True)
-    target = os.path.join(folder, name)
-    temporary = f"{os.path.splitext(target)[0]}.{os.getpid()}"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    """Puts a file into the folder, whole. OSError if the folder refuses or others can write in it."""
+    private_files.write(_folder(), name, data)

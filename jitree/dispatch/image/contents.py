@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     name: str
     """What its recipe is called."""
     title: str | None
-    """What it is; None if the file is damaged or of another version of this program."""
+    """What it is; None if the file is damaged, of another version of this program, or not to be trusted."""
     size: int
     """Bytes of the file."""
     used: float
@@ -73,10 +73,7 @@ def entries() -> list[Entry]:
     found = []
     for file in _files():
         if file.suffix == cache.IMAGE_SUFFIX:
-            try:
-                title = title_of(file.path.read_bytes())
-            except OSError:  # removed meanwhile, or not readable
-                continue
+            title = title_of(cache.read(file.path.name) or b"")
             found.append(Entry(file.path, file.name, title, file.size, file.used))
     return sorted(found, key=lambda entry: (-entry.used, entry.path.name))
 
@@ -132,13 +129,17 @@ def _is_abandoned(file: _File, seconds: float) -> bool:
     if time.time() - file.used < seconds:
         return False
     try:
-        with open(file.path.with_suffix(cache.LOCK_SUFFIX), "rb") as lock:
+        with open(file.path.with_suffix(cache.LOCK_SUFFIX), "rb", opener=_no_link) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return True
     except OSError:
         return False
     return True
+
+
+def _no_link(path: str, access: int) -> int:
+    return os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _remove(file: _File) -> bool:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import zlib
 from typing import Final
 
 from jitree.dispatch.image import cache
+from jitree.dispatch.image.hashing import DIGEST_SIZE, hashed
 from jitree.dispatch.image.recipe import FORMAT, Recipe
 
 SUFFIX: Final = ".digest"
-_DIGEST_SIZE: Final = 32
 _SETTLED_NANOSECONDS: Final = 2_000_000_000
 """A file changed so lately may change again without its times telling: file systems count in steps."""
 
@@ -26,8 +25,6 @@ def digest_of(recipe: Recipe) -> bytes:
     digest = _kept(recipe._replace(data=()))
     if not recipe.data:
         return digest
-    from jitree.dispatch.image.keys import hashed
-
     return hashed((digest, *recipe.data))
 
 
@@ -39,12 +36,10 @@ def _kept(recipe: Recipe) -> bytes:
     times = [(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) for status in found]
     identity = repr((stated, paths)).encode()
     looks = identity + repr(times).encode()
-    name = f"sources-{zlib.crc32(identity):032x}{SUFFIX}"
+    name = f"sources-{hashed((identity,)).hex()[:32]}{SUFFIX}"
     kept = cache.read(name)
-    if kept is not None and len(kept) == len(looks) + _DIGEST_SIZE and kept.startswith(looks):
-        return kept[-_DIGEST_SIZE:]
-    from jitree.dispatch.image.keys import hashed
-
+    if kept is not None and len(kept) == len(looks) + DIGEST_SIZE and kept.startswith(looks):
+        return kept[-DIGEST_SIZE:]
     digest = hashed((repr(stated).encode(), *map(_contents, paths)))
     if max((row[-1] for row in times), default=0) + _SETTLED_NANOSECONDS < time.time_ns():
         with contextlib.suppress(OSError):  # a folder that refuses

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jitree import processor
 from jitree.dispatch.image.digests import digest_of
+from jitree.dispatch.image.hashing import hashed
 from jitree.dispatch.image.recipe import Recipe
-
-if TYPE_CHECKING:
-    from hashlib import blake2b
-else:
-    try:
-        from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
-    except ImportError:
-        from hashlib import blake2b
 
 _COMPILER: Final = "llvmlite"
 
@@ -34,15 +26,6 @@ def host_key(digest: bytes) -> bytes:
 def key_of(recipe: Recipe) -> bytes:
     """The :func:`host_key` of a recipe."""
     return host_key(digest_of(recipe))
-
-
-def hashed(parts: Iterable[bytes]) -> bytes:
-    """32 bytes that tell sequences of parts apart."""
-    state = blake2b(digest_size=32)
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little"))
-        state.update(part)
-    return state.digest()
 
 
 @cache

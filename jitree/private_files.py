@@ -1,0 +1,170 @@
+"""Files that are executed later: only their user can have written them.
+
+A folder is used when nobody else can change what a path to it means: it and all folders above it belong to
+the user, to the administrator or to the owner of the root folder, and nobody else can write in them (in a
+sticky folder above it, such as ``/tmp``, names stay their owner's). A file counts when it is a regular one of
+such an owner that nobody else can write. Names are looked up in the open folder, never through a symbolic
+link, and new files are created and never opened, so it gains nothing to guess a name and be there first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not wait
+_CREATE: Final = os.O_CREAT | os.O_EXCL | _NEVER_FOLLOW
+
+
+def read(folder: str, name: str) -> bytes | None:
+    """What a file contains; None if there is none, or one that others can have written."""
+    try:
+        with opened(folder) as directory, open(existing(directory, name, os.O_RDONLY), "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def write(folder: str, name: str, data: bytes) -> None:
+    """Puts a file into a folder, which is made if need be; whole or not at all. OSError if the folder
+    refuses, or others can write in it."""
+    make_folder(folder)
+    with opened(folder) as directory:
+        temporary = f"{os.path.splitext(name)[0]}.{unique()}"
+        try:
+            with create(directory, temporary) as file:
+                file.write(data)
+            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+
+
+def unique() -> str:
+    """A part of a file's name that no other process has."""
+    return os.urandom(8).hex()
+
+
+def create(directory: int, name: str) -> BinaryIO:
+    """A new file of an open folder, for its user alone whatever the umask. FileExistsError if the name is
+    taken."""
+    descriptor = os.open(name, os.O_WRONLY | _CREATE, _FILE_MODE, dir_fd=directory)
+    os.fchmod(descriptor, _FILE_MODE)  # a umask may take away the user's own rights
+    return open(descriptor, "wb")
+
+
+def replace(directory: int, name: str) -> BinaryIO:
+    """As :func:`create`, after removing what has the name: a link, not what it leads to."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+    return create(directory, name)
+
+
+def existing(directory: int, name: str, access: int) -> int:
+    """The descriptor of a file of an open folder. PermissionError if others can have written it."""
+    descriptor = os.open(name, access | _NEVER_FOLLOW, dir_fd=directory)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PermissionError(errno.EPERM, f"'{name}' is not a file")
+        _require_private(status, f"file '{name}'")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def lockable(directory: int, name: str) -> int:
+    """The descriptor of a file to lock, which is made if there is none."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            create(directory, name).close()
+        with contextlib.suppress(FileNotFoundError):  # who had it has just removed it
+            return existing(directory, name, os.O_RDWR)
+
+
+def make_folder(folder: str) -> None:
+    """Makes a folder, and those above it that are missing, for its user alone whatever the umask.
+    PermissionError if others can change what is above it."""
+    if os.path.lexists(folder):
+        return
+    parent = _parent(folder)
+    make_folder(parent)
+    _check_path(parent)
+    with contextlib.suppress(FileExistsError):  # another process has just made it
+        os.mkdir(folder, _FOLDER_MODE)
+        os.chmod(folder, _FOLDER_MODE)  # a umask may take away the user's own rights
+
+
+def make_own_folder(folder: str) -> None:
+    """As :func:`make_folder`; one that is there is closed to others, if it is the user's."""
+    make_folder(folder)
+    _check_path(_parent(folder))
+    status = os.lstat(folder)
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+        os.chmod(folder, _FOLDER_MODE)
+
+
+def _parent(folder: str) -> str:
+    return os.path.dirname(folder.rstrip("/")) or os.curdir
+
+
+@contextlib.contextmanager
+def opened(folder: str) -> Iterator[int]:
+    """The descriptor of a folder, while the block runs. PermissionError, which says what to do about it, if
+    others can change what is in it."""
+    _check_path(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _require_private(os.fstat(descriptor), f"folder '{folder}'")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_path(path: str) -> None:
+    """Checks everything on a path, from the root folder down: what passed stays as it is while the rest is
+    looked at, since nobody else can change it."""
+    prefix = "/"
+    for part in os.path.join(os.getcwd(), path).split("/"):
+        prefix = os.path.join(prefix, part)
+        status = os.lstat(prefix)
+        if stat.S_ISLNK(status.st_mode):
+            _require_owner(status, f"symbolic link '{prefix}'")
+            _check_path(os.path.realpath(prefix, strict=True))
+        elif not status.st_mode & stat.S_ISVTX and not _is_of_own_group(status):
+            _require_private(status, f"folder '{prefix}'")
+        else:
+            _require_owner(status, f"folder '{prefix}'")
+
+
+def _is_of_own_group(status: os.stat_result) -> bool:
+    """Whether a folder can be written by its user and that user's own group: many systems give each user a
+    group of the same number, and make folders that the group may write."""
+    user = os.geteuid()
+    return status.st_uid == status.st_gid == user != 0 and not status.st_mode & stat.S_IWOTH
+
+
+def _require_private(status: os.stat_result, what: str) -> None:
+    _require_owner(status, what)
+    if status.st_mode & _OTHERS_WRITE:
+        raise PermissionError(
+            errno.EPERM,
+            f"{what} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}), so what is in it "
+            "cannot be trusted: take that right away (chmod go-w)",
+        )
+
+
+def _require_owner(status: os.stat_result, what: str) -> None:
+    if status.st_uid not in (os.geteuid(), 0) and status.st_uid != os.stat("/").st_uid:
+        raise PermissionError(
+            errno.EPERM, f"{what} belongs to user {status.st_uid}, so what is in it cannot be trusted"
+        )
