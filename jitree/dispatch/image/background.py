@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from typing import IO, BinaryIO, Final
 from jitree import private_files
 from jitree.dispatch.image import cache
 from jitree.dispatch.image.build import to_json
+from jitree.dispatch.image.packages import folders_of
 from jitree.dispatch.image.recipe import Recipe
 
-_PACKAGE_ROOT: Final = str(Path(__file__).parents[3])
-_PROGRAM: Final = (
-    f"import sys; sys.path.insert(0, {_PACKAGE_ROOT!r}); from jitree.dispatch.image.build import main; main()"
-)
+_PROGRAM: Final = Path(__file__).with_name("builder_process.py")
+_ISOLATED: Final = ("-I", "-S")
+"""Without what the environment, the current folder and the files of installed packages would add."""
+_PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
+"""This one and what is installed with it: what generators may import."""
 
 
 class Builder:
@@ -67,12 +70,14 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
 
 
 def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+    packages = {*_PACKAGES, recipe.generator.partition(".")[0]}
     with _file_of(recipe.data) as data:
         return subprocess.Popen(
             [
                 sys.executable,
-                "-c",
+                *_ISOLATED,
                 _PROGRAM,
+                json.dumps({package: folders_of(package) for package in packages}),
                 to_json(recipe),
                 str(data.fileno()),
                 key.hex(),

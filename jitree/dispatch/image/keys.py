@@ -5,7 +5,7 @@ Computing it does not import llvmlite: its version is read from its version file
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import os
 from functools import cache
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from jitree import processor
 from jitree.dispatch.image.digests import digest_of
 from jitree.dispatch.image.hashing import hashed
+from jitree.dispatch.image.packages import folders_of
 from jitree.dispatch.image.recipe import Recipe
 
 _COMPILER: Final = "llvmlite"
@@ -35,14 +36,10 @@ def _environment() -> tuple[bytes, ...]:
 
 def _version(package: str) -> bytes:
     """The text of the package's version file; empty if the package is not installed."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return b""
-    try:
-        with open(os.path.join(spec.submodule_search_locations[0], "_version.py"), "rb") as file:
+    for folder in folders_of(package):
+        with contextlib.suppress(FileNotFoundError), open(f"{folder}/{package}/_version.py", "rb") as file:
             return file.read()
-    except FileNotFoundError:
-        return b""
+    return b""
 
 
 _CHANGING: Final = (
