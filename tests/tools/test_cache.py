@@ -57,7 +57,7 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[3] == "native        7 B  1971-01-02 00:00  " + cache_contents._DAMAGED
     assert lines[4:] == [
         "walker    3.0 MiB  1970-01-01 03:00  the walker of command buffers",
-        "loop        184 B  1970-01-01 01:00  the fast tier's loop",
+        "loop        212 B  1970-01-01 01:00  the fast tier's loop",
     ]
 
 
@@ -72,7 +72,7 @@ def test_clear(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open(busy, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         busy.with_suffix(".123").write_bytes(b"half an image")
-        assert printed(capsys, "clear") == f"removed 2 images, 2.1 KiB, from {folder}\n"
+        assert printed(capsys, "clear") == f"removed 2 images, 2.2 KiB, from {folder}\n"
         assert sorted(path.name for path in folder.iterdir()) == [
             "notes.txt", f"walker-{'0' * 32}.123", f"walker-{'0' * 32}.lock"
         ]  # fmt: skip

@@ -1,20 +1,22 @@
 """The flat image: position-free machine code with the few facts needed to map it, and its file form.
 
-File: magic, key, checksum of all that follows: sizes, title, entry table (offset, name length, name), offsets
-of the 64-bit words that hold image-relative addresses, notes, the image itself.
+File: digest of all that follows, magic, key, sizes, title, entry table (offset, name length, name), offsets
+of the 64-bit words that hold image-relative addresses, notes, the image itself. The digest tells damage by
+disks, copies and bugs. It is no signature: who may write the file can write one that fits, so who may is
+checked where files are read (:mod:`jitree.private_files`).
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
+from jitree.dispatch.image.hashing import DIGEST_SIZE, hashed
 from jitree.records import NamedTuple
 
-MAGIC: Final = b"jitree\x00\x02"
+MAGIC: Final = b"jitree\x00\x03"
 KEY_SIZE: Final = 32
-_HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}sI")
+_HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}s")
 _SIZES: Final = struct.Struct("<IIIII")
 _ENTRY: Final = struct.Struct("<IH")
 
@@ -37,8 +39,8 @@ def encode(image: FlatImage, key: bytes, title: str) -> bytes:
     )
     label = title.encode()
     sizes = _SIZES.pack(len(label), len(image.entries), len(image.rebase), len(image.notes), len(image.code))
-    payload = sizes + label + names + image.rebase + image.notes + image.code
-    return _HEADER.pack(MAGIC, key, zlib.crc32(payload)) + payload
+    data = _HEADER.pack(MAGIC, key) + sizes + label + names + image.rebase + image.notes + image.code
+    return hashed((data,)) + data
 
 
 def decode(data: bytes, key: bytes) -> FlatImage | None:
@@ -64,7 +66,7 @@ def decode(data: bytes, key: bytes) -> FlatImage | None:
 
 def title_of(data: bytes) -> str | None:
     """What a file says it is; None for a file that is damaged, short or of another version."""
-    payload = _payload(data, data[len(MAGIC) : len(MAGIC) + KEY_SIZE])
+    payload = _payload(data, data[DIGEST_SIZE + len(MAGIC) : DIGEST_SIZE + _HEADER.size])
     if payload is None:
         return None
     (size, *_) = _SIZES.unpack_from(payload)
@@ -72,10 +74,7 @@ def title_of(data: bytes) -> str | None:
 
 
 def _payload(data: bytes, key: bytes) -> memoryview | None:
-    if len(data) < _HEADER.size + _SIZES.size:
+    whole = memoryview(data)[DIGEST_SIZE:]
+    if len(whole) < _HEADER.size + _SIZES.size or _HEADER.unpack_from(whole) != (MAGIC, key):
         return None
-    magic, file_key, checksum = _HEADER.unpack_from(data)
-    payload = memoryview(data)[_HEADER.size :]
-    if magic != MAGIC or file_key != key or zlib.crc32(payload) != checksum:
-        return None
-    return payload
+    return whole[_HEADER.size :] if hashed((whole,)) == data[:DIGEST_SIZE] else None
