@@ -88,8 +88,9 @@ class Linkage:
             )
         return self.signatures[callee]
 
-    def out_of_range(self, value: int, operand_class: int) -> StatusError:
-        """The error of an operand that is not below the limit of its class."""
+    def refusal(self, value: int, operand_class: int) -> StatusError:
+        """The error of an operand that is not below the limit of its class, or of a global that is not
+        aligned."""
         what, limit = {
             operand_classes.RODATA: ("rodata ordinal", self.rodata_count),
             operand_classes.TYPE: ("type ordinal", self.type_count),
@@ -97,4 +98,7 @@ class Linkage:
             operand_classes.GLOBAL32: ("offset of a 32-bit global", self.globals_size),
             operand_classes.GLOBAL64: ("offset of a 64-bit global", self.globals_size),
         }[operand_class]
+        width = {operand_classes.GLOBAL32: 4, operand_classes.GLOBAL64: 8}.get(operand_class, 0)
+        if width and value + width <= limit:
+            return InvalidArgumentError(f"{what} {value} is not a multiple of {width}")
         return OutOfRangeError(f"{what} {value} out of range; the module has {limit}")

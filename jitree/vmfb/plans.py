@@ -23,6 +23,7 @@ from jitree.vmfb.operand_classes import (
     REF,
     REF_BORROWED,
     REF_GLOBAL,
+    REF_KEPT,
     REF_MOVABLE,
     RODATA,
     TYPE,
@@ -97,7 +98,10 @@ def _fixed(row: Instruction, operand: Operand, version: int) -> tuple[str, tuple
     if operand.kind == "imm.gbyte":
         return "I", (GLOBAL64 if row.mnemonic.endswith("64") else GLOBAL32,)
     if operand.kind == "r.ref":
-        if operand.output or not operand.movable:
+        moving = version >= FIRST_MOVING_VERSION
+        if operand.output:
             return "H", (REF,)
-        return "H", (REF_MOVABLE if version >= FIRST_MOVING_VERSION else REF_BORROWED,)
+        if operand.movable:
+            return "H", (REF_MOVABLE if moving else REF_BORROWED,)
+        return "H", (REF_KEPT if moving else REF,)
     return _FIXED[operand.kind]

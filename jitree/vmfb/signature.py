@@ -17,11 +17,8 @@ class Signature(NamedTuple):
     argument_tags: tuple[int, ...]
     argument_slots: tuple[RegisterSlot, ...]
     value_count: int
-    """Value slots as recorded, at least those of the arguments."""
+    """Value slots that instructions may name: as recorded."""
     ref_count: int
-    value_limit: int
-    """Value slots that instructions may name: the recorded count rounded up to a power of two."""
-    ref_limit: int
 
 
 def read_signatures(module: Module) -> tuple[Signature, ...]:
@@ -41,12 +38,12 @@ def read_signatures(module: Module) -> tuple[Signature, ...]:
         cconv = parse(function.cconv)
         tags = cconv.argument_tags or ()
         slots = rule(tags)
-        value_count, ref_count = register_counts(slots)
-        value_limit, ref_limit = _limit(function.value_count), _limit(function.ref_count)
-        if value_count > value_limit or ref_count > ref_limit:
+        needed_values, needed_refs = register_counts(slots)
+        value_count, ref_count = max(function.value_count, 0), max(function.ref_count, 0)
+        if needed_values > value_count or needed_refs > ref_count:
             raise InvalidArgumentError(
-                f"insufficient register storage: the arguments of {function.cconv!r} need {value_count} "
-                f"value slots and {ref_count} refs, the function has {value_limit} and {ref_limit}",
+                f"insufficient register storage: the arguments of {function.cconv!r} need {needed_values} "
+                f"value slots and {needed_refs} refs, the function has {value_count} and {ref_count}",
                 f"function '{module.function_name(function.ordinal)}'",
             )
         signatures.append(
@@ -54,10 +51,8 @@ def read_signatures(module: Module) -> tuple[Signature, ...]:
                 cconv=cconv,
                 argument_tags=tags,
                 argument_slots=slots,
-                value_count=max(function.value_count, value_count, 1),
-                ref_count=max(function.ref_count, ref_count, 1),
-                value_limit=value_limit,
-                ref_limit=ref_limit,
+                value_count=value_count,
+                ref_count=ref_count,
             )
         )
     return tuple(signatures)
@@ -67,7 +62,7 @@ def _check_descriptor(module: Module, function: Function) -> None:
     unknown = function.requirements & ~known_features(module.bytecode_version[0])
     if unknown:
         raise InvalidArgumentError(f"requires unknown features 0x{unknown:08X}")
-    if _limit(function.value_count) > MAXIMUM_VALUE_SLOTS or _limit(function.ref_count) > MAXIMUM_REFS:
+    if _rounded(function.value_count) > MAXIMUM_VALUE_SLOTS or _rounded(function.ref_count) > MAXIMUM_REFS:
         raise ResourceExhaustedError(
             f"register count overflow: {function.value_count} value slots and {function.ref_count} refs; "
             f"rounded up to powers of two the most are {MAXIMUM_VALUE_SLOTS} and {MAXIMUM_REFS}"
@@ -78,6 +73,6 @@ def _check_descriptor(module: Module, function: Function) -> None:
         )
 
 
-def _limit(count: int) -> int:
+def _rounded(count: int) -> int:
     """The smallest power of two that is at least ``count`` and 1."""
     return 1 << max(count - 1, 0).bit_length()

@@ -29,7 +29,9 @@ TARGET_LIMIT: Final = 0xFFFFFF
 _BLOCK_MARKER = BY_MNEMONIC["block"].opcode
 _FEATURES = {0xE0: FEATURE_EXT_F32, 0xE1: FEATURE_EXT_F64}
 _UNLIMITED = 1 << 63
-_PARITY = tuple(int(number == operand_classes.PAIR) for number in range(operand_classes.CLASS_COUNT))
+_ALIGNMENTS = {operand_classes.PAIR: 2, operand_classes.GLOBAL32: 4, operand_classes.GLOBAL64: 8}
+_MISALIGNED = tuple(_ALIGNMENTS.get(number, 1) - 1 for number in range(operand_classes.CLASS_COUNT))
+"""Bits that must be clear in operands of a class."""
 _U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
 
 
@@ -39,8 +41,7 @@ def _halfwords(count: int) -> struct.Struct:
 
 
 class FunctionWalk:
-    """Walks one function. Afterwards ``blocks`` holds its code, ``value_count`` and ``ref_count`` what its
-    frame needs."""
+    """Walks one function. Afterwards ``blocks`` holds its code."""
 
     def __init__(self, function: Function, body: bytes, signature: Signature, linkage: Linkage) -> None:
         self.function = function
@@ -49,8 +50,8 @@ class FunctionWalk:
         self.linkage = linkage
         self.version = linkage.version
         self.moves_honoured = linkage.version >= operand_classes.FIRST_MOVING_VERSION
-        self.value_count = max(signature.value_count, 1)
-        self.ref_count = max(signature.ref_count, 1)
+        self.value_count = signature.value_count
+        self.ref_count = signature.ref_count
         self.blocks: list[Block] = []
         self.targets: set[int] = set()
         self.words: list[int] = []
@@ -60,14 +61,8 @@ class FunctionWalk:
         """Byte offset of the current instruction."""
         self.leaving: tuple[list[int], list[Edge]] | None = None
         """Words and edges of the exit, once the block has it."""
-        self.shared = linkage.shared_registers(max(signature.value_limit, signature.ref_limit))
-        self.limits = [0] * operand_classes.CLASS_COUNT
-        """First operand value that is not plainly valid, by class; refs are looked at one by one."""
-        self._set_limits()
-
-    def _set_limits(self) -> None:
-        linkage = self.linkage
-        self.limits[:] = (
+        self.shared = linkage.shared_registers(max(signature.value_count, signature.ref_count))
+        self.limits = (
             _UNLIMITED,
             self.value_count,
             self.value_count & ~1,
@@ -79,7 +74,9 @@ class FunctionWalk:
             0,
             0,
             0,
+            0,
         )
+        """First operand value that is out of range, by class; refs are looked at one by one."""
 
     def run(self) -> None:
         """Walks the whole body. Raises the failed check with the place of the instruction as context."""
@@ -100,9 +97,9 @@ class FunctionWalk:
 
     def _run_block(self, block: Block, at: int) -> int:
         """Reads instructions up to the block's exit; returns the position behind it."""
-        body, limits, parity = self.body, self.limits, _PARITY
+        body, limits, misaligned = self.body, self.limits, _MISALIGNED
         table = plans.plan_table(self.version, CORE)
-        first_ref_class, movable = operand_classes.REF, operand_classes.REF_MOVABLE
+        kept, ref, movable = operand_classes.REF_KEPT, operand_classes.REF, operand_classes.REF_MOVABLE
         length = len(body)
         self._begin(block)
         words, append = block.words, block.words.append
@@ -120,14 +117,16 @@ class FunctionWalk:
             if special is None:
                 append(opcode)
                 for value, operand_class in zip(unpack(body, at), kinds, strict=True):
-                    if value < limits[operand_class] and not value & parity[operand_class]:
+                    if value < limits[operand_class] and not value & misaligned[operand_class]:
                         append(value)
-                    elif operand_class >= first_ref_class:
+                    elif operand_class >= kept:
                         append(self.ref(value))
-                        if operand_class > first_ref_class:
+                        if operand_class == kept and value & MOVE_BIT:
+                            raise self._cannot_move(value)
+                        if operand_class > ref:
                             append(int(operand_class == movable and value & MOVE_BIT != 0))
                     else:
-                        append(self._unusual(value, operand_class))
+                        raise self._refusal(value, operand_class)
                 at += size
             else:
                 at = special(self, opcode, at)
@@ -186,20 +185,19 @@ class FunctionWalk:
                 f"the body has {len(markers)} blocks but its descriptor says {self.function.block_count}"
             )
 
-    # Operands. Registers within the recorded counts are usual; the format accepts them up to the counts
-    # rounded up to powers of two, in which case the frame is made that large.
+    # Operands.
 
     def value(self, operand: int) -> int:
         """The slot that a 32-bit value operand names."""
         if operand < self.value_count:
             return operand
-        return self._unusual(operand, operand_classes.VALUE)
+        raise self._refusal(operand, operand_classes.VALUE)
 
     def pair(self, operand: int) -> int:
         """The even slot that a 64-bit value operand names."""
         if operand + 1 < self.value_count and not operand & 1:
             return operand
-        return self._unusual(operand, operand_classes.PAIR)
+        raise self._refusal(operand, operand_classes.PAIR)
 
     def ref(self, operand: int) -> int:
         """The ref register that an operand names."""
@@ -207,34 +205,31 @@ class FunctionWalk:
         if operand < REF_BIT:
             raise InvalidArgumentError(f"value register {operand} where a ref is needed")
         if ordinal >= self.ref_count:
-            if ordinal >= self.signature.ref_limit:
-                raise OutOfRangeError(
-                    f"ref register {ordinal} out of range; the function has {self.signature.ref_limit}"
-                )
-            self.ref_count = self.signature.ref_limit
+            raise OutOfRangeError(f"ref register {ordinal} out of range; the function has {self.ref_count}")
         return ordinal
 
-    def _unusual(self, value: int, operand_class: int) -> int:
-        """Raises what is wrong with an operand that exceeds its limit, or makes the frame larger."""
+    def _cannot_move(self, operand: int) -> StatusError:
+        return InvalidArgumentError(
+            f"move flag on ref register {operand & REF_MASK}, which the instruction cannot take"
+        )
+
+    def _refusal(self, value: int, operand_class: int) -> StatusError:
+        """What is wrong with an operand that is not below the limit of its class, or not aligned."""
         if operand_class not in (operand_classes.VALUE, operand_classes.PAIR):
-            raise self.linkage.out_of_range(value, operand_class)
+            return self.linkage.refusal(value, operand_class)
         if value & REF_BIT:
-            raise InvalidArgumentError(f"ref register {value & REF_MASK} where a value is needed")
-        if value + (operand_class == operand_classes.PAIR) >= self.signature.value_limit:
-            raise OutOfRangeError(
-                f"value register {value} out of range; the function has {self.signature.value_limit} slots"
+            return InvalidArgumentError(f"ref register {value & REF_MASK} where a value is needed")
+        if value + (operand_class == operand_classes.PAIR) >= self.value_count:
+            return OutOfRangeError(
+                f"value register {value} out of range; the function has {self.value_count} slots"
             )
-        if operand_class == operand_classes.PAIR and value & 1:
-            raise InvalidArgumentError(f"64-bit value register {value} is not even")
-        self.value_count = self.signature.value_limit
-        self._set_limits()
-        return value
+        return InvalidArgumentError(f"64-bit value register {value} is not even")
 
     def ordinal(self, operand: int, operand_class: int) -> int:
         """An ordinal below the limit of its class."""
         if operand < self.limits[operand_class]:
             return operand
-        return self._unusual(operand, operand_class)
+        raise self._refusal(operand, operand_class)
 
     def register(self, operand: int, tag: int, honours_move: bool) -> RegisterSlot:
         """(tag, register) of a list entry that must hold what ``tag`` says."""

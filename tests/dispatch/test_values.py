@@ -107,7 +107,7 @@ GLOBALS = Assembler("g", globals_size=24)
 for _kind, _register in (("i32", "%i0"), ("f32", "%i0"), ("i64", "%i0"), ("f64", "%i0")):
     _letter = {"i32": "i", "f32": "f", "i64": "I", "f64": "F"}[_kind]
     _list = "%i0" if _kind.endswith("32") else "%i0:1"
-    for _offset in (0, 8, 5, 24 - int(_kind[1:]) // 8):
+    for _offset in (0, 8, 24 - int(_kind[1:]) // 8):
         GLOBALS.function(
             f"store_{_kind}_{_offset}", f"0{_letter}_v", f"global.store.{_kind} {_offset}, %i0\nreturn []"
         )
@@ -131,7 +131,7 @@ VALUES = {"i32": -7, "f32": 1.5, "i64": -(2**40), "f64": math.pi}
 
 
 @pytest.mark.parametrize("kind", VALUES)
-@pytest.mark.parametrize("where", [0, 8, 5, -1], ids=["start", "aligned", "odd", "last"])
+@pytest.mark.parametrize("where", [0, 8, -1], ids=["start", "middle", "last"])
 def test_value_globals(vm: Vm, kind: str, where: int) -> None:
     offset = 24 - int(kind[1:]) // 8 if where < 0 else where
     vm.add(LOADED_GLOBALS)
@@ -147,6 +147,8 @@ def test_indirect_globals_are_checked(vm: Vm, kind: str) -> None:
     width = int(kind[1:]) // 8
     vm.call(f"store_indirect_{kind}", 24 - width, VALUES[kind])
     assert vm.call(f"load_indirect_{kind}", 24 - width) == [VALUES[kind]]
+    vm.call(f"store_indirect_{kind}", 5, VALUES[kind])  # literal offsets must be aligned, these need not
+    assert vm.call(f"load_indirect_{kind}", 5) == [VALUES[kind]]
     for offset in (24 - width + 1, 24, -1, -width, 2**31 - 1):
         with pytest.raises(OutOfRangeError):
             vm.call(f"store_indirect_{kind}", offset, VALUES[kind])

@@ -37,7 +37,7 @@ def _scalar(operand: Operand, mnemonic: str) -> st.SearchStrategy[Any]:
     if kind == "r":
         return _REGISTERS[detail]
     if operand.kind == "imm.gbyte":
-        return st.integers(0, 8)
+        return st.sampled_from([0, 8] if mnemonic.endswith("64") else [0, 4, 8, 12])
     bits = {"imm.f32": 32, "imm.f64": 64}.get(operand.kind)
     if bits:
         return st.integers(0, 2**bits - 1)
@@ -59,7 +59,7 @@ _moves = st.lists(st.one_of(st.tuples(_value, _value), st.tuples(_ref, _ref)), m
 
 
 @st.composite
-def _line(draw: st.DrawFn, row: Instruction, block_count: int) -> Line:
+def _line(draw: st.DrawFn, row: Instruction, block_count: int, version: int) -> Line:
     target = st.integers(0, block_count - 1)
     if row.mnemonic.startswith("call"):
         return Line(row, draw(_call(row, target)))
@@ -75,6 +75,8 @@ def _line(draw: st.DrawFn, row: Instruction, block_count: int) -> Line:
             operands.append(())
         else:
             operands.append(draw(_scalar(operand, row.mnemonic)))
+        if operand.kind == "r.ref" and not operand.output and not operand.movable and version >= 16:
+            operands[-1] &= ~0x4000  # an error then
     return Line(row, tuple(operands))
 
 
@@ -108,7 +110,7 @@ def functions(draw: st.DrawFn, version: int) -> list[list[Line]]:
     for _ in range(block_count):
         chosen = draw(st.lists(st.sampled_from(plain), max_size=8))
         chosen.append(draw(st.sampled_from(leaving)))
-        blocks.append([draw(_line(row, block_count)) for row in chosen])
+        blocks.append([draw(_line(row, block_count, version)) for row in chosen])
     return blocks
 
 

@@ -56,41 +56,25 @@ def switch_i64(machine: Machine, pc: int) -> int:
 
 def global_load_i32(machine: Machine, pc: int) -> int:
     code = machine.code
-    offset = code[pc + 1]
-    if offset & 3:
-        machine.i32[code[pc + 2]] = _I32.unpack_from(machine.module.global_bytes, offset)[0]
-    else:
-        machine.i32[code[pc + 2]] = machine.module.global_i32[offset >> 2]
+    machine.i32[code[pc + 2]] = machine.module.global_i32[code[pc + 1] >> 2]
     return pc + 3
 
 
 def global_store_i32(machine: Machine, pc: int) -> int:
     code = machine.code
-    offset = code[pc + 1]
-    if offset & 3:
-        _I32.pack_into(machine.module.global_bytes, offset, machine.i32[code[pc + 2]])
-    else:
-        machine.module.global_i32[offset >> 2] = machine.i32[code[pc + 2]]
+    machine.module.global_i32[code[pc + 1] >> 2] = machine.i32[code[pc + 2]]
     return pc + 3
 
 
 def global_load_i64(machine: Machine, pc: int) -> int:
     code = machine.code
-    offset = code[pc + 1]
-    if offset & 7:
-        machine.i64[code[pc + 2] >> 1] = _I64.unpack_from(machine.module.global_bytes, offset)[0]
-    else:
-        machine.i64[code[pc + 2] >> 1] = machine.module.global_i64[offset >> 3]
+    machine.i64[code[pc + 2] >> 1] = machine.module.global_i64[code[pc + 1] >> 3]
     return pc + 3
 
 
 def global_store_i64(machine: Machine, pc: int) -> int:
     code = machine.code
-    offset = code[pc + 1]
-    if offset & 7:
-        _I64.pack_into(machine.module.global_bytes, offset, machine.i64[code[pc + 2] >> 1])
-    else:
-        machine.module.global_i64[offset >> 3] = machine.i64[code[pc + 2] >> 1]
+    machine.module.global_i64[code[pc + 1] >> 3] = machine.i64[code[pc + 2] >> 1]
     return pc + 3
 
 
