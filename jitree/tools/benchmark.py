@@ -28,6 +28,7 @@ from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_values
 
 if TYPE_CHECKING:
+    from jitree.hal.fence import Fence
     from jitree.module import Function
     from jitree.tools.calling import PreparedCall
 
@@ -80,6 +81,11 @@ def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
     functions = {
         benchmark_name(function): function for function in _functions(program, flags.text("function"))
     }
+    processes_output = flags.boolean("enable_output_processing")
+    if processes_output and len(functions) != 1:
+        raise InvalidArgumentError(
+            f"flag 'enable_output_processing' needs one function, here are {len(functions)}; use --function"
+        )
     selected = _filtered(list(functions), flags.text("benchmark_filter"))
     if not selected:
         print(
@@ -94,13 +100,16 @@ def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
     _wait_for_compiled_code(program)
     rows: list[Row] = []
     failed = False
+    last = LastResults()
     for name in selected:
-        measured, failure = _measure(name, functions[name], plan, flags, files)
+        measured, failure = _measure(name, functions[name], plan, flags, files, last)
         rows += measured + aggregates(measured)
         if failure is not None:
             print(error_line(failure), file=sys.stderr)
             failed = True
     _report(rows, context, flags)
+    if processes_output and not failed:
+        return last.process(functions[selected[0]], flags, files)
     return 1 if failed else 0
 
 
@@ -155,53 +164,58 @@ def _wait_for_compiled_code(program: Program) -> None:
 # -- one benchmark -----------------------------------------------------------------------------------
 
 
+class LastResults:
+    """What the call that was measured last returned, for `--output` and `--expected_output`."""
+
+    def __init__(self) -> None:
+        self.call: PreparedCall | None = None
+        self.results: list[Any] = []
+
+    def process(self, function: Function, flags: Flags, files: ValueFiles) -> int:
+        """Prints, stores or checks the results; returns the exit code."""
+        assert self.call is not None
+        with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
+            return finish(function, self.call.to_host(self.results), flags, files)
+
+
 def _measure(
-    name: str, function: Function, plan: Plan, flags: Flags, files: ValueFiles
+    name: str, function: Function, plan: Plan, flags: Flags, files: ValueFiles, last: LastResults
 ) -> tuple[list[Row], StatusError | None]:
     from jitree.tools.calling import PreparedCall, argument_kinds
 
     with error_context(f"`{function.declaration}`"):
         inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
     try:
-        prepared = PreparedCall(function, inputs)
+        last.call = PreparedCall(function, inputs)
     except StatusError as error:
         return [Row(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
-    batch = _batch(prepared, function, plan.batch_size, flags.integer("batch_concurrency"))
-    rows, failure = measure(Benchmark(name, batch), plan)
-    if failure is None and flags.boolean("enable_output_processing"):
-        with error_context("processing function outputs"):
-            if finish(function, prepared.to_host(prepared.call()), flags, files):
-                failure = StatusError("results differ from the expected ones")
-    return rows, failure
+    concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
+    batch = _batch(last, last.call, plan.batch_size, concurrency)
+    return measure(Benchmark(name, batch), plan)
 
 
-def _batch(prepared: PreparedCall, function: Function, size: int, concurrency: int) -> Callable[[], None]:
-    """Makes the calls of one batch and waits for their results."""
+def _batch(last: LastResults, prepared: PreparedCall, size: int, concurrency: int) -> Callable[[], None]:
+    """Makes the calls of one batch and waits for their results. These die within the measured time, by the
+    next call, as they do in the reference tool; the last ones stay."""
     call = prepared.call
-    if size == 1:
-        return lambda: _discard(call())
-    if concurrency == 1 or not function.signature.fences:
 
-        def one_after_the_other() -> None:
-            for _ in range(size):
-                call()
+    def one_after_the_other() -> None:
+        for _ in range(size):
+            last.results = call()
 
+    if concurrency == 1:
         return one_after_the_other
 
     def overlapping() -> None:
-        running = []
+        running: list[tuple[list[Any], Fence]] = []
         for _ in range(size):
             running.append(prepared.start())
             if len(running) == concurrency:
                 running.pop(0)[1].wait()
-        for _, fence in running:
+        for last.results, fence in running:
             fence.wait()
 
     return overlapping
-
-
-def _discard(results: list[Any]) -> None:
-    """Results die here, inside the measured time, as they do in the reference tool."""
 
 
 # -- reports -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from jitree.errors import StatusError
 from jitree.tools import benchmark
+from tests.assembler import Assembler
 from tests.tools.command import ECHO
 
 NAME = "BM_two/process_time/real_time"
@@ -76,9 +77,42 @@ def test_a_failing_call(capsys: pytest.CaptureFixture[str]) -> None:
 def test_results_of_the_last_iteration(capsys: pytest.CaptureFixture[str]) -> None:
     first = ("--enable_output_processing", "--expected_output=4xf32=2")
     code, out, _ = outcome(capsys, *TWO, *first, "--expected_output=7")
-    assert code == 0 and "[SUCCESS]" in out
+    assert code == 0 and out.splitlines()[3].startswith(NAME)
+    assert out.splitlines()[4:] == ["[SUCCESS] all function outputs matched their expected values."]
     code, out, err = outcome(capsys, *TWO, *first, "--expected_output=8")
-    assert code == 1 and "[FAILED]" in out and "results differ" in err
+    assert code == 1 and out.splitlines()[3].startswith(NAME)
+    assert out.splitlines()[4].startswith("[FAILED] result[1]: i32 values differ")
+    assert err.endswith("\n") and "differ" not in err
+    code, out, _ = outcome(capsys, *TWO, "--enable_output_processing", "--output=", "--output=-")
+    assert code == 0 and out.splitlines()[3].startswith(NAME) and out.splitlines()[4:] == ["i32=7"]
+    _, out, _ = outcome(capsys, *TWO, "--enable_output_processing", "--benchmark_format=csv")
+    assert out.splitlines()[1].startswith(f'"{NAME}"') and out.splitlines()[2] == "result[0]: hal.buffer_view"
+
+
+def test_results_are_those_of_the_last_measured_call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program = Assembler("counter", globals_size=4).function("next", "0v_i", """
+        %i0 = global.load.i32 0
+        %i1 = const.i32 1
+        %i0 = add.i32 %i0, %i1
+        global.store.i32 0, %i0
+        return [%i0]
+    """)  # fmt: skip
+    (tmp_path / "counter.vmfb").write_bytes(program.build())
+    flags = [f"--module={tmp_path / 'counter.vmfb'}", "--tier=plain", "--device=local-sync"]
+    flags += ["--enable_output_processing", "--benchmark_min_time=6x", "--batch_size=2"]
+    assert benchmark.main(flags) == 0
+    assert capsys.readouterr().out.endswith("result[0]: i32=8\n")  # one batch warms up, three are measured
+
+
+def test_output_is_processed_of_one_function(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    program = Assembler("two").function("f", "0v_v", "return").function("g", "0v_v", "return")
+    (tmp_path / "two.vmfb").write_bytes(program.build())
+    flags = [f"--module={tmp_path / 'two.vmfb'}", "--device=local-sync", "--enable_output_processing"]
+    with pytest.raises(StatusError, match="one function, here are 2; use --function"):
+        benchmark.main(flags)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
