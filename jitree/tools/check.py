@@ -143,7 +143,7 @@ def _run_test(
     from jitree.modules.check import CheckModule
 
     try:
-        with create_session(flags, opened) as session:
+        with create_session(flags, opened, modules) as session:
             session.append_module(CheckModule(report.fail))
             load_modules(session, modules)[name]()
     except Exception as error:

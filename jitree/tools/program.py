@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jitree.session import Session
 
 _STANDARD_INPUT: Final = "-"
+_PARAMETERS: Final = "io_parameters"
+"""The module that gives programs their parameters."""
 _TASK_DRIVER: Final = "local-task"
 _TASK_FLAGS: Final = (
     "task_topology_group_count",
@@ -56,7 +58,7 @@ def open_program(flags: Flags) -> Iterator[Program]:
         with error_context("creating run context"):
             loaded = read_modules(flags)
             devices = open_devices(flags, stack)
-            session = stack.enter_context(create_session(flags, devices))
+            session = stack.enter_context(create_session(flags, devices, loaded))
             module = load_modules(session, loaded)
         try:
             yield Program(session, module, devices)
@@ -81,15 +83,22 @@ def read_modules(flags: Flags) -> list[ModuleLike]:
     return [_read_module(path, flags.text("module_mode")) for path in paths]
 
 
-def create_session(flags: Flags, devices: Sequence[Device]) -> Session:
-    """A session without modules, as the flags want it."""
+def create_session(flags: Flags, devices: Sequence[Device], loaded: Sequence[ModuleLike]) -> Session:
+    """A session for modules that are not yet in it, as the flags want it.
+
+    Archives are opened only for modules that read parameters: a compiler writes none for a program whose
+    constants it keeps, and the flag that names it is there all the same."""
     from jitree.dispatch.context import ContextFlags
+    from jitree.load_order import imported_modules
     from jitree.params import Mode, open_providers
     from jitree.session import Session
 
+    archives = flags.texts("parameters")
+    if not any(_PARAMETERS in imported_modules(module) for module in loaded):
+        archives = []
     return Session(
         devices,
-        parameters=open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode"))),
+        parameters=open_providers(archives, Mode(flags.text("parameter_mode"))),
         tier=flags.text("tier") or None,
         flags=ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE,
         executable_plugins=flags.texts("executable_plugin"),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree.tools import run
-from tests.tools.command import ECHO, ROOT, jitree, run_echo
+from tests.tools.command import ECHO, PROGRAMS, ROOT, jitree, run_echo
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
 
@@ -173,7 +173,8 @@ ERRORS: list[tuple[list[str], str, list[str]]] = [
     (["--modle=x"], "INVALID_ARGUMENT", ["unknown flag '--modle'", "'--module'"]),
     (["--output_max_element_count=abc"], "INVALID_ARGUMENT", ["'--output_max_element_count'", "'abc'"]),
     (["--equality_mode=x"], "INVALID_ARGUMENT", ["equality_mode"]),
-    (["--parameters=s=/nonexistent/a.irpa"], "NOT_FOUND", ["/nonexistent/a.irpa"]),
+    ([f"--module={PROGRAMS / 'parameters.vmfb'}", "--parameters=s=/nonexistent/a.irpa"], "NOT_FOUND",
+     ["/nonexistent/a.irpa"]),
     (["--parameter_mode=x"], "INVALID_ARGUMENT", ["parameter_mode"]),
     (["--module=lib.so@create?a=b"], "NOT_FOUND", ["lib.so"]),
     (["--device_replay_output=x"], "UNIMPLEMENTED",
@@ -191,6 +192,35 @@ def test_errors_name_what_is_wrong(flags: list[str], code: str, texts: list[str]
     assert caught.value.code.name == code
     for text in texts:
         assert text in str(caught.value)
+
+
+def test_archives_that_the_program_does_not_read_need_not_be_there() -> None:
+    """`iree-compile --iree-parameter-export=a.irpa` writes none if the program keeps its constants."""
+    flags = ("--function=s_i32", "--input=5", "--parameters=s=/nonexistent/a.irpa")
+    outcome = jitree("run", "--module=-", "--device=local-sync", *flags, stdin=ECHO.read_bytes())
+    assert (outcome.code, outcome.stdout) == (0, "EXEC @s_i32\nresult[0]: i32=5\n"), outcome.stderr
+
+
+def test_the_archive_may_be_written_while_the_program_is_read(tmp_path: Path) -> None:
+    program, archive = PROGRAMS / "parameters.vmfb", tmp_path / "model.npz"
+    write = "import numpy as np, sys, time; time.sleep(0.2); sys.stdout.buffer.write(open(sys.argv[1], 'rb')"
+    write += ".read()); np.savez(sys.argv[2], w=np.eye(4, 3, dtype='f4'), b=np.ones(3, 'f4'))"
+    command = [sys.executable, "-c", write, program, archive]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as compiler:
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "jitree", "run", "--module=-", "--device=local-sync", "--tier=plain",
+                "--function=linear", "--input=2x4xf32=1 2 3 4 5 6 7 8", f"--parameters=model={archive}",
+                f"--parameters={_scale(tmp_path)}",
+            ],
+            stdin=compiler.stdout, capture_output=True, text=True, cwd=ROOT, check=False,
+        )  # fmt: skip
+    assert done.stdout.endswith("result[0]: hal.buffer_view\n2x3xf32=[4 6 8][12 14 16]\n"), done.stderr
+
+
+def _scale(folder: Path) -> Path:
+    np.savez(folder / "rest.npz", scale=np.full(3, 2, "f4"))
+    return folder / "rest.npz"
 
 
 def test_no_module() -> None:
