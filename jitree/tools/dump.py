@@ -13,7 +13,13 @@ from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flag_table import COMMON_FLAGS
 from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 from jitree.vmfb.archive import Archive
-from jitree.vmfb.disassemble import Disassembler, OffsetColumn, hexadecimal_offsets, no_offsets
+from jitree.vmfb.disassemble import (
+    Disassembler,
+    OffsetColumn,
+    function_symbol,
+    hexadecimal_offsets,
+    no_offsets,
+)
 from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import Function, Module
 
@@ -112,9 +118,10 @@ def _lines(module: Module, flags: Flags) -> Iterator[str]:
     if output in ("all", "metadata"):
         yield from metadata_lines(module)
         yield ""
+    if output == "all":
+        yield ""
     if output in ("all", "disassembly"):
-        # `--function` selects from a disassembly that was asked for; `all` means all.
-        selected = select_functions(module, flags.text("function") if output == "disassembly" else "")
+        selected = select_functions(module, flags.text("function"))
         column = hexadecimal_offsets if flags.boolean("bytecode_offsets") else no_offsets
         yield from disassembly_lines(module, selected, column)
 
@@ -134,7 +141,7 @@ def select_functions(module: Module, text: str) -> tuple[Function, ...]:
 
 
 def _answers_to(module: Module, function: Function, text: str) -> bool:
-    if text == str(function.ordinal) or text == module.function_name(function.ordinal):
+    if text == str(function.ordinal) or text == function_symbol(module, function.ordinal):
         return True
     return any(export.name == text and export.ordinal == function.ordinal for export in module.exports)
 

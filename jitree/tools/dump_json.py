@@ -81,7 +81,8 @@ def flatbuffer_json(archive: Archive, *, pretty: bool) -> Iterator[str]:
     with loading(archive.name):
         root = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
         yield _Printer(pretty).table(root, "module", 0)
-        yield "\n"
+        if pretty:
+            yield "\n"
 
 
 class _Printer:

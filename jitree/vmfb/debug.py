@@ -51,6 +51,14 @@ class DebugDatabase:
         """Whether there is a source map for each function. INVALID_ARGUMENT if the table is damaged."""
         return len(self._source_maps()) == self._function_count
 
+    def recorded_name(self, ordinal: int) -> str | None:
+        """The name in the source map with the number of the function, right or wrong; None without one."""
+        try:
+            maps = self._source_maps()
+            return (maps[ordinal].text(0) or None) if ordinal < len(maps) else None
+        except StatusError:
+            return None  # the dump tells of the damage where it shows the database
+
     def function_name(self, ordinal: int) -> str | None:
         """The name in the source, None if not recorded."""
         try:

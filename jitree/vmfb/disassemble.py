@@ -75,9 +75,16 @@ def hexadecimal_offsets(offset: int) -> str:
 
 
 def function_symbol(module: Module, ordinal: int) -> str:
-    """The name of a function after ``@``: its export, the one in the debug database, or ``fnN``."""
-    name = module.function_name(ordinal)
-    return f"fn{ordinal}" if name.startswith("@") else name
+    """The name of a function after ``@``: its export, the one in the debug database, or ``fnN``.
+
+    The reference tool believes the database also where a release stored the map of one function under the
+    number of another; texts are to be the same, so this does too."""
+    exported = next((export.name for export in module.exports if export.ordinal == ordinal), None)
+    return exported or _recorded_name(module, ordinal) or f"fn{ordinal}"
+
+
+def _recorded_name(module: Module, ordinal: int) -> str | None:
+    return module.debug.recorded_name(ordinal) if module.debug else None
 
 
 def _register_text(tag: int, slot: int) -> str:
@@ -94,8 +101,9 @@ def operand_register(value: int) -> str:
 
 
 def quoted(data: bytes) -> str:
-    """A string literal."""
-    text = data.decode("utf-8", "replace").replace("\\", "\\\\").replace('"', '\\"')
+    """A text between quotes, as it is: the reference tool escapes nothing. Only what would break the line or
+    be taken for a command by a terminal shows as its number."""
+    text = data.decode("utf-8", "replace")
     return '"' + "".join(c if c.isprintable() else f"\\{ord(c):02X}" for c in text) + '"'
 
 
@@ -213,8 +221,8 @@ class Disassembler:
             return f"@{module.imports[ordinal].full_name}"
         if ordinal >= len(module.functions):
             return f"@<function {ordinal} of {len(module.functions)}>"
-        name = module.function_name(ordinal)
-        return f"@{module.name}:{ordinal}" if name.startswith("@") else f"@{module.name}.{name}"
+        name = _recorded_name(module, ordinal)
+        return f"@{module.name}.{name}" if name else f"@{module.name}:{ordinal}"
 
     def _comment(self, row: Instruction, values: dict[str, Any]) -> str:
         if row.mnemonic == "const.i32":

@@ -57,7 +57,7 @@ def lines(text: str, bytecode: int = 17, cconv: str = "0") -> list[str]:
         ("buffer.store.i64 %r0, %i0, %i2", "vm.buffer.store.i64 %i2:3, %r0, %i0:1"),
         ("%i0 = call @x.y [%i1]", "%i0 = vm.call @x.y(%i1)"),
         ("%i0 = call @hidden [%i1]", "%i0 = vm.call @m:1(%i1)"),
-        ("%i0 = call @shown [%i1]", "%i0 = vm.call @m.shown(%i1)"),
+        ("%i0 = call @shown [%i1]", "%i0 = vm.call @m:2(%i1)"),
         ("%i0 = call.variadic @x.v [0xFFFF, 1] [%i1, %R2]",
          "%i0 = vm.call.variadic @x.v segments[65535, 1](%i1, %R2)"),
         ("%i0 = import.resolved @x.y", "%i0 = vm.import.resolved @x.y"),
@@ -87,6 +87,7 @@ def test_instructions(text: str, expected: str) -> None:
          "vm.call.variadic.yieldable @x.v segments[65535, 0](%i1) -> ^bb1(%i0)"),
         ("br 99", "vm.br ^<no block at 00000063>()"),
         ('fail %i0, "no"', 'vm.fail %i0, "no"'),
+        (r'fail %i0, "a \"b\" \\c\t"', r'vm.fail %i0, "a "b" \c\09"'),
     ],
 )  # fmt: skip
 def test_exits(text: str, expected: str) -> None:
