@@ -60,7 +60,8 @@ VALUE_FLAGS: Final = (
         _L,
         [],
         "Where a result goes, one flag a result: `` drops it, `-` prints it, `@a.npy` and\n"
-        "`@a.bin` write a file, `+a.npy` and `+a.bin` append to one.",
+        "`@a.bin` write a file, `+a.npy` and `+a.bin` append to one; `@a.npz` as the last\n"
+        "takes all results that remain.",
     ),
     Flag("output_max_element_count", _I, 1024, "Elements printed before the rest is elided."),
     Flag(

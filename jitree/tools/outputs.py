@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import zipfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,8 @@ from jitree.tools import host_values as hv
 from jitree.tools import printing
 from jitree.types import BY_NAME
 
+_ARCHIVE: Final = ".npz"
+
 
 def write_outputs(
     results: Sequence[hv.HostValue],
@@ -24,37 +28,56 @@ def write_outputs(
 ) -> None:
     """Sends each result where its specification says; ``write`` receives what is printed.
 
-    Without specifications every result is printed as ``result[<i>]: …``.
+    Without specifications every result is printed as ``result[<i>]: …``. The last one may name a numpy
+    archive, which takes all results that remain.
     """
     if not specifications:
         for index, value in enumerate(results):
             write(f"result[{index}]: {printing.value_text(value, max_element_count)}")
         return
-    if len(specifications) != len(results):
+    *first, last = specifications
+    missing = len(results) - len(specifications)
+    if missing and not (missing > 0 and last.endswith(_ARCHIVE)):
         raise OutOfRangeError(
             f"{len(specifications)} outputs specified but the provided variant list only has "
             f"{len(results)} elements"
         )
-    for value, specification in zip(results, specifications, strict=True):
+    shares = [*((value,) for value in results[: len(first)]), results[len(first) :]]
+    for share, specification in zip(shares, specifications, strict=True):
         if specification == "-":
-            write(printing.value_text(value, max_element_count))
+            write("".join(printing.value_text(value, max_element_count) for value in share))
         elif specification:
-            _write_file(value, specification)
+            _write_file(share, specification)
 
 
-def _write_file(value: hv.HostValue, specification: str) -> None:
+def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
     if specification[0] not in "@+":
         raise UnimplementedError(
             f"unsupported output mode specification '{specification}'; "
             "`-` prints, `@path` writes and `+path` appends a file"
         )
     path = specification[1:]
-    contents = _npy_bytes(value) if path.endswith(".npy") else _array(value).tobytes()
+    replace = specification[0] == "@"
     try:
-        with open(path, "wb" if specification[0] == "@" else "ab") as file:
-            file.write(contents)
+        if path.endswith(_ARCHIVE):
+            _write_archive(values, path, replace)
+        else:
+            (value,) = values
+            contents = _npy_bytes(value) if path.endswith(".npy") else _array(value).tobytes()
+            with open(path, "wb" if replace else "ab") as file:
+                file.write(contents)
     except OSError as error:
         raise UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
+
+
+def _write_archive(values: Sequence[hv.HostValue], path: str, replace: bool) -> None:
+    """Arrays are named by their number in the archive, as numpy names those without a name."""
+    contents = [_npy_bytes(value) for value in values]
+    if not replace and os.path.exists(path) and not zipfile.is_zipfile(path):
+        raise InvalidArgumentError(f"`{path}` is not a numpy archive, so nothing can be appended to it")
+    with zipfile.ZipFile(path, "w" if replace else "a") as archive:
+        for content in contents:
+            archive.writestr(f"arr_{len(archive.namelist())}.npy", content)
 
 
 def _npy_bytes(value: hv.HostValue) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import error_context
@@ -13,7 +14,7 @@ from jitree.tools.flags import Flags, FlagSet, command
 from jitree.tools.outputs import write_outputs
 from jitree.tools.program import Program, find_function, open_program
 from jitree.tools.value_files import ValueFiles
-from jitree.tools.values import parse_value, parse_values
+from jitree.tools.values import of_kind, parse_value, parse_values
 
 if TYPE_CHECKING:
     from jitree.module import Function
@@ -80,7 +81,9 @@ def _parse_expected(function: Function, texts: Sequence[str], files: ValueFiles)
     values: list[hv.HostValue] = []
     for text in texts:
         with error_context("parsing expected function outputs"), error_context(f"parsing input `{text}`"):
-            values += parse_value(text, kinds[len(values)] if len(values) < len(kinds) else "r", files)
+            parsed = parse_value(text, kinds[len(values)] if len(values) < len(kinds) else "r", files)
+            rest = (*kinds[len(values) :], *repeat("r", len(parsed)))
+            values += [of_kind(*pair) for pair in zip(parsed, rest, strict=False)]
     return values
 
 

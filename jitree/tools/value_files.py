@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
 from jitree import elements
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
     OutOfRangeError,
+    StatusError,
     UnavailableError,
     UnimplementedError,
 )
@@ -22,6 +28,13 @@ from jitree.types import BY_NAME, ElementType, element_type
 
 START: Final = "@"
 REMAINING: Final = "*"
+_DAMAGE: Final = (ValueError, OSError, EOFError, BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+"""What numpy and zipfile raise for archives that are damaged, encrypted or packed in unknown ways."""
+
+
+def is_numpy_file(path: str) -> bool:
+    """Whether a path names arrays with their shapes and types, or one of an archive."""
+    return path.endswith((".npy", ".npz")) or ".npz:" in path
 
 
 class ValueFiles:
@@ -81,22 +94,36 @@ class ValueFiles:
 
     def _archive_arrays(self, path: str) -> list[hv.Tensor]:
         with _open_archive(path) as archive:
-            return [array_tensor(archive[name]) for name in archive.files]
+            if not archive.files:
+                raise OutOfRangeError(f"end-of-file: no array in `{path}`")
+            return [_member(archive, name) for name in archive.files]
 
     def _archive_array(self, path: str, key: str) -> hv.Tensor:
         with _open_archive(path) as archive:
             if key not in archive.files:
                 raise NotFoundError(f"no array `{key}` in `{path}`; it has {', '.join(archive.files)}")
-            return array_tensor(archive[key])
+            return _member(archive, key)
 
 
-def _open_archive(path: str) -> Any:
+@contextmanager
+def _open_archive(path: str) -> Iterator[NpzFile]:
+    """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
     if not Path(path).is_file():
         raise NotFoundError(f"unable to open file `{path}`: it does not exist")
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError) as error:
+        with open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
+            yield archive
+    except StatusError:
+        raise
+    except _DAMAGE as error:
         raise InvalidArgumentError(f"`{path}` is not a numpy archive: {error}") from None
+
+
+def _member(archive: NpzFile, name: str) -> hv.Tensor:
+    array = archive[name]
+    if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is no array file
+        raise ValueError(f"`{name}` in it is no array")
+    return array_tensor(array)
 
 
 def _at_end(file: BinaryIO) -> bool:

@@ -21,7 +21,7 @@ from jitree import elements
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_context
 from jitree.tools import element_parsing
 from jitree.tools import host_values as hv
-from jitree.tools.value_files import ValueFiles
+from jitree.tools.value_files import ValueFiles, is_numpy_file
 from jitree.types import BY_NAME, CLASS_OPAQUE, ELEMENT_TYPES, ElementType, format_shaped_type
 
 SCALAR_TYPES: Final = {"i": "i32", "I": "i64", "f": "f32", "F": "f64"} | {
@@ -53,17 +53,29 @@ def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) 
                     f"function expected fewer input values; it takes {len(kinds)}, "
                     f"with these there are {len(values) + len(parsed)}"
                 )
-            values += [_as_input(value, kind) for value in parsed]
+            values += [_as_input(*pair) for pair in zip(parsed, kinds[len(values) :], strict=False)]
     return values
 
 
 def _as_input(value: hv.HostValue, kind: str) -> hv.HostValue:
     """``(null)`` and ``(ignored)`` are 0 for a scalar parameter and a null reference for the others."""
     if not isinstance(value, hv.Null | hv.Ignored):
-        return value
+        return of_kind(value, kind)
     if kind not in SCALAR_TYPES:
         return hv.NULL
     return hv.Scalar(SCALAR_TYPES[kind], 0 if kind in "iI" else 0.0)
+
+
+def of_kind(value: hv.HostValue, kind: str) -> hv.HostValue:
+    """An array of rank 0, which is how files hold scalars, as the scalar that it is for a scalar kind."""
+    if kind not in SCALAR_TYPES or not isinstance(value, hv.Tensor):
+        return value
+    row = BY_NAME[SCALAR_TYPES[kind]]
+    if value.shape or not _interchangeable(value.element_type, row):
+        raise InvalidArgumentError(
+            f"the parameter is a scalar {row.name}, the file holds a {value.shaped_type} array"
+        )
+    return hv.Scalar(row.name, value.data.view(row.dtype)[0].item())
 
 
 def parse_value(text: str, kind: str, files: ValueFiles) -> list[hv.HostValue]:
@@ -75,10 +87,10 @@ def parse_value(text: str, kind: str, files: ValueFiles) -> list[hv.HostValue]:
         return [hv.NULL]
     if text == "(ignored)":
         return [hv.IGNORED]
-    if kind in SCALAR_TYPES:
-        return [_parse_scalar(text, SCALAR_TYPES[kind])]
     if text[0] in "@+*" and not _OPAQUE_SCALAR.match(text):
         return list(files.read_arrays(text[0], text[1:].strip()))
+    if kind in SCALAR_TYPES:
+        return [_parse_scalar(text, SCALAR_TYPES[kind])]
     if text[0] == "&":
         return [hv.Buffer("hal.buffer", parse_tensor(text[1:], files).data)]
     return [parse_tensor(text, files)]
@@ -179,11 +191,13 @@ def _memory_for(length: int) -> Iterator[None]:
 def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
 ) -> hv.Tensor:
-    if not path.endswith(".npy"):
+    if not is_numpy_file(path):
         return hv.Tensor(
             row, shape, files.read_bytes(mode, path, row.byte_length(elements.count_elements(shape)))
         )
-    (array,) = files.read_arrays(mode, path)
+    array, *others = files.read_arrays(mode, path)
+    if others:
+        raise InvalidArgumentError(f"`{path}` holds {len(others) + 1} arrays; name one: `@{path}:<key>`")
     same_type = _interchangeable(array.element_type, row)
     if not same_type or array.shape != shape:
         raise InvalidArgumentError(

@@ -93,9 +93,36 @@ def test_plus_appends(tmp_path: Path) -> None:
         assert [int(np.load(file)[0]) for _ in range(3)] == [0, 1, 2]
 
 
+def test_archives_take_all_results_that_remain(tmp_path: Path) -> None:
+    results = [value("2xf32=1,2"), value("7", "i"), value("2x2xi8=1,2,3,4")]
+    path = tmp_path / "all.npz"
+    assert send(results, f"@{path}") == ""
+    with np.load(path) as archive:
+        assert archive.files == ["arr_0", "arr_1", "arr_2"]
+        assert archive["arr_0"].tolist() == [1, 2] and archive["arr_1"].shape == ()
+    with ValueFiles() as files:
+        types = [read.shaped_type for read in parse_value(f"@{path}", "r", files)]
+    assert types == ["2xf32", "si32", "2x2xsi8"]
+    assert send(results, "-", f"@{path}") == "hal.buffer_view\n2xf32=1 2\n"
+    assert send(results, f"+{path}", "", f"+{path}") == ""
+    with np.load(path) as archive:
+        assert [archive[name].shape for name in archive.files] == [(), (2, 2), (2,), (2, 2)]
+
+
+def test_what_is_no_archive_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"text")
+    with pytest.raises(StatusError, match=r"a\.npz` is not a numpy archive"):
+        send([value("2xf32=1,2")], f"+{tmp_path}/a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == b"text"
+    assert send([value("2xf32=1,2")], f"@{tmp_path}/a.npz") == ""
+    with np.load(tmp_path / "a.npz") as archive:
+        assert archive["arr_0"].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("specifications", "message"),
     [
+        (["-", "@a.npz"], "OUT_OF_RANGE; 2 outputs specified but"),
         (["-", "-"], "OUT_OF_RANGE; 2 outputs specified but the provided variant list only has 1 elements"),
         (["x"], "UNIMPLEMENTED; unsupported output mode specification 'x'"),
         (["@/nonexistent/a.npy"], "UNAVAILABLE; unable to write file `/nonexistent/a.npy`"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,42 @@ def test_one_text_may_name_all_arrays_of_a_file(tmp_path: Path) -> None:
             parse_value(f"@{archive}:z", "r", files)
     with ValueFiles() as files, pytest.raises(StatusError, match="function expected fewer input values"):
         parse_values([f"*{path}"], ["r"] * 2, files)
+
+
+def test_arrays_of_archives_as_contents_and_as_scalars(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, vector=np.array([1.5, 2], np.float32), number=np.array(-7, np.int32))
+    np.savez(tmp_path / "one.npz", np.array([3, 4], np.int16))
+    with ValueFiles() as files:
+        values = parse_values([f"@{path}"], ["r", "i"], files)
+        assert values[1] == hv.Scalar("i32", -7)
+        (vector,) = parse_values([f"2xf32=@{path}:vector"], ["r"], files)
+        assert isinstance(vector, hv.Tensor) and vector.values.tolist() == [1.5, 2]
+        (short,) = parse_values([f"2xi16=@{tmp_path / 'one.npz'}"], ["r"], files)
+        assert isinstance(short, hv.Tensor) and short.shaped_type == "2xi16"
+        for text, kind, message in (
+            (f"2xf32=@{path}", "r", "holds 2 arrays; name one"),
+            (f"2xi32=@{path}:vector", "r", "holds a 2xf32 array, not 2xi32"),
+            (f"@{path}:vector", "f", "the parameter is a scalar f32, the file holds a 2xf32 array"),
+            (f"@{path}:number", "I", "the parameter is a scalar i64, the file holds a si32 array"),
+        ):
+            with pytest.raises(StatusError, match=f"INVALID_ARGUMENT; .*{message}"):
+                parse_values([text], [kind], files)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "checksum", "no array"])
+def test_damaged_archives(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, np.arange(4))
+    content = path.read_bytes()
+    if damage == "no array":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("notes", "text")
+    else:
+        damaged = {"empty": b"", "cut": content[:-30], "text": b"text"}
+        path.write_bytes(damaged.get(damage, content.replace(b"NUMPY", b"NUMPX")))
+    with ValueFiles() as files, pytest.raises(StatusError, match=r"INVALID_ARGUMENT; .* is not a numpy arch"):
+        parse_values([f"@{path}"], ["r"], files)
 
 
 @pytest.mark.parametrize("name", ["bool", "int8", "uint64", "float16", "complex128", ">i4", ">f8"])
