@@ -58,7 +58,8 @@ class ModuleInterface:
                 self._functions[name] = function_type(function)
             elif function or name not in _OPTIONAL:
                 raise FailedPreconditionError(
-                    f"the library's module has no function '{name}'; it was built for another interface"
+                    f"the library's module has no function '{name}'; it was built for another interface "
+                    "than that of the releases 20241104 to 3.13; build it against one of these"
                 )
         signature = self._functions["signature"](self.self)
         self.version: int = signature.version

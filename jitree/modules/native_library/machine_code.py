@@ -1,9 +1,11 @@
-"""What neither Python nor ctypes can do: count atomically, and return structures from callbacks."""
+"""What neither Python nor ctypes can do: count atomically, and return structures from callbacks. And what has
+to work at any moment, also when Python is interrupted: mapping a buffer."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -21,6 +23,17 @@ class _Snippets(NamedTuple):
     """``{i64, i64} (i64* p)``: the two words at p."""
     signature: str
     """``{i64 × 5} (i64* p)``: the five words behind the first two at p."""
+    map: str
+    """``i64 (p, mode, i16 access, i64 offset, length, i64* out)``: writes the word at p + 104 plus offset, 0;
+    or 7, PERMISSION_DENIED, if access has the bit 2 (write) and the 16 bits at p + 92 have not."""
+    nothing: str
+    """``i64 ()``: 0, a status without failure."""
+    unimplemented: str
+    """``i64 ()``: 12, the status UNIMPLEMENTED."""
+    pair_at_16: str
+    """``{i64, i64} (p)``: the two words at p + 16."""
+    pair_at_32: str
+    word_at_48: str
 
 
 _SNIPPETS: Final = {
@@ -28,11 +41,23 @@ _SNIPPETS: Final = {
         "89f0 f00fc107 c3",
         "488b07 488b5708 c3",
         "4889f8 488b4e10 48890f 488b4e18 48894f08 488b4e20 48894f10 488b4e28 48894f18 488b4e30 48894f20 c3",
+        "0fb7475c f7d0 21d0 a802 7406 b807000000 c3 48034f68 498909 31c0 c3",
+        "31c0 c3",
+        "b80c000000 c3",
+        "488b4710 488b5718 c3",
+        "488b4720 488b5728 c3",
+        "488b4730 c3",
     ),
     "aarch64": _Snippets(
         "08fc5f88 0901010b 09fc0a88 aaffff35 e003082a c0035fd6",
         "080440a9 e00308aa c0035fd6",
         "092841a9 0008c03d 0005803d 092900a9 091840f9 091100f9 c0035fd6",
+        "09b84079 4900290a 69000836 e0008052 c0035fd6 e80300aa e0031faa 083540f9 0801038b a80000f9 c0035fd6",
+        "e0031faa c0035fd6",
+        "80018052 c0035fd6",
+        "080441a9 e00308aa c0035fd6",
+        "080442a9 e00308aa c0035fd6",
+        "001840f9 c0035fd6",
     ),
 }
 """As LLVM compiles the functions for the generic processor of each architecture."""
@@ -41,12 +66,12 @@ _SNIPPETS: Final = {
 class MachineCode:
     """The functions at their addresses, as long as the process lives."""
 
-    def __init__(self, mapping: Mapping, offsets: tuple[int, int, int]) -> None:
+    def __init__(self, mapping: Mapping, offsets: Sequence[int]) -> None:
         self._mapping = mapping
-        add, name, signature = (mapping.address + offset for offset in offsets)
+        add, *others = (mapping.address + offset for offset in offsets)
         self.add = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32)(add)
-        self.name = name
-        self.signature = signature
+        self.name, self.signature, self.map, self.nothing, self.unimplemented, *others = others
+        self.pair_at_16, self.pair_at_32, self.word_at_48 = others
 
 
 @cache
@@ -62,4 +87,4 @@ def machine_code() -> MachineCode:
         code.extend(bytes(-len(code) % _ALIGNMENT))
         offsets.append(len(code))
         code.extend(bytes.fromhex(text))
-    return MachineCode(map_code(bytes(code)), (offsets[0], offsets[1], offsets[2]))
+    return MachineCode(map_code(bytes(code)), offsets)

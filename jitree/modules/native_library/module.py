@@ -6,7 +6,7 @@ import ctypes
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jitree.c_allocator import allocator_address
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
@@ -19,7 +19,7 @@ from jitree.errors import (
 )
 from jitree.modules.native_library.interface import ModuleInterface
 from jitree.modules.native_library.layout import CREATE, DEFAULT_CREATE, VERSION, Allocator, Pair, String
-from jitree.modules.native_library.references import INSTEAD, References
+from jitree.modules.native_library.references import References
 from jitree.modules.native_library.state import LibraryState
 from jitree.modules.native_library.status import take_status
 from jitree.vmfb.cconv import parse
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import Context
     from jitree.dispatch.function import Function
     from jitree.regs.ref_types import RefTypes
-
-_HAL: Final = "hal"
 
 
 class Library(Protocol):
@@ -52,9 +50,8 @@ class LibraryModule(NativeModule):
     ) -> None:
         """Calls ``create`` (default ``iree_vm_dynamic_module_create``) with the parameters.
 
-        NOT_FOUND without such a function, INCOMPATIBLE if it knows no interface of version 0.1, UNIMPLEMENTED
-        for modules that use the HAL, FAILED_PRECONDITION for what is no module, or what ``create`` failed
-        with.
+        NOT_FOUND without such a function, INCOMPATIBLE if it knows no interface of version 0.1,
+        FAILED_PRECONDITION for what is no module, or what ``create`` failed with.
         """
         self._references = References.of(ref_types)
         create = create or DEFAULT_CREATE
@@ -67,14 +64,7 @@ class LibraryModule(NativeModule):
             self.attrs = interface.attributes()
             self.dependencies = interface.dependencies()
             self.imports = interface.imports()
-            self._refuse_hal()
             self._exports = interface.exports()
-
-    def _refuse_hal(self) -> None:
-        names = [dependency.name for dependency in self.dependencies]
-        names += [item.full_name.partition(".")[0] for item in self.imports]
-        if _HAL in names:
-            raise UnimplementedError(f"the C module '{self.name}' uses the module 'hal': {INSTEAD}")
 
     def exports(self) -> Iterable[NativeExport]:
         return [

@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 from jitree.c_allocator import allocate, allocator_address, free
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
+from jitree.modules.native_library.hal_objects import HalObjects
 from jitree.modules.native_library.instance import TypeInstance
 from jitree.modules.native_library.instance import type_name as name_of_descriptor
 from jitree.modules.native_library.layout import (
@@ -33,9 +34,8 @@ from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 INSTEAD: Final = (
-    "arrays, buffers and devices do not cross into C modules, which would have to be built for one release "
-    "of one runtime; write the module in Python (Numba compiles it where it has to be fast), or pass a "
-    "vm.buffer"
+    "only arrays, buffers, devices and allocators cross into C modules; write the module in Python (Numba "
+    "compiles it where it has to be fast)"
 )
 _HAL: Final = "hal."
 _BUFFER: Final = "vm.buffer"
@@ -87,7 +87,8 @@ class References:
         self._addresses: dict[int, int] = {}
         self._buffer_type = self.instance.add(_BUFFER, self._destroy_buffer)
         self._list_type = self.instance.add(_LIST, _leave)
-        for name in HAL_TYPES:
+        self._hal = HalObjects(self.instance.add)
+        for name in HAL_TYPES.keys() - self._hal.type_names:
             self.instance.add(name, _leave)
 
     @staticmethod
@@ -123,14 +124,19 @@ class References:
     def take(self, pointer: int, type_word: int, library: object) -> object:
         """The object of a ref whose count passes to the caller. ``library`` is kept open with it.
 
-        UNIMPLEMENTED for HAL objects and lists.
+        UNIMPLEMENTED for lists and for HAL objects that only the library knows, see :class:`HalObjects`.
         """
         if not pointer:
             return None
         name = name_of_descriptor(type_word & ~TYPE_MASK)
         if name == _BUFFER:
             return self._take_buffer(pointer, type_word)
-        if self._is_builtin(name):
+        if name.startswith(_HAL):
+            try:
+                return self._hal.find(pointer, name, library)
+            finally:
+                self.release(pointer, type_word)
+        if name == _LIST:
             raise UnimplementedError(f"the C module gave a !{name}: {INSTEAD}")
         cls = self._class(name)
         with self._lock:
@@ -173,7 +179,8 @@ class References:
     def give(self, value: object) -> tuple[int, int]:
         """A new count of an object, as pointer and type.
 
-        UNIMPLEMENTED for HAL objects and lists, INVALID_ARGUMENT for what no C module knows.
+        UNIMPLEMENTED for lists and what :class:`HalObjects` does not give, INVALID_ARGUMENT for what no C
+        module knows.
         """
         if value is None:
             return 0, 0
@@ -182,6 +189,9 @@ class References:
             return value.pointer, value.type
         if isinstance(value, VmBuffer):
             return self._give_buffer(value), self._buffer_type
+        given = self._hal.give(value)
+        if given is not None:
+            return given
         name = type_name(value)
         if name.startswith(_HAL) or self._ref_types.id_of(value) == self._ref_types.lookup(_LIST):
             raise UnimplementedError(f"a {name} was to be passed to a C module: {INSTEAD}")

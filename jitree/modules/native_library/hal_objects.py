@@ -1,0 +1,296 @@
+"""Objects of the HAL as C objects: those of programs for code in libraries, those of libraries for programs.
+
+An object of ours is a C structure and, in a table, the Python object, for as long as C code counts references
+to the structure. A buffer that code in a library made becomes a Python buffer, see :mod:`.library_buffers`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from jitree.c_allocator import allocate, allocator_address, control, free
+from jitree.errors import (
+    OutOfRangeError,
+    UnimplementedError,
+)
+from jitree.hal.allocator import Allocator as BufferAllocator
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.device import Device
+from jitree.modules.hal.buffer_view import MAXIMUM_RANK
+from jitree.modules.native_library import hal_layout as layout
+from jitree.modules.native_library.layout import DESTROY, Allocator, String
+from jitree.modules.native_library.library_buffers import (
+    ALIGNMENT,
+    LibraryBuffer,
+    buffer_of,
+    destroy,
+    other_layout,
+    read,
+    release,
+)
+from jitree.modules.native_library.machine_code import machine_code
+from jitree.modules.native_library.status import code_of, read_memory
+from jitree.types import element_type, format_shaped_type
+
+_VIEW: Final = "hal.buffer_view"
+_BUFFER: Final = "hal.buffer"
+_ALLOCATOR: Final = "hal.allocator"
+_DEVICE: Final = "hal.device"
+_ALL: Final = 7
+_DISCARD: Final = 4
+
+
+class HalObjects:
+    """All of one jitree instance. ``add_type`` registers a ref type by name and what frees its objects."""
+
+    type_names = frozenset((_VIEW, _BUFFER, _ALLOCATOR, _DEVICE))
+
+    def __init__(self, add_type: Callable[[str, Callable[[int], None]], int]) -> None:
+        self._lock = threading.RLock()
+        self._objects: dict[int, Any] = {}
+        self._addresses: dict[int, int] = {}
+        """Of objects that have one structure for all, by the identity of the Python object."""
+        self._types = {
+            BufferView: add_type(_VIEW, self._destroy_view),
+            Buffer: add_type(_BUFFER, destroy),
+            BufferAllocator: add_type(_ALLOCATOR, destroy),
+            Device: add_type(_DEVICE, destroy),
+        }
+        self._forget = DESTROY(self._gone)
+        self._free_view = layout.CONTROL(self._control)
+        self._allocate = layout.ALLOCATE_BUFFER(self._allocate_buffer)
+        self._query = layout.QUERY_COMPATIBILITY(self._query_compatibility)
+        self._host_allocator = Allocator(None, allocator_address())
+        code = machine_code()
+        forget, nothing, refuse = _address(self._forget), code.nothing, code.unimplemented
+        self._visible = _table(forget, forget, code.map, nothing, nothing, nothing)
+        self._hidden = _table(forget, forget, *(refuse,) * (layout.BUFFER_FUNCTIONS - 2))
+        self._allocator_functions = _table(
+            forget, code.pair_at_16, nothing, nothing, refuse, _address(self._query),
+            _address(self._allocate), nothing, refuse, refuse, nothing,
+            *(refuse,) * (layout.ALLOCATOR_FUNCTIONS - 11),
+        )  # fmt: skip
+        self._device_functions = _table(
+            forget, code.pair_at_16, code.pair_at_32, code.word_at_48, nothing, nothing, nothing,
+            *(refuse,) * (layout.DEVICE_FUNCTIONS - 7),
+        )  # fmt: skip
+
+    # -- to C --------------------------------------------------------------------------------------------
+
+    def give(self, value: object) -> tuple[int, int] | None:
+        """A new count of an object, as pointer and type; None for what is no object of a type known here."""
+        if isinstance(value, BufferView):
+            return self._give_view(value), self._types[BufferView]
+        if isinstance(value, Buffer):
+            return self._give_buffer(value), self._types[Buffer]
+        if isinstance(value, Device):
+            return self._shared(value, self._make_device), self._types[Device]
+        if isinstance(value, BufferAllocator):
+            return self._shared(value, self._make_allocator), self._types[BufferAllocator]
+        return None
+
+    def _shared(self, value: Any, make: Callable[[Any], int]) -> int:
+        """The structure of an object, with one more count."""
+        with self._lock:
+            address = self._addresses.get(id(value))
+            if address is not None:
+                machine_code().add(address, 1)
+                return address
+            address = make(value)
+            self._objects[address] = value
+            self._addresses[id(value)] = address
+            return address
+
+    def _give_buffer(self, buffer: Buffer) -> int:
+        source = buffer.allocation.source
+        whole = not buffer.byte_offset and buffer.byte_length == buffer.allocation.byte_length
+        if isinstance(source, LibraryBuffer) and whole:
+            machine_code().add(source.pointer, 1)
+            return source.pointer
+        return self._shared(buffer, self._make_buffer)
+
+    def _make_buffer(self, buffer: Buffer) -> int:
+        """What means nothing in a release is what another one has in its place: the queues are an allocator,
+        the number of owners (more than one, so nobody takes himself for the last) and the bits beside the
+        usage are an access. What may be written is tested when it is mapped.
+        """
+        address = allocate(ctypes.sizeof(layout.OwnBuffer))
+        own = layout.OwnBuffer.from_address(address)
+        functions = self._hidden if buffer.host_address is None else self._visible
+        own.host_address = buffer.host_address
+        own.buffer = layout.HalBuffer(
+            1, ctypes.addressof(functions), address, buffer.byte_length, 0, buffer.byte_length, None,
+            allocator_address(), owners=_ALL, memory_type=buffer.memory_type,
+            allowed_usage=buffer.allowed_usage | _DISCARD, allowed_access=buffer.allowed_access,
+        )  # fmt: skip
+        return address
+
+    def _give_view(self, view: BufferView) -> int:
+        """Each time another structure: code in libraries may change it, and frees it by itself."""
+        rank = len(view.shape)
+        address = allocate(ctypes.sizeof(layout.View) + 8 * rank)
+        structure = layout.View.from_address(address)
+        structure.count = 1
+        structure.allocator = Allocator(None, _address(self._free_view))
+        structure.buffer = self._give_buffer(view.buffer)
+        structure.element_type, structure.encoding = view.element_type, view.encoding
+        structure.byte_length = _length(view.element_type, view.shape)
+        structure.rank = rank
+        _dimensions(address, rank)[:] = view.shape
+        with self._lock:
+            self._objects[address] = view
+        return address
+
+    def _make_allocator(self, allocator: BufferAllocator) -> int:
+        address = allocate(ctypes.sizeof(layout.OwnAllocator))
+        layout.OwnAllocator.from_address(address).__init__(  # type: ignore[misc]
+            1, ctypes.addressof(self._allocator_functions), self._host_allocator
+        )
+        return address
+
+    def _make_device(self, device: Device) -> int:
+        name = device.id.encode()
+        address = allocate(ctypes.sizeof(layout.OwnDevice) + len(name))
+        text = address + ctypes.sizeof(layout.OwnDevice)
+        ctypes.memmove(text, name, len(name))
+        allocator = self._shared(device.device_allocator, self._make_allocator)
+        layout.OwnDevice.from_address(address).__init__(  # type: ignore[misc]
+            1,
+            ctypes.addressof(self._device_functions),
+            String(text, len(name)),
+            self._host_allocator,
+            allocator,
+        )
+        return address
+
+    # -- from C ------------------------------------------------------------------------------------------
+
+    def find(self, pointer: int, name: str, library: object) -> object:
+        """The object that a ref points to, which stays its owner's; ``library`` is kept open with it.
+
+        UNIMPLEMENTED for what code in a library made, other than views and buffers in memory of the host;
+        FAILED_PRECONDITION where the layout is that of another release.
+        """
+        with self._lock:
+            known = self._objects.get(pointer)
+        if name == _VIEW:
+            return self._view(pointer, known, library)
+        if name == _BUFFER:
+            return self._buffer(pointer, library)
+        if known is None:
+            raise UnimplementedError(
+                f"the C module gave a !{name} of its own making; of such objects only buffers and views of "
+                "them can be used by programs"
+            )
+        return known
+
+    def _view(self, pointer: int, known: BufferView | None, library: object) -> BufferView:
+        view: layout.View = read(layout.View, pointer)
+        if view.rank > MAXIMUM_RANK or read_memory(pointer, ctypes.sizeof(view) + 8 * view.rank) is None:
+            raise other_layout(f"a view of rank {view.rank}")
+        shape = tuple(_dimensions(pointer, view.rank))
+        if known is not None and (known.shape, known.element_type, known.encoding) == (
+            shape, view.element_type, view.encoding,
+        ):  # fmt: skip
+            return known
+        buffer = self._buffer(view.buffer, library)
+        if min(shape, default=0) < 0 or _length(view.element_type, shape) > buffer.byte_length:
+            raise OutOfRangeError(
+                f"the C module gave a view {format_shaped_type(shape, element_type(view.element_type))} of a "
+                f"buffer of {buffer.byte_length} bytes, which is too small"
+            )
+        return BufferView(buffer, shape, view.element_type, view.encoding)
+
+    def _buffer(self, pointer: int, library: object) -> Buffer:
+        with self._lock:
+            known = self._objects.get(pointer)
+            if known is not None:
+                assert isinstance(known, Buffer)
+                return known
+            buffer: layout.HalBuffer = read(layout.HalBuffer, pointer)
+            base = self._objects.get(buffer.allocated)
+        if isinstance(base, Buffer):
+            return base.subspan(buffer.byte_offset, buffer.byte_length)
+        return buffer_of(pointer, buffer, library)
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _gone(self, address: int) -> None:
+        """No counts of a structure of ours are left, unless it was given again in the meantime."""
+        with self._lock:
+            if address not in self._objects or layout.Resource.from_address(address).count > 0:
+                return
+            value = self._objects.pop(address)
+            del self._addresses[id(value)]
+            allocator = layout.OwnDevice.from_address(address).device_allocator if _is_device(value) else 0
+            free(address)
+        if allocator:
+            release(allocator)
+
+    def _destroy_view(self, address: int) -> None:
+        """No ref of a view is left, whoever made it."""
+        view = layout.View.from_address(address)
+        place = ctypes.c_void_p(address)
+        allocator = view.allocator
+        if view.buffer:
+            release(view.buffer)
+        layout.CONTROL(allocator.control)(allocator.self, layout.FREE, None, ctypes.addressof(place))
+
+    def _control(self, _: int, command: int, parameters: int, place: int) -> int:
+        """The allocator of views of ours, so that it shows when code in a library frees one."""
+        if command == layout.FREE:
+            with self._lock:
+                self._objects.pop(ctypes.c_void_p.from_address(place).value or 0, None)
+        return control(0, command, parameters, place)
+
+    # -- what code in libraries calls ----------------------------------------------------------------------
+
+    def _allocate_buffer(self, allocator: int, parameters: Any, size: int, out: Any) -> int:
+        try:
+            wanted = parameters[0]
+            alignment = max(wanted.alignment, ALIGNMENT)
+            buffer = self._objects[allocator].allocate(
+                wanted.memory_type, wanted.usage, size, alignment=alignment
+            )
+            out[0] = self._give_buffer(buffer)
+            return 0
+        except BaseException as error:  # C code gets the code
+            return code_of(error)
+
+    def _query_compatibility(self, allocator: int, parameters: Any, size: Any) -> int:
+        try:
+            wanted = parameters[0]
+            return int(
+                self._objects[allocator].query_compatibility(
+                    wanted.memory_type, wanted.usage, wanted.usage, size[0] if size else 0
+                )
+            )
+        except BaseException:  # nothing is possible
+            return 0
+
+
+def _is_device(value: object) -> bool:
+    return isinstance(value, Device)
+
+
+def _length(code: int, shape: tuple[int, ...]) -> int:
+    """INVALID_ARGUMENT for a number that is no element type."""
+    count = 1
+    for size in shape:
+        count *= size
+    return element_type(code).byte_length(count)
+
+
+def _dimensions(view: int, rank: int) -> Any:
+    return (ctypes.c_int64 * rank).from_address(view + ctypes.sizeof(layout.View))
+
+
+def _table(*functions: int) -> Any:
+    return (ctypes.c_void_p * len(functions))(*functions)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,93 @@
+"""Buffers that code in libraries made, as Python buffers over their memory."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Final
+
+from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.hal.buffer import Allocation, Buffer
+from jitree.modules.native_library import hal_layout as layout
+from jitree.modules.native_library.layout import DESTROY
+from jitree.modules.native_library.machine_code import machine_code
+from jitree.modules.native_library.status import read_memory, take_status
+
+ALIGNMENT: Final = 64
+"""Of memory that kernels get."""
+READ_WRITE: Final = 3
+
+
+class LibraryBuffer:
+    """A count of a buffer that code in a library made."""
+
+    def __init__(self, pointer: int, library: object) -> None:
+        machine_code().add(pointer, 1)
+        self.pointer = pointer
+        self.library = library
+
+    def release(self) -> None:
+        if not sys.is_finalizing():
+            release(self.pointer)
+
+
+def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer:
+    """Over the memory of a buffer that code in a library made."""
+    whole: layout.HalBuffer = read(layout.HalBuffer, buffer.allocated or 0)
+    functions = buffer.functions or 0
+    inside = buffer.byte_offset + buffer.byte_length <= whole.byte_length
+    if not inside or read_memory(functions, 8 * layout.BUFFER_FUNCTIONS) is None:
+        raise other_layout(f"a buffer of {buffer.byte_length} bytes")
+    places = (layout.Properties.from_address(pointer + offset) for offset in layout.PROPERTIES)
+    properties = next((place for place in places if place.plausible), None)
+    if properties is None:
+        raise other_layout("a buffer in memory that the host cannot see, or one")
+    map_range = (ctypes.c_void_p * layout.BUFFER_FUNCTIONS).from_address(functions)[layout.MAP] or 0
+    if read_memory(map_range, 1) is None:
+        raise other_layout("a buffer without a function that maps it, or one")
+    mapped = layout.Mapped()
+    failure = take_status(
+        layout.MAP_RANGE(map_range)(
+            pointer, layout.MAP_PERSISTENTLY, properties.allowed_access & READ_WRITE, buffer.byte_offset,
+            buffer.byte_length, mapped,
+        )
+    )  # fmt: skip
+    if failure is not None:
+        raise failure.with_context("mapping a buffer that the C module made")
+    address = mapped.contents.data or 0
+    if buffer.byte_length and (not address or address % ALIGNMENT):
+        raise InvalidArgumentError(
+            f"the C module gave a buffer at address {address:#x}; programs need memory that is aligned "
+            f"to {ALIGNMENT} bytes"
+        )
+    return Buffer(Allocation(
+        address, buffer.byte_length, properties.memory_type, properties.allowed_usage,
+        properties.allowed_access, host_address=address, source=LibraryBuffer(pointer, library),
+        release=LibraryBuffer.release,
+    ))  # fmt: skip
+
+
+def destroy(pointer: int) -> None:
+    """No ref of an object is left: its own code frees it."""
+    functions = layout.Resource.from_address(pointer).functions
+    DESTROY(ctypes.c_void_p.from_address(functions).value or 0)(pointer)
+
+
+def release(pointer: int) -> None:
+    """Gives a count of an object back that is no view."""
+    if machine_code().add(pointer, -1) == 1:
+        destroy(pointer)
+
+
+def read(structure: Any, pointer: int) -> Any:
+    """A structure where there is memory for it."""
+    if not pointer or pointer % 8 or read_memory(pointer, ctypes.sizeof(structure)) is None:
+        raise other_layout(f"an object at address {pointer:#x}")
+    return structure.from_address(pointer)
+
+
+def other_layout(what: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the C module gave {what}, which is not laid out as HAL objects of the releases {layout.RELEASES} "
+        "are; build it against one of these releases"
+    )

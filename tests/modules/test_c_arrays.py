@@ -1,0 +1,263 @@
+"""Arrays in C modules, and arrays that these make."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree.c_allocator import allocator_address
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    StatusError,
+    UnimplementedError,
+)
+from jitree.hal.buffer import Allocation, Buffer, BufferView
+from tests.assembler import Assembler
+from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
+from tests.tools import command
+
+SOURCE = Path(__file__).parents[1] / "data" / "c_module" / "arrays.c"
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason=NEEDS_COMPILER)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_library(SOURCE, tmp_path_factory.mktemp("c") / "arrays.so")
+
+
+@pytest.fixture
+def session(library: Path) -> Iterator[jitree.Session]:
+    with jitree.Session("local-sync") as session:
+        session.load_native(library, create="create_arrays")
+        yield session
+
+
+def call(session: jitree.Session, name: str, *arguments: Any) -> Any:
+    results = session.call_direct(f"arrays.{name}", *arguments)
+    return results[0] if results else None
+
+
+def view(session: jitree.Session, array: Any) -> BufferView:
+    return session.to_device(np.asarray(array, np.int32)).view
+
+
+def numbers(view: BufferView) -> list[Any]:
+    assert isinstance(view, BufferView)
+    return (
+        view.buffer.host_array()[: 4 * int(np.prod(view.shape))].view(np.int32).reshape(view.shape).tolist()
+    )
+
+
+def test_views_are_read(session: jitree.Session) -> None:
+    matrix = view(session, [[1, 2, 3], [4, 5, 6]])
+    assert call(session, "sum", matrix) == 21
+    assert [call(session, "shape", matrix, index) for index in (0, 1)] == [2, 3]
+    facts = [call(session, "shape", matrix, index) for index in (-1, -2, -3, -4)]
+    assert facts == [2, 0x10000020, 1, 24]
+    assert call(session, "shape", view(session, 5), -1) == 0
+    assert call(session, "sum", view(session, np.zeros((0, 3)))) == 0
+    part = BufferView(matrix.buffer.subspan(4, 12), (3,), matrix.element_type)
+    assert call(session, "sum", part) == 2 + 3 + 4
+
+
+def test_programs_pass_arrays(session: jitree.Session) -> None:
+    program = (
+        Assembler("program").import_function("arrays.sum", "0r_I").import_function("arrays.make", "0i_r")
+    )
+    program.import_function("arrays.part", "0rII_r").type("!hal.buffer_view")
+    program.function("main", "0r_II", """
+        %i0:1 = call @arrays.sum [%r0]
+        %i2 = const.i32 100
+        %r1 = call @arrays.make [%i2]
+        %i4 = const.i64 16
+        %i6 = const.i64 20
+        %r2 = call @arrays.part [%R1, %i4:5, %i6:7]
+        %i8 = call @arrays.sum [%r2]
+        return [%i0:1, %i8:9]
+    """)  # fmt: skip
+    session.load(program.build())
+    assert session.call_direct("program.main", view(session, [1, 2])) == [3, 16 + 17 + 18 + 19]
+    assert call(session, "live") == 0
+
+
+def test_memory_is_written_in_place(session: jitree.Session) -> None:
+    vector = view(session, [1, -2])
+    assert call(session, "negate", vector) is None
+    assert numbers(vector) == [-1, 2]
+
+
+def test_read_only_memory_is_not(session: jitree.Session, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(4096))
+    with open(tmp_path / "a", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        allocator = session.device.device_allocator
+        buffer = allocator.import_host(memoryview(memory), 0, 0)
+        assert buffer is not None
+        locked = BufferView(buffer, (1024,), 0x10000020)
+        assert call(session, "sum", locked) == 0
+        with pytest.raises(PermissionDeniedError):
+            call(session, "negate", locked)
+        del buffer, locked
+        gc.collect()
+
+
+def test_memory_that_the_host_cannot_see_is_not_mapped(session: jitree.Session) -> None:
+    hidden = Buffer(Allocation(1 << 40, 16, 0x30, 0xC03, 7, host_address=None))
+    far = BufferView(hidden, (4,), 0x10000020)
+    assert call(session, "shape", far, 0) == 4 and call(session, "same", far) is far
+    with pytest.raises(UnimplementedError):
+        call(session, "sum", far)
+
+
+def test_command_line(library: Path, tmp_path: Path) -> None:
+    program = Assembler("program").import_function("arrays.part", "0rII_r")
+    program.type("!hal.buffer_view")
+    program.function("main", "0r_r", """
+        %i0 = const.i64 16
+        %i2 = const.i64 19
+        %r1 = call @arrays.part [%r0, %i0:1, %i2:3]
+        return [%R1]
+    """)  # fmt: skip
+    (tmp_path / "program.vmfb").write_bytes(program.build())
+    result = command.jitree(
+        "run", f"--module={library}@create_arrays", f"--module={tmp_path / 'program.vmfb'}",
+        "--function=main", "--device=local-sync", f"--input=32xi32={' '.join(map(str, range(32)))}",
+    )  # fmt: skip
+    assert result.stdout == "EXEC @main\nresult[0]: hal.buffer_view\n3xi32=16 17 18\n", result.stderr
+
+
+def test_objects_keep_their_identity(session: jitree.Session) -> None:
+    vector = view(session, [1, 2])
+    assert call(session, "same", vector) is vector
+    assert call(session, "same", None) is None
+    assert call(session, "keep", vector) is None
+    assert call(session, "kept") is vector
+    assert call(session, "kept") is None
+    assert call(session, "buffer", vector) is vector.buffer
+
+
+def test_changed_views_are_others(session: jitree.Session) -> None:
+    matrix = view(session, [[1, 2, 3], [4, 5, 6]])
+    changed = call(session, "transposed", matrix)
+    assert matrix.shape == (2, 3) and changed.buffer is matrix.buffer
+    assert numbers(changed) == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_nothing_is_kept_or_freed_too_early(session: jitree.Session) -> None:
+    vector = view(session, np.arange(100))
+    released = []
+    vector.buffer.allocation._release, inner = lambda _: released.append(1), vector.buffer.allocation._release
+    for _ in range(10):
+        call(session, "drop", vector)
+        call(session, "sum", vector)
+    call(session, "keep", vector)
+    del vector
+    gc.collect()
+    assert not released
+    assert call(session, "sum", call(session, "kept")) == 4950
+    gc.collect()
+    assert released == [1]
+    del inner
+
+
+def test_views_that_libraries_make(session: jitree.Session) -> None:
+    made = call(session, "make", 5)
+    assert numbers(made) == [0, 1, 2, 3, 4] and call(session, "live") == 1
+    assert made.element_type == 0x10000020 and made.shape == (5,)
+    call(session, "negate", made)
+    assert numbers(made) == [0, -1, -2, -3, -4]
+    assert call(session, "sum", made) == -10
+    again = call(session, "same", made)
+    array = made.buffer.host_array().view(np.int32)
+    del made, again
+    gc.collect()
+    assert call(session, "live") == 1 and array.tolist() == [0, -1, -2, -3, -4]
+    del array
+    gc.collect()
+    assert call(session, "live") == 0
+    assert numbers(call(session, "make", 0)) == []
+
+
+def test_ranges_that_libraries_make(session: jitree.Session) -> None:
+    vector = view(session, np.arange(100))
+    part = call(session, "part", vector, 16, 20)
+    assert numbers(part) == [16, 17, 18, 19] and part.buffer.allocation is vector.buffer.allocation
+    assert call(session, "live") == 0, "the structure is gone, the memory is the vector's"
+    made = call(session, "part", call(session, "make", 100), 16, 48)
+    gc.collect()
+    assert numbers(made) == list(range(16, 48)) and call(session, "live") == 2
+    del made
+    gc.collect()
+    assert call(session, "live") == 0
+
+
+def test_results_outlive_their_session(library: Path) -> None:
+    with jitree.Session("local-sync") as session:
+        session.load_native(library, create="create_arrays")
+        made = call(session, "make", 3)
+    del session
+    gc.collect()
+    assert numbers(made) == [0, 1, 2]
+
+
+def test_devices_allocate(session: jitree.Session) -> None:
+    made = call(session, "allocate", session.device, 3)
+    assert numbers(made) == [7, 7, 7] and call(session, "live") == 0
+    assert call(session, "same", session.device) is session.device
+    assert call(session, "same", session.device.device_allocator) is session.device.device_allocator
+    with pytest.raises(StatusError, match="RESOURCE_EXHAUSTED"):
+        call(session, "allocate", session.device, 1 << 60)
+    with pytest.raises(UnimplementedError):
+        call(session, "query", session.device)
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "match"),
+    [
+        (0, OutOfRangeError, "a view 5xi32 of a buffer of 16 bytes, which is too small"),
+        (1, OutOfRangeError, "a view -1xi32"),
+        (2, FailedPreconditionError, "a view of rank 1048576, which is not laid out as"),
+        (3, OutOfRangeError, "a view 4x"),
+        (4, FailedPreconditionError, "memory that the host cannot see"),
+        (5, FailedPreconditionError, "20241104 to 3.13"),
+        (6, InvalidArgumentError, "aligned to 64 bytes"),
+        (7, FailedPreconditionError, "a buffer of 16 bytes, which is not laid out"),
+        (8, OutOfRangeError, "a view 4611686018427387904xi32"),
+    ],
+)
+def test_what_libraries_make_is_checked(
+    session: jitree.Session, what: int, error: type[StatusError], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        call(session, "wrong", what, 0)
+    assert call(session, "live") == 0
+    assert numbers(call(session, "make", 1)) == [0]
+
+
+def test_code_of_earlier_releases_finds_what_it_looks_for(session: jitree.Session) -> None:
+    """Before 3.1 the allocator and the access (read, write, discard), before 3.4 the access at the usage."""
+    vector = view(session, [1, 2])
+    allocator, pool, owners, usage = (call(session, "word", vector, offset) for offset in (56, 72, 80, 88))
+    assert allocator == allocator_address() and pool == 0
+    assert owners & 0xFFFF == 7 and usage & 7 == 7
+
+
+@pytest.mark.parametrize("layout", [31, 30])
+def test_buffers_of_earlier_releases(session: jitree.Session, layout: int) -> None:
+    made = call(session, "wrong", 99, layout)
+    assert isinstance(made.buffer, Buffer) and made.shape == (4,) and made.buffer.byte_length == 16
+    assert (made.buffer.memory_type, made.buffer.allowed_access) == (0x56, 7)
+    call(session, "negate", made)
+    del made
+    gc.collect()
+    assert call(session, "live") == 0
