@@ -130,7 +130,7 @@ class Array(NDArrayOperatorsMixin):
     @property
     def nbytes(self) -> int:
         """Bytes on the device: elements below 8 bits are packed."""
-        return self.element_type.byte_length(self.size)
+        return self.element_type.byte_length(self.shape)
 
     @property
     def T(self) -> npt.NDArray[Any]:

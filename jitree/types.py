@@ -6,12 +6,15 @@ row-major; elements below 8 bits are packed, low bits first.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
+from jitree.errors import OutOfRangeError
 from jitree.records import NamedTuple
 
 CLASS_OPAQUE: Final = 0x00
@@ -23,6 +26,9 @@ INTEGER_CLASSES: Final = frozenset((CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED,
 
 ENCODING_OPAQUE: Final = 0
 ENCODING_DENSE: Final = 1
+
+LARGEST_LENGTH: Final = 2**63 - 1
+"""Bytes of a tensor: what programs and numpy count with."""
 
 
 class ElementType(NamedTuple):
@@ -44,9 +50,25 @@ class ElementType(NamedTuple):
     def dtype(self) -> np.dtype[Any]:
         return _dtype(self.numpy_name)
 
-    def byte_length(self, count: int) -> int:
-        """Bytes of ``count`` densely packed elements."""
-        return (count * self.bits + 7) // 8
+    def byte_length(self, shape: Sequence[int]) -> int:
+        """Bytes of a tensor of densely packed elements, exactly: the one place that computes them.
+
+        OUT_OF_RANGE for negative dimensions and for shapes of which nobody can count the bytes, which
+        programs get from sizes that have wrapped.
+        """
+        length = (math.prod(shape) * self.bits + 7) // 8
+        if length > LARGEST_LENGTH or (shape and min(shape) <= 0):
+            self._check_shape(shape)
+        return length
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        """Empty tensors have to fit as well: numpy does not make arrays of other shapes."""
+        text = format_shaped_type(tuple(shape), self)
+        for axis, size in enumerate(shape):
+            if size < 0:
+                raise OutOfRangeError(f"shape `{text}`: dimension {axis} is negative ({size})")
+        if math.prod(size or 1 for size in shape) * max(self.bits, 8) // 8 > LARGEST_LENGTH:
+            raise OutOfRangeError(f"shape `{text}`: its byte length overflows 64 bits")
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -100,8 +101,9 @@ def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:
 
 
 def empty(shape: tuple[int, ...], row: ElementType, device: Device) -> BufferView:
-    """A buffer view of new memory, whatever is in there."""
-    size = row.byte_length(math.prod(shape))
+    """A buffer view of new memory, whatever is in there. OUT_OF_RANGE for shapes that no tensor can have."""
+    shape = tuple(map(index, shape))  # numpy's integers wrap
+    size = row.byte_length(shape)
     return _view(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row)
 
 
@@ -112,13 +114,14 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
     element type need.
     """
     row = element_type(view.element_type)
-    count = math.prod(view.shape)
-    needed = row.byte_length(count)
+    needed = row.byte_length(view.shape)
     data = device.read_buffer(view.buffer, fence)
     if len(data) < needed:
         raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
     if is_packed(row):
-        return unpack_integers(data[:needed], row, count).astype(row.dtype).reshape(view.shape)
+        return (
+            unpack_integers(data[:needed], row, math.prod(view.shape)).astype(row.dtype).reshape(view.shape)
+        )
     array = data[:needed].view(row.dtype).reshape(view.shape)
     if view.buffer.host_address is not None:
         view.elements = array

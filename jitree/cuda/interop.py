@@ -125,7 +125,7 @@ class CudaExchange:
     def _view(
         self, address: int, shape: tuple[int, ...], row: ElementType, read_only: bool, owner: object
     ) -> BufferView:
-        length = row.byte_length(int(np.prod(shape, dtype=np.int64)))
+        length = row.byte_length(shape)
         buffer: Buffer = self._allocator.import_device(address, length, owner)
         if address % BINDING_ALIGNMENT and length:
             return BufferView(self._copied(buffer), shape, row.code, ENCODING_DENSE)

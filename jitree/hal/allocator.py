@@ -6,21 +6,33 @@ import abc
 from collections.abc import Callable
 from typing import Final
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
 from jitree.records import NamedTuple
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
+_UNSIGNED: Final = 2**64 - 1
+_PADDING: Final = 64
+"""Bytes that aligning a block takes at most."""
 
 
 def check_request(size: int, alignment: int) -> None:
-    """INVALID_ARGUMENT for what no allocator can be asked for."""
-    if size < 0 or alignment & alignment - 1:
+    """What no allocator can be asked for: INVALID_ARGUMENT for an alignment that is no power of two.
+
+    Programs count bytes in 64 bits without a sign. So a negative size is more than any machine has
+    (RESOURCE_EXHAUSTED), and one that has no room in 64 bits together with its padding has wrapped
+    (OUT_OF_RANGE).
+    """
+    if alignment & alignment - 1:
         raise InvalidArgumentError(
-            f"cannot allocate {size} bytes aligned to {alignment}: sizes are not negative and alignments "
-            "are powers of two"
+            f"cannot allocate {size} bytes aligned to {alignment}: alignments are powers of two"
         )
+    if size < 0:
+        length = size & _UNSIGNED
+        if length + _PADDING > _UNSIGNED:
+            raise OutOfRangeError(f"cannot allocate {size} bytes: the size that was computed has wrapped")
+        raise ResourceExhaustedError(f"cannot allocate {length} bytes (computed as {size})")
 
 
 class HeapStatistics:
@@ -94,7 +106,7 @@ class Allocator(abc.ABC):
         """A buffer of ``size`` bytes, contents undefined, zero bytes allowed.
 
         0 as ``memory_type`` or ``usage`` means optimal and default. The buffer may get more memory and usage
-        bits than asked. RESOURCE_EXHAUSTED when it does not fit, INVALID_ARGUMENT for a size below 0.
+        bits than asked. RESOURCE_EXHAUSTED when it does not fit; :func:`check_request`.
         """
 
     @abc.abstractmethod

@@ -12,7 +12,8 @@ import numpy as np
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON
-from jitree.types import ENCODING_DENSE, element_type, format_shaped_type
+from jitree.types import ENCODING_DENSE, format_shaped_type
+from jitree.types import element_type as _element_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -212,9 +213,10 @@ class Buffer:
 
 
 class BufferView:
-    """A buffer with shape and element type; whether they fit its length is the maker's business.
+    """A buffer with shape and element type.
 
-    ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``.
+    ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``. Whoever has a
+    view may rely on its buffer having all of its elements, if they are dense: kernels do.
     """
 
     __slots__ = ("__weakref__", "_published", "buffer", "element_type", "elements", "encoding", "shape")
@@ -222,6 +224,13 @@ class BufferView:
     def __init__(
         self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
     ) -> None:
+        """OUT_OF_RANGE for shapes that no tensor can have, and that the buffer is too short for."""
+        needed = _element_type(element_type).byte_length(shape)
+        if needed > buffer.byte_length and encoding == ENCODING_DENSE:
+            raise OutOfRangeError(
+                f"a buffer of {buffer.byte_length} bytes cannot be viewed as "
+                f"`{format_shaped_type(shape, _element_type(element_type))}`, which has {needed}"
+            )
         self.buffer = buffer
         self.shape = shape
         self.element_type = element_type
@@ -251,4 +260,4 @@ class BufferView:
         return array("q", extent.tobytes() + numbers.tobytes()), array("q", (*known, buffer.allowed_access))
 
     def __repr__(self) -> str:
-        return f"<hal.buffer_view {format_shaped_type(self.shape, element_type(self.element_type))}>"
+        return f"<hal.buffer_view {format_shaped_type(self.shape, _element_type(self.element_type))}>"

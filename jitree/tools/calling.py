@@ -190,7 +190,7 @@ def _item_to_host(items: VmList, index: int, function: Function) -> hv.HostValue
 
 def _view_to_host(view: BufferView, device: Device) -> hv.Tensor:
     row = element_type(view.element_type)
-    length = row.byte_length(elements.count_elements(view.shape))
+    length = row.byte_length(view.shape)
     return hv.Tensor(row, view.shape, _bytes_of(view.buffer, length, device))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
@@ -36,7 +35,7 @@ def parse_declaration(text: str) -> ParameterEntry:
         )
     shape = tuple(int(dimension) for dimension in match.group(1).split("x")[:-1])
     row = find_type(match.group(2))
-    length = row.byte_length(math.prod(shape))
+    length = row.byte_length(shape)
     if length > _MAXIMUM_LENGTH:
         raise InvalidArgumentError(f"'{text}': {length} bytes are more than any file can have")
     pattern = parse_pattern(row, value) if has_value else _ZERO

@@ -158,8 +158,8 @@ def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
 
 def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> elements.Bytes:
     """The bytes of a tensor's elements; none gives zeros, one is repeated for all elements."""
+    length = row.byte_length(shape)
     count = elements.count_elements(shape)
-    length = row.byte_length(count)
     tokens = element_parsing.split_elements(contents)
     if not tokens:
         return _zeros(length)
@@ -192,9 +192,7 @@ def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
 ) -> hv.Tensor:
     if not is_numpy_file(path):
-        return hv.Tensor(
-            row, shape, files.read_bytes(mode, path, row.byte_length(elements.count_elements(shape)))
-        )
+        return hv.Tensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
     array, *others = files.read_arrays(mode, path)
     if others:
         raise InvalidArgumentError(f"`{path}` holds {len(others) + 1} arrays; name one: `@{path}:<key>`")

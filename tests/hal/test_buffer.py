@@ -54,8 +54,12 @@ def test_zero_means_optimal_and_default_usage(any_device: Device) -> None:
 
 def test_allocator_refuses_nonsense() -> None:
     allocator = HeapAllocator()
-    with pytest.raises(InvalidArgumentError):
-        allocator.allocate(0, 0, -1)
+    for size in (-1, -64):
+        with pytest.raises(OutOfRangeError, match="has wrapped"):
+            allocator.allocate(0, 0, size)
+    for size in (-4096, -(2**63)):
+        with pytest.raises(ResourceExhaustedError, match=f"cannot allocate {size + 2**64} bytes"):
+            allocator.allocate(0, 0, size)
     with pytest.raises(InvalidArgumentError):
         allocator.allocate(0, 0, 8, alignment=48)
     with pytest.raises(ResourceExhaustedError):

@@ -129,6 +129,9 @@ def _items(cconv: str) -> list[str]:
 
 
 ODD_OFFSETS = (3, 65, -1, 300, 100000)
+ODD_SHAPES = (
+    (0,), (3, 0), (-1,), (-2, -2), (2**62,), (2**62 + 4, 1), (2**32, 2**32), (2**31, 2**31, 4), (99,),
+)  # fmt: skip
 ODD_LENGTHS = (0, 5, 1000, 100000, -2)
 
 
@@ -193,10 +196,19 @@ class _Drawing:
 
     def do_view(self) -> None:
         buffer, to = self.known(BUFFERS), self.one(*VIEWS)
-        shape = self.draw(st.lists(st.integers(0, 4), max_size=8))
         offset, length = self.range(buffer)
+        known = self.sizes.get(buffer, 0) - offset if length == -1 else length
+        shape = self.odd(self.shape(max(0, known) // 4), *ODD_SHAPES)
         self.program.call("buffer_view.create", buffer, offset, length, F32, 1, [[d] for d in shape], to=to)
         self.sizes[to] = self.sizes.get(buffer, 0) - offset if length == -1 else length
+
+    def shape(self, count: int) -> tuple[int, ...]:
+        """Of at most so many elements."""
+        shape: list[int] = []
+        for size in self.draw(st.lists(st.sampled_from((1, 2, 3, 4, 16)), max_size=8)) or [0] * (not count):
+            shape.append(min(size, count))
+            count //= max(1, shape[-1])
+        return tuple(shape)
 
     def do_view_buffer(self) -> None:
         view, to = self.known([*VIEWS, FIRST, SECOND]), self.one(*BUFFERS)

@@ -178,7 +178,7 @@ def test_what_cannot_be_compared(check: Check) -> None:
     with pytest.raises(InvalidArgumentError, match="expect_all_true"):
         check("expect_all_true", opaque, cconv="0rr_v")
     with pytest.raises(OutOfRangeError, match="8 bytes in a buffer of 4"):
-        check.equal(BufferView(integers.buffer, (2,), integers.element_type, 1), integers)
+        check.equal(BufferView(integers.buffer, (2,), integers.element_type, 0), integers)
     with pytest.raises(InvalidArgumentError, match=r"null; check\.expect_eq needs a hal\.buffer_view as lhs"):
         check.equal(None, integers)  # type: ignore[arg-type]
 

@@ -145,9 +145,14 @@ def test_only_the_processor_is_asked(inline: Imports) -> None:
     assert inline("device.query.i64", text("hal.device.id"), text("*")) == (0, 0)
 
 
-@pytest.mark.parametrize(("alignment", "size"), [(3, 8), (64, -1)])
-def test_impossible_allocations(inline: Imports, alignment: int, size: int) -> None:
-    with pytest.raises(InvalidArgumentError):
+@pytest.mark.parametrize(
+    ("alignment", "size", "status"),
+    [(3, 8, InvalidArgumentError), (64, -1, OutOfRangeError), (64, -(2**63), ResourceExhaustedError)],
+)
+def test_impossible_allocations(
+    inline: Imports, alignment: int, size: int, status: type[StatusError]
+) -> None:
+    with pytest.raises(status):
         inline("buffer.allocate", alignment, size)
 
 

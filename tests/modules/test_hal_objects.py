@@ -171,11 +171,30 @@ def test_buffer_view_accessors(hal: Hal) -> None:
     assert [hal("buffer_view.dim", view, index) for index in (0, 1, 2, 3, -1)] == [2, 4, 0, 0, 0]
     whole = hal("buffer_view.create", buffer, 0, 64, F32, 1, [])
     assert hal("buffer_view.buffer", whole) is buffer
-    assert hal("buffer_view.create", buffer, 0, 64, F32, 1, [10**6]) is not None  # shapes are not checked
     with pytest.raises(OutOfRangeError):
         hal("buffer_view.create", buffer, 32, 64, F32, 1, [16])
     with pytest.raises(InvalidArgumentError):
         hal("buffer_view.create", buffer, 0, 64, F32, 1, [1] * 129)
+
+
+IMPOSSIBLE = (
+    [-1], [-1, -1], [-(2**63)], [-4, -4, 1], [0, -1], [17], [2, 9], [2**62], [2**62 + 16], [2**63 - 1],
+    [2**32, 2**32], [2**32, 2**32, 0], [0, 2**62], [16, 1, 2], [2**31, 2**31, 4], [2**31 + 1, 2**33],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", IMPOSSIBLE, ids=str)
+def test_views_have_their_elements(hal: Hal, shape: list[int]) -> None:
+    """Sizes that programs compute may wrap: 2**62 f32 elements take 0 bytes then."""
+    buffer = hal.buffer(bytes(64))
+    with pytest.raises(OutOfRangeError, match=f"`{'x'.join(map(str, shape))}xf32`"):
+        hal("buffer_view.create", buffer, 0, 64, F32, 1, shape)
+
+
+@pytest.mark.parametrize("shape", [[], [16], [2, 8], [0], [3, 0, 7], [1] * 128], ids=str)
+def test_views_may_be_shorter_than_their_buffer(hal: Hal, shape: list[int]) -> None:
+    view = hal("buffer_view.create", hal.buffer(bytes(64)), 0, 64, F32, 1, shape)
+    assert [hal("buffer_view.dim", view, index) for index in range(len(shape))] == shape
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from jitree.errors import (
     DataLossError,
     InternalError,
     InvalidArgumentError,
+    OutOfRangeError,
     PermissionDeniedError,
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
@@ -168,8 +169,10 @@ def test_a_device_that_closes_cancels_what_waits() -> None:
 
 def test_a_view_that_its_buffer_cannot_hold(session: Session) -> None:
     view = session.to_device(np.zeros(4, np.float32)).view
-    with pytest.raises(InternalError, match="16 bytes"):
-        Array(BufferView(view.buffer, (5,), view.element_type, 1), session.device).to_host()
+    with pytest.raises(OutOfRangeError, match="16 bytes cannot be viewed as `5xf32`, which has 20"):
+        BufferView(view.buffer, (5,), view.element_type, 1)
+    with pytest.raises(InternalError, match="16 bytes"):  # of other encodings only who reads them knows
+        Array(BufferView(view.buffer, (5,), view.element_type, 0), session.device).to_host()
 
 
 class OpaqueMemory:

@@ -340,7 +340,7 @@ FAILING: dict[str, tuple[str, tuple[Any, ...], type[StatusError], tuple[Any, ...
     "a read outside": ("at", (X, 1 << 40), OutOfRangeError, (X, 3), 3.0),
     "a read before": ("at", (X, -1), OutOfRangeError, (X, 3), 3.0),
     "too much memory": ("iota", (1 << 58,), StatusError, (2,), X[:2]),
-    "a negative size": ("iota", (-1,), InvalidArgumentError, (2,), X[:2]),
+    "a negative size": ("iota", (-1,), OutOfRangeError, (2,), X[:2]),
 }
 
 

@@ -37,7 +37,7 @@ class Tensor(NamedTuple):
 def read(view: BufferView, device: Device) -> Tensor:
     """The contents of a view. OUT_OF_RANGE when the buffer is shorter than the shape needs."""
     row = element_type(view.element_type)
-    length = row.byte_length(elements.count_elements(view.shape))
+    length = row.byte_length(view.shape)
     data = device.read_buffer(view.buffer)
     if len(data) < length:
         raise OutOfRangeError(f"a tensor of {length} bytes in a buffer of {len(data)} bytes")

@@ -25,7 +25,8 @@ def create(
     encoding: int,
     shape: Sequence[int],
 ) -> BufferView:
-    """Whether the shape fits the length is not checked: the compiler has computed both."""
+    """OUT_OF_RANGE where the shape does not fit into the range: the program has computed both, of sizes that
+    may have wrapped."""
     if len(shape) > MAXIMUM_RANK:
         raise InvalidArgumentError(f"a buffer view of rank {len(shape)}; at most {MAXIMUM_RANK}")
     return BufferView(buffer.subspan(offset, length), tuple(shape), element_type, encoding)
