@@ -70,6 +70,13 @@ class Array(NDArrayOperatorsMixin):
         self._passed_as = self._view = self._elements = None
         self._owner = self._keeper = None
 
+    def be_copied(self, copy: BufferView) -> BufferView:
+        """Has other memory with its elements from now on, which programs may write to."""
+        self._view = copy  # first: other threads look at the array meanwhile
+        self._passed_as = self._elements = None
+        self._owner = self._keeper = None
+        return copy
+
     @property
     def is_donated(self) -> bool:
         """Whether the elements have been given to a call for good, with :func:`jitree.donate`."""

@@ -22,10 +22,11 @@ from jitree.calls.number_packing import (
     number_packer,
     refused,
 )
-from jitree.calls.transfers import copy_to_device, native_row
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from jitree.calls.transfers import copy_to_device, copy_view, native_row
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
+from jitree.hal.enums import MemoryAccess
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 ViewOf = Callable[[Array], BufferView]
 ImportArray: TypeAlias = "Callable[[npt.NDArray[Any], ElementType, Device], BufferView]"
 
+_WRITE: Final = int(MemoryAccess.WRITE)
 _NUMBERS: Final = (int, float, complex, np.generic)
 
 
@@ -94,6 +96,16 @@ def _rewritten(view_of: ViewOf, array: Array) -> BufferView:
     return view
 
 
+def _own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
+    """The view of an array that the program may write to, for all that is known: one over read-only memory
+    has a copy from then on."""
+    view = _rewritten(view_of, array)
+    if view.buffer.allowed_access & _WRITE:
+        return view
+    array.wait()
+    return array.be_copied(copy_view(view, device))
+
+
 def packers(
     signature: Signature, items: Sequence[Item], transfer: ArrayTransfer, ref_types: RefTypes
 ) -> tuple[Packer, ...]:
@@ -109,16 +121,36 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
         return SpanPacker(parameter, item, transfer, ref_types)
     if item in NUMBER_BITS:
         return number_packer(parameter, item)
+    if parameter.tensor is not None:
+        return tensor_packer(parameter, parameter.tensor, transfer)
+    return ReferencePacker(parameter, transfer, ref_types)
+
+
+def tensor_packer(parameter: Parameter, tensor: TensorType, transfer: ArrayTransfer) -> TensorPacker:
+    """The packer of a tensor, by what the program does with its memory."""
     if parameter.storage_of is not None:
         transfer = transfer._replace(view_of=partial(_rewritten, transfer.view_of))
-    if parameter.tensor is not None and parameter.consumed:
+    if parameter.consumed:
         from jitree.calls.storage_arguments import ConsumedPacker
 
-        own = transfer._replace(import_array=copy_to_device)
-        return ConsumedPacker(parameter.name, parameter.tensor, own)
-    if parameter.tensor is not None:
-        return TensorPacker(parameter.name, parameter.tensor, transfer)
-    return ReferencePacker(parameter, transfer, ref_types)
+        return ConsumedPacker(parameter.name, tensor, transfer._replace(import_array=copy_to_device))
+    if parameter.storage_of is not None:
+        from jitree.calls.storage_arguments import StoragePacker
+
+        return StoragePacker(
+            parameter.name, tensor, transfer._replace(import_array=writable_import(transfer.import_array))
+        )
+    return TensorPacker(parameter.name, tensor, transfer)
+
+
+def writable_import(import_array: ImportArray) -> ImportArray:
+    """An import for programs that may write to the memory: what must stay as it is, is copied."""
+
+    def import_writable(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+        use = import_array if array.flags.writeable else copy_to_device
+        return use(array, row, device)
+
+    return import_writable
 
 
 class Donation:
@@ -307,7 +339,7 @@ def _foreign_array(value: Any) -> npt.NDArray[Any] | None:
 
 
 class ReferencePacker:
-    """A reference other than a tensor, or one whose type nobody declared.
+    """A reference other than a tensor, or one whose type nobody declared: the program may write to it.
 
     Arrays become buffer views, bytes-like objects ``vm.buffer``s, lists and tuples ``vm.list``s, None null;
     objects of the HAL and the VM are passed as they are. The program checks what it gets.
@@ -318,7 +350,10 @@ class ReferencePacker:
     def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
         self._name = parameter.name
         self._type = parameter.type
-        self._transfer = transfer
+        self._transfer = transfer._replace(
+            view_of=partial(_own_view, transfer.view_of, transfer.device),
+            import_array=writable_import(transfer.import_array),
+        )
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
         self._element = parameter.type.partition("list<")[2].removesuffix(">")
@@ -340,11 +375,13 @@ class ReferencePacker:
             return VmBuffer.alias(memoryview(value).cast("B") if len(value) else b"")
         if isinstance(value, (str, *_NUMBERS)) and not isinstance(value, np.generic):
             raise refused(self._name, self._type, value)
+        if isinstance(value, (BufferView, Buffer)):
+            return require_writable(value, self._name)
         if isinstance(value, _OBJECTS):
             return value
         exchange = self._transfer.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
-            return exchange.import_view(value)
+            return require_writable(exchange.import_view(value), self._name)
         array = np.asarray(value) if isinstance(value, np.generic) else as_array(value)
         if array is None:
             return self._registered(value)
@@ -381,6 +418,17 @@ class ReferencePacker:
         if isinstance(value, int):
             return IntegerPacker(Parameter(self._name, "i64"), 64).pack(value)
         return value if isinstance(value, float) else self._pack(value)
+
+
+def require_writable(value: BufferView | Buffer, name: str) -> BufferView | Buffer:
+    """PERMISSION_DENIED for memory that programs must not write to."""
+    buffer = value.buffer if isinstance(value, BufferView) else value
+    if buffer.is_writable:
+        return value
+    raise PermissionDeniedError(
+        f"{name} may be written to by the program, and the memory that it got is read-only; pass a copy, "
+        "such as session.to_device(numpy.array(x)), or session.empty(shape) for results"
+    )
 
 
 class SpanPacker:

@@ -14,15 +14,12 @@ import numpy as np
 from jitree.array import Array
 from jitree.calls.declaration import Signature
 from jitree.calls.number_packing import describe
-from jitree.calls.packing import Donation, TensorPacker
-from jitree.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, wrap_in_place
+from jitree.calls.packing import Donation, TensorPacker, require_writable
+from jitree.calls.transfers import copy_view, wrap_in_place
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
-from jitree.hal.fence import Fence
 from jitree.module import OUT
-
-_ANY_QUEUE = -1
 
 
 def storage_of(signature: Signature, out: Any, device: Device) -> Mapping[str, Array]:
@@ -61,26 +58,41 @@ def _in_place(value: Any, device: Device) -> Array:
     )
 
 
+class StoragePacker(TensorPacker):
+    """A tensor that the program puts a result into. Read-only host arrays have been copied: the caller only
+    sees the result then."""
+
+    __slots__ = ()
+
+    def check(self, view: BufferView) -> None:
+        super().check(view)
+        require_writable(view, self._name)
+
+    def pack(self, value: Any) -> object:
+        view = super().pack(value)
+        assert isinstance(view, BufferView)
+        return require_writable(view, self._name)
+
+
 class ConsumedPacker(TensorPacker):
-    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not."""
+    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not,
+    unless it lies in memory that must stay as it is. Host arrays have been copied."""
 
     __slots__ = ()
 
     def pack(self, value: Any) -> object:
-        packed = super().pack(value)
+        view = super().pack(value)
+        assert isinstance(view, BufferView)
+        if self._is_kept(value) or not view.buffer.is_writable:
+            return copy_view(view, self.device)
+        return view
+
+    def _is_kept(self, value: object) -> bool:
+        """Whether the view is over memory that its owner goes on to use."""
         if isinstance(value, (Array, BufferView)):
-            assert isinstance(packed, BufferView)
-            return _copy(packed, self.device)
-        return packed
-
-
-def _copy(view: BufferView, device: Device) -> BufferView:
-    source = view.buffer
-    target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
-    done = Fence.create(device)
-    device.queue_copy(_ANY_QUEUE, None, done, source, 0, target, 0, source.byte_length)
-    done.wait()
-    return BufferView(target, view.shape, view.element_type, view.encoding)
+            return True
+        exchange = self.device.array_exchange
+        return exchange is not None and not isinstance(value, Donation) and exchange.is_importable(value)
 
 
 def donate(array: Array) -> Donation:

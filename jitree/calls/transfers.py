@@ -14,16 +14,17 @@ from jitree.elements import Bytes, is_packed, pack_integers, unpack_integers
 from jitree.errors import InternalError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
+from jitree.hal.fence import Fence
 from jitree.types import ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.hal.device import Device
-    from jitree.hal.fence import Fence
 
 DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 BUFFER_USAGE: Final = int(BufferUsage.DEFAULT)
+_ANY_QUEUE: Final = -1
 
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy through a bytes object takes less time than making arrays over the target."""
@@ -54,6 +55,16 @@ def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) ->
     else:
         buffer.host_array().view(array.dtype).reshape(array.shape)[...] = array
     return _view(buffer, array.shape, row)
+
+
+def copy_view(view: BufferView, device: Device) -> BufferView:
+    """A view of new memory with the same contents."""
+    source = view.buffer
+    target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
+    done = Fence.create(device)
+    device.queue_copy(_ANY_QUEUE, None, done, source, 0, target, 0, source.byte_length)
+    done.wait()
+    return BufferView(target, view.shape, view.element_type, view.encoding)
 
 
 def _lend() -> None:

@@ -143,6 +143,11 @@ class Buffer:
         table.i32[word + _ENCODING] = self.allowed_access
 
     @property
+    def is_writable(self) -> bool:
+        """False over memory that was imported read-only, and must stay as it is whatever kernels do."""
+        return bool(self.allowed_access & _WRITE)
+
+    @property
     def published_address(self) -> int:
         """Where machine code finds the memory, 0 when it must ask Python."""
         return 0 if self.allocation.asynchronous else self.host_address or 0

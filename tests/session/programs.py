@@ -6,6 +6,7 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).parent.parent / "data" / "programs"
 
+ALIASES = PROGRAMS / "aliases.vmfb"
 ARITHMETIC = PROGRAMS / "arithmetic.vmfb"
 ASYNCHRONOUS = PROGRAMS / "asynchronous.vmfb"
 CALLS = PROGRAMS / "calls.vmfb"
