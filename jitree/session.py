@@ -122,7 +122,7 @@ class Session:
         self._instance = Instance.default() if instance is None else instance
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
-        self._tensor_markers: dict[TensorType, object] = {}
+        self._parameter_markers: dict[tuple[TensorType, bool], object] = {}
         self._keeper: Keeper | None = None
         self._placements: Placements | None = None
         self.trace_sink: TraceSink | None = trace_sink
@@ -373,9 +373,9 @@ class Session:
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         return Array(empty(dimensions, row, self.device), self.device)
 
-    def tensor_marker(self, tensor: TensorType) -> object:
-        """An object that stands for a type of parameters in this session, always the same."""
-        return self._tensor_markers.setdefault(tensor, object())
+    def parameter_marker(self, tensor: TensorType, is_written: bool) -> object:
+        """An object that stands for a kind of parameters in this session, always the same."""
+        return self._parameter_markers.setdefault((tensor, is_written), object())
 
     def place_directly(self, interface: Interface, direct: DirectCall) -> None:
         """From now on machine code copies small arrays to the device. ``direct``: a call of any function."""

@@ -41,6 +41,7 @@ from tests.modules.hal_programs import (
     FIRST,
     NAME,
     NULL,
+    ODD_SHAPES,
     OLD_ROWS,
     ROWS,
     SECOND,
@@ -146,6 +147,23 @@ def test_programs_do_the_same_with_and_without_answers(pair: Pair, program: Prog
     pair.fast.load(module)
     expected = outcome(pair.plain, name)
     for _ in range(3):  # sites are bound in the first call, machine code is known from the second one on
+        assert outcome(pair.fast, name) == expected
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (16,), (2, 8), (3, 5), *ODD_SHAPES], ids=str)
+def test_views_do_not_exceed_their_buffer(pair: Pair, shape: tuple[int, ...]) -> None:
+    """Machine code computes in 64 bits that wrap."""
+    program, name = Program(ROWS), f"m{next(_numbers)}"
+    placed = (0, DEVICE_LOCAL, USAGE, 64, 0)
+    program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, *placed, to=BUFFERS[0])
+    program.call("device.queue.fill", DEVICE, -1, NULL, NULL, BUFFERS[0], 0, -1, 0, 1, 0)
+    program.call("buffer_view.create", BUFFERS[0], 0, 64, F32, 1, [[d] for d in shape], to=VIEWS[0])
+    module = program.module(name)
+    pair.plain.load(module)
+    pair.fast.load(module)
+    expected = outcome(pair.plain, name)
+    assert (expected[0][0] == "OutOfRangeError") == (shape in ODD_SHAPES and 0 not in shape)
+    for _ in range(4):
         assert outcome(pair.fast, name) == expected
 
 

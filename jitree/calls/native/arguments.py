@@ -190,6 +190,8 @@ def is_of_type(python: int, record: int, argument: int, value: int) -> bool:
     ):
         return False
     dimensions = handle + load(owners, Owners.extension)
+    if load(argument, Argument.access) & ~load64(dimensions + 8 * MAXIMUM_RANK):
+        return False
     for index in range(load(argument, Argument.rank)):
         expected = load64(argument + _DIMENSIONS + 8 * index)
         if expected >= 0 and expected != load64(dimensions + 8 * index):

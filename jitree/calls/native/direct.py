@@ -34,9 +34,9 @@ from jitree.calls.number_packing import IntegerPacker, narrow_float, number_pack
 from jitree.calls.packing import (
     ArrayTransfer,
     Donation,
-    TensorPacker,
     number_unpacker,
     packers,
+    tensor_packer,
     unpack_reference,
 )
 from jitree.calls.transfers import copy_to_device
@@ -46,6 +46,7 @@ from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.elements import is_packed
 from jitree.errors import FailedPreconditionError, StatusError
+from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.module import Function
 from jitree.modules.hal.native.natives import Natives
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
 _FRAME_VALUES: Final = FRAME.word("values")
 _FRAME_REFS: Final = FRAME.word("refs")
+_WRITE: Final = int(MemoryAccess.WRITE)
 
 
 class Unsuitable(Exception):
@@ -290,7 +292,7 @@ class _Rows:
         return {"convert": self._keep(packer.pack)}
 
     def _array(self, parameter: Parameter, tensor: TensorType) -> dict[str, int]:
-        acceptance = _Acceptance(self._function, self._keeper, parameter.name, tensor)
+        acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
         fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
         row, shape = tensor.element_type, tensor.shape
         if row is None or is_packed(row):
@@ -302,7 +304,7 @@ class _Rows:
         return fields | dimensions | {
             "convert": self._keep(acceptance.packer.host_array),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
-            "rank": len(shape),
+            "rank": len(shape), "access": 0 if parameter.storage_of is None else _WRITE,
         }  # fmt: skip
 
     def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
@@ -339,20 +341,21 @@ def _may_view(array: Array, keeper: Keeper) -> bool:
 class _Acceptance:
     """Whether device arrays fit a parameter as they are."""
 
-    def __init__(self, function: Function, keeper: Keeper, name: str, tensor: TensorType) -> None:
-        self.packer = TensorPacker(name, tensor, function.transfer())
+    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, tensor: TensorType) -> None:
+        self.packer = tensor_packer(parameter, tensor, function.transfer())
         self._tensor = tensor
+        self._is_written = parameter.storage_of is not None
         self._code = -1 if tensor.element_type is None else tensor.element_type.code
         self._keeper = keeper
-        self.marker = function.session.tensor_marker(tensor)
-        """What stands for the declared type in the session: arrays remember it when they are accepted."""
+        self.marker = function.session.parameter_marker(tensor, self._is_written)
+        """What stands for such parameters in the session: arrays remember it when they are accepted."""
 
     def accept(self, array: Array) -> bool:
         """Gives the array an owner if need be; the lock must be held. False: the general way must look at
         it."""
         if array.fence is not None or not _may_view(array, self._keeper):
             return False
-        if not array.matches(self._code, self._tensor.shape):
+        if self._is_written or not array.matches(self._code, self._tensor.shape):
             try:
                 self.packer.check(array.view)
             except StatusError:

@@ -153,6 +153,7 @@ ARGUMENT: Final = Record(
     i64 item_size           # bytes
     i64 element_type
     i64 rank
+    i64 access              # MemoryAccess bits that device arrays must allow
     """
     + "".join(f"i64 dimension_{index}\n" for index in range(MAXIMUM_RANK)),
 )

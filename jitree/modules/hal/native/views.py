@@ -26,8 +26,13 @@ from jitree.modules.hal.native.registers import (
     reference,
 )
 from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
+from jitree.types import ENCODING_DENSE
 
 _ACCESS = 8 * MAXIMUM_RANK
+_LARGEST_COUNT = (1 << 31) - 1
+"""Elements: products of two such numbers do not wrap."""
+_BITS = 0xFF
+"""Of an element type: the size of one element."""
 
 
 def dimensions(natives: int, view: int) -> int:
@@ -40,6 +45,21 @@ def known_view(natives: int, view: int) -> bool:
     return is_kind(view, load(natives, Natives.buffer_view)) and 0 <= load(view, Entry.rank) <= MAXIMUM_RANK
 
 
+def fits(values: int, words: int, rank: int, length: int) -> bool:
+    """Whether a view's elements lie in so many bytes. Empty tensors and those of which the count is not
+    exact in a few bits are left to Python, which knows shapes that no tensor can have."""
+    count = 1
+    for index in range(rank):
+        size = number(values, words, 5 + index)
+        if not 0 < size <= _LARGEST_COUNT:
+            return False
+        count *= size
+        if count > _LARGEST_COUNT:
+            return False
+    bits = number(values, words, 3) & _BITS
+    return (count * bits + 7) >> 3 <= length
+
+
 def view_create(state: int, values: int, refs: int, words: int) -> int:
     natives = load(state, State.natives)
     if natives == 0:
@@ -50,7 +70,7 @@ def view_create(state: int, values: int, refs: int, words: int) -> int:
         return REFUSED
     offset = number(values, words, 1)
     length = range_length(source, offset, number(values, words, 2))
-    if length < 0:
+    if length < 0 or number(values, words, 4) != ENCODING_DENSE or not fits(values, words, rank, length):
         return REFUSED
     view = new_entry(state, natives, load(natives, Natives.buffer_view))
     if view == 0:
