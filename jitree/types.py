@@ -6,10 +6,10 @@ row-major; elements below 8 bits are packed, low bits first.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +56,7 @@ class ElementType(NamedTuple):
         OUT_OF_RANGE for negative dimensions and for shapes of which nobody can count the bytes, which
         programs get from sizes that have wrapped.
         """
-        length = (math.prod(shape) * self.bits + 7) // 8
+        length = (prod(shape) * (self.code & 0xFF) + 7) >> 3
         if length > LARGEST_LENGTH or (shape and min(shape) <= 0):
             self._check_shape(shape)
         return length
@@ -67,7 +67,7 @@ class ElementType(NamedTuple):
         for axis, size in enumerate(shape):
             if size < 0:
                 raise OutOfRangeError(f"shape `{text}`: dimension {axis} is negative ({size})")
-        if math.prod(size or 1 for size in shape) * max(self.bits, 8) // 8 > LARGEST_LENGTH:
+        if prod(size or 1 for size in shape) * max(self.bits, 8) // 8 > LARGEST_LENGTH:
             raise OutOfRangeError(f"shape `{text}`: its byte length overflows 64 bits")
 
 

@@ -99,8 +99,11 @@ def _rewritten(view_of: ViewOf, array: Array) -> BufferView:
 def _own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
     """The view of an array that the program may write to, for all that is known: one over read-only memory
     has a copy from then on."""
-    view = _rewritten(view_of, array)
-    if view.buffer.allowed_access & _WRITE:
+    view = view_of(array)
+    buffer = view.buffer
+    if buffer.host_address is None:
+        array._elements = None
+    if buffer.allowed_access & _WRITE:
         return view
     array.wait()
     return array.be_copied(copy_view(view, device))

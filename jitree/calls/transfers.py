@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.elements import Bytes, is_packed, pack_integers, unpack_integers
-from jitree.errors import InternalError
+from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.fence import Fence
-from jitree.types import ENCODING_DENSE, ElementType, element_type, element_type_of
+from jitree.types import (
+    ENCODING_DENSE,
+    ElementType,
+    element_type,
+    element_type_of,
+    format_shaped_type,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,13 +49,12 @@ def native_row(dtype: np.dtype[Any]) -> ElementType | None:
 def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
     """A buffer view with the elements of an array, any strides; ``row`` is the array's own element type."""
     if is_packed(row):
-        data = pack_integers(array.astype(np.int16).reshape(-1), row)
-        return _view(_upload(data, device), array.shape, row)
+        return _view(_upload(_host_bytes(array, row), device), array.shape, row)
     size = array.nbytes
     buffer = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
     address = buffer.host_address
     if address is None:
-        return _view(_upload(_flat(array), device), array.shape, row)
+        return _view(_upload(_host_bytes(array, row), device), array.shape, row)
     if size <= _SMALL:
         ctypes.memmove(address, array.tobytes(), size)
     else:
@@ -130,9 +135,8 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
     if len(data) < needed:
         raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
     if is_packed(row):
-        return (
-            unpack_integers(data[:needed], row, math.prod(view.shape)).astype(row.dtype).reshape(view.shape)
-        )
+        values = unpack_integers(data[:needed], row, math.prod(view.shape))
+        return values.astype(row.dtype).reshape(view.shape)
     array = data[:needed].view(row.dtype).reshape(view.shape)
     if view.buffer.host_address is not None:
         view.elements = array
@@ -145,6 +149,18 @@ def _view(buffer: Buffer, shape: tuple[int, ...], row: ElementType) -> BufferVie
 
 def _flat(array: npt.NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _host_bytes(array: npt.NDArray[Any], row: ElementType) -> Bytes:
+    """The elements as they lie on a device. RESOURCE_EXHAUSTED where there is no room for them: an array may
+    show a few bytes as many elements."""
+    try:
+        if is_packed(row):
+            return pack_integers(array.astype(np.int16).reshape(-1), row)
+        return _flat(array)
+    except MemoryError as error:
+        shaped = format_shaped_type(array.shape, row)
+        raise ResourceExhaustedError(f"no memory on the host for the elements of a {shaped} array") from error
 
 
 def _upload(data: Bytes, device: Device) -> Buffer:

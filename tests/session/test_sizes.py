@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -71,3 +72,10 @@ def test_empty_arrays(session: Session, shape: tuple[int, ...]) -> None:
         session.empty(shape)
     with pytest.raises(ResourceExhaustedError):
         session.empty(2**60)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "int4"])
+def test_few_bytes_that_are_shown_as_many(session: Session, dtype: str) -> None:
+    one = np.ones(1, ml_dtypes.int4 if dtype == "int4" else dtype)
+    with pytest.raises(ResourceExhaustedError):
+        session.to_device(np.broadcast_to(one, (2**50,)))
