@@ -278,10 +278,7 @@ def _is_device(value: object) -> bool:
 
 def _length(code: int, shape: tuple[int, ...]) -> int:
     """INVALID_ARGUMENT for a number that is no element type."""
-    count = 1
-    for size in shape:
-        count *= size
-    return element_type(code).byte_length(count)
+    return element_type(code).byte_length(shape)
 
 
 def _dimensions(view: int, rank: int) -> Any:
