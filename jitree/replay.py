@@ -52,7 +52,7 @@ _MOST_MISSES: Final = 8
 class ReplayingFunction(Function):
     """A function of a session whose device repeats recorded calls."""
 
-    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_variables", "_writes_to_arguments")
+    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_may_write", "_variables", "_writes_to_arguments")
 
     def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
         super().__init__(session, vm_function, signature)
@@ -61,6 +61,8 @@ class ReplayingFunction(Function):
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
         self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)
+        self._may_write = any(item.tensor is None for item in signature.arguments)
+        """Whether it takes references, of which nobody says what it does with them."""
         self._is_known = False
         self._variables: Variables | None = None
         """None: calls of the context are not made again, once that is known."""
@@ -84,6 +86,9 @@ class ReplayingFunction(Function):
         if last is not None and not named and self._are(arguments, last):
             made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])
             if made is not None:
+                if self._may_write:
+                    for array in arguments:
+                        array._elements = None  # what the host has read may be old
                 return self._unpack(*made)
         packed = self._pack(arguments, named)
         if not self._is_known:

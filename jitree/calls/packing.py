@@ -22,11 +22,11 @@ from jitree.calls.number_packing import (
     number_packer,
     refused,
 )
-from jitree.calls.transfers import copy_to_device, copy_view, native_row
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError, StatusError
+from jitree.calls.transfers import copy_to_device, native_row
+from jitree.calls.writing import own_view, require_writable, rewritten, writable_import
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
-from jitree.hal.enums import MemoryAccess
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 ViewOf = Callable[[Array], BufferView]
 ImportArray: TypeAlias = "Callable[[npt.NDArray[Any], ElementType, Device], BufferView]"
 
-_WRITE: Final = int(MemoryAccess.WRITE)
 _NUMBERS: Final = (int, float, complex, np.generic)
 
 
@@ -88,27 +87,6 @@ def pending_view(array: Array) -> BufferView:
     return array.view
 
 
-def _rewritten(view_of: ViewOf, array: Array) -> BufferView:
-    """The view of an array that the program writes to: what the host has read of it is old then."""
-    view = view_of(array)
-    if view.buffer.host_address is None:
-        array._elements = None
-    return view
-
-
-def _own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
-    """The view of an array that the program may write to, for all that is known: one over read-only memory
-    has a copy from then on."""
-    view = view_of(array)
-    buffer = view.buffer
-    if buffer.host_address is None:
-        array._elements = None
-    if buffer.allowed_access & _WRITE:
-        return view
-    array.wait()
-    return array.be_copied(copy_view(view, device))
-
-
 def packers(
     signature: Signature, items: Sequence[Item], transfer: ArrayTransfer, ref_types: RefTypes
 ) -> tuple[Packer, ...]:
@@ -132,7 +110,7 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
 def tensor_packer(parameter: Parameter, tensor: TensorType, transfer: ArrayTransfer) -> TensorPacker:
     """The packer of a tensor, by what the program does with its memory."""
     if parameter.storage_of is not None:
-        transfer = transfer._replace(view_of=partial(_rewritten, transfer.view_of))
+        transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
     if parameter.consumed:
         from jitree.calls.storage_arguments import ConsumedPacker
 
@@ -144,16 +122,6 @@ def tensor_packer(parameter: Parameter, tensor: TensorType, transfer: ArrayTrans
             parameter.name, tensor, transfer._replace(import_array=writable_import(transfer.import_array))
         )
     return TensorPacker(parameter.name, tensor, transfer)
-
-
-def writable_import(import_array: ImportArray) -> ImportArray:
-    """An import for programs that may write to the memory: what must stay as it is, is copied."""
-
-    def import_writable(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
-        use = import_array if array.flags.writeable else copy_to_device
-        return use(array, row, device)
-
-    return import_writable
 
 
 class Donation:
@@ -354,7 +322,7 @@ class ReferencePacker:
         self._name = parameter.name
         self._type = parameter.type
         self._transfer = transfer._replace(
-            view_of=partial(_own_view, transfer.view_of, transfer.device),
+            view_of=partial(own_view, transfer.view_of, transfer.device),
             import_array=writable_import(transfer.import_array),
         )
         self._ref_types = ref_types
@@ -421,17 +389,6 @@ class ReferencePacker:
         if isinstance(value, int):
             return IntegerPacker(Parameter(self._name, "i64"), 64).pack(value)
         return value if isinstance(value, float) else self._pack(value)
-
-
-def require_writable(value: BufferView | Buffer, name: str) -> BufferView | Buffer:
-    """PERMISSION_DENIED for memory that programs must not write to."""
-    buffer = value.buffer if isinstance(value, BufferView) else value
-    if buffer.is_writable:
-        return value
-    raise PermissionDeniedError(
-        f"{name} may be written to by the program, and the memory that it got is read-only; pass a copy, "
-        "such as session.to_device(numpy.array(x)), or session.empty(shape) for results"
-    )
 
 
 class SpanPacker:

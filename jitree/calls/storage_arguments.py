@@ -14,8 +14,9 @@ import numpy as np
 from jitree.array import Array
 from jitree.calls.declaration import Signature
 from jitree.calls.number_packing import describe
-from jitree.calls.packing import Donation, TensorPacker, require_writable
+from jitree.calls.packing import Donation, TensorPacker
 from jitree.calls.transfers import copy_view, wrap_in_place
+from jitree.calls.writing import require_writable
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device

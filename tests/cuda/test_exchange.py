@@ -15,15 +15,27 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
+from jitree.calls import packing
+from jitree.calls.declaration import Parameter, TensorType
+from jitree.calls.transfers import wrap_or_copy
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, StatusError
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    StatusError,
+)
+from jitree.hal.buffer import BufferView
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
+from jitree.types import BY_NAME
 from tests.cuda.fake import FakeDriver
 
 STATELESS = Path(__file__).parents[1] / "data" / "cuda" / "stateless.vmfb"
+F32 = BY_NAME["f32"]
 READ, WRITE = int(MemoryAccess.READ), int(MemoryAccess.WRITE)
 SIZES = [0, 1, 3, 16, 1000, 128 << 10, (128 << 10) + 1, 1 << 20, (1 << 20) + 1, (8 << 20) + 5]
 
@@ -345,6 +357,55 @@ def test_read_only_memory(session: Session) -> None:
         taken.__dlpack__()
     again = session.to_device(Producer(taken))
     assert again.view.buffer.allowed_access == READ
+
+
+def packer(session: Session, **attributes: Any) -> packing.Packer:
+    """Of a tensor, or of a reference."""
+    tensor = attributes.pop("tensor", TensorType(F32, (4,)))
+    parameter = Parameter("x", "!hal.buffer_view", tensor, **attributes)
+    transfer = packing.ArrayTransfer(session.device, packing.ready_view, wrap_or_copy)
+    if tensor is None:
+        return packing.ReferencePacker(parameter, transfer, session.context.ref_types)
+    return packing.tensor_packer(parameter, tensor, transfer)
+
+
+def test_programs_do_not_write_to_read_only_memory(session: Session) -> None:
+    array = session.to_device(np.ones(4, np.float32))
+    address = array.view.buffer.address
+    kept = Foreign(array, data=(address, True))
+    storage, reference = packer(session, storage_of=0), packer(session, tensor=None)
+    for value in (kept, session.to_device(kept), session.to_device(kept).view):
+        with pytest.raises(PermissionDeniedError, match="x may be written to"):
+            storage.pack(value)
+    for value in (kept, session.to_device(kept).view):
+        with pytest.raises(PermissionDeniedError, match="x may be written to"):
+            reference.pack(value)
+    taken = session.to_device(kept)
+    view = reference.pack(taken)
+    assert view is taken.view and view.buffer.address != address, "it has memory of its own from now on"
+    assert np.array_equal(taken, np.ones(4)) and storage.pack(taken) is reference.pack(taken) is view
+    assert packer(session).pack(session.to_device(kept)).buffer.address == address  # type: ignore[attr-defined]
+
+
+def test_programs_overwrite_what_was_given_to_them(session: Session) -> None:
+    array = session.to_device(np.ones(4, np.float32))
+    address, consumed = array.view.buffer.address, packer(session, consumed=True)
+    kept = session.to_device(Foreign(array, data=(address, True)))
+    for value in (array, array.view, Foreign(array), packing.Donation(kept), np.ones(4, np.float32)):
+        view = consumed.pack(value)
+        assert isinstance(view, BufferView) and view.buffer.is_writable and view.buffer.address != address
+        assert np.array_equal(Array(view, session.device), np.ones(4))
+    given: Any = consumed.pack(packing.Donation(array))
+    assert given.buffer.address == address
+
+
+@pytest.mark.parametrize("shape", [(2**62,), (-4,), (-2, -2), (2**32, 2**32)])
+def test_shapes_that_no_tensor_has(session: Session, shape: tuple[int, ...]) -> None:
+    array = session.to_device(np.ones(4, np.float32))
+    with pytest.raises(InvalidArgumentError, match=r"cannot be taken: OUT_OF_RANGE; shape `"):
+        session.to_device(Foreign(array, shape=shape))
+    with pytest.raises(OutOfRangeError):
+        session.empty(shape)
 
 
 def test_element_types(session: Session) -> None:

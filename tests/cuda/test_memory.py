@@ -15,7 +15,12 @@ from jitree.cuda import allocator as allocator_module
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Region, Suballocator
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from jitree.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+)
 from jitree.hal.enums import BufferCompatibility, MemoryAccess, MemoryType
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
@@ -203,8 +208,10 @@ def test_pinned_memory_rests_until_the_device_has_done_with_it(fake: FakeDriver,
 def test_alignment_on_request(device: CudaDevice) -> None:
     buffer = allocator_of(device).allocate(DEVICE_LOCAL, 0, 100, alignment=1 << 16)
     assert buffer.address % (1 << 16) == 0 and buffer.byte_length == 100
-    for size, alignment in ((-1, 64), (8, 48)):
-        with pytest.raises(InvalidArgumentError, match="cannot allocate"):
+    for size, alignment, status in (
+        (8, 48, InvalidArgumentError), (-1, 64, OutOfRangeError), (-(2**63), 64, ResourceExhaustedError),
+    ):  # fmt: skip
+        with pytest.raises(status, match="cannot allocate"):
             allocator_of(device).allocate(DEVICE_LOCAL, 0, size, alignment=alignment)
 
 
