@@ -29,7 +29,6 @@ RECIPE: Final = image.Recipe(
                 "texts",
             )
         ),
-        os.path.join(os.path.dirname(os.path.dirname(_FOLDER)), "types.py"),
         *ANSWERS.sources,
     ),
     entries=(

@@ -97,6 +97,7 @@ RECIPE: Final = image.Recipe(
                 "dispatch/language/lowering.py",
                 "dispatch/language/primitives.py",
                 "regs/layout.py",
+                "types.py",
                 "vmfb/words.py",
                 "hal/enums.py",
                 "hal/heap.py",
