@@ -13,6 +13,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeVar
 
+from jitree.dispatch.math_library import address_of_function
 from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import MATH_FUNCTIONS
 
@@ -200,16 +201,11 @@ def round_half_away(x: float) -> float:
     return math.copysign(magnitude, x)
 
 
-_LIBRARY: Final = ctypes.CDLL(None)
-
-
 def _math_function(name: str) -> Callable[..., float]:
-    function = getattr(_LIBRARY, name)
     base = name.removesuffix("f") if name.endswith("f") and name != "erf" else name
     kind = ctypes.c_double if base == name else ctypes.c_float
-    function.argtypes = (kind,) * (2 if base in ("atan2", "pow", "remainder") else 1)
-    function.restype = kind
-    return function  # type: ignore[no-any-return]
+    operands = (kind,) * (2 if base in ("atan2", "pow", "remainder") else 1)
+    return ctypes.CFUNCTYPE(kind, *operands)(address_of_function(name))
 
 
 MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}

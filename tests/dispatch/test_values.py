@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 
 import pytest
@@ -171,6 +172,38 @@ def test_division_by_zero_fails_the_call(vm: Vm, operation: str) -> None:
         with pytest.raises(InvalidArgumentError, match="overflow"):
             vm.call("f", -(2**31), -1)
     assert vm.call("f", 7, 7) == [1 if operation.startswith("div") else 0]
+
+
+_QUIET = 0x7FF8000000000000
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="seen there")
+@pytest.mark.parametrize(
+    ("operation", "operands", "expected"),
+    [
+        ("log.f64", [-1.0], _QUIET),
+        ("log.f64", [-math.inf], _QUIET),
+        ("log2.f64", [-0.5], _QUIET),
+        ("log10.f64", [-1.0], _QUIET),
+        ("log1p.f64", [-2.0], _QUIET - 2**63),
+        ("sqrt.f64", [-1.0], _QUIET - 2**63),
+        ("rsqrt.f64", [-1.0], _QUIET - 2**63),
+        ("pow.f64", [-2.0, 0.5], _QUIET - 2**63),
+        ("rem.f64", [1.0, 0.0], _QUIET - 2**63),
+        ("sin.f64", [math.inf], _QUIET - 2**63),
+        ("cos.f64", [-math.inf], _QUIET - 2**63),
+        ("div.f64", [0.0, -0.0], _QUIET - 2**63),
+        ("sub.f64", [math.inf, math.inf], _QUIET - 2**63),
+        ("mul.f64", [math.inf, 0.0], _QUIET - 2**63),
+    ],
+)
+def test_sign_of_nan_is_that_of_the_official_runtime(
+    vm: Vm, operation: str, operands: list[float], expected: int
+) -> None:
+    """Seen in iree.runtime 3.13 (whose wheel calls the C library's old versions of log and log2)."""
+    registers = ", ".join(f"%i{2 * number}" for number in range(len(operands)))
+    text = f"%i8 = {operation} {registers}\n%i10 = bitcast.f64.i64 %i8\nreturn [%i10:11]"
+    assert vm.run(f"0{'F' * len(operands)}_I", text, operands) == [expected]
 
 
 @pytest.mark.parametrize("width", [32, 64])

@@ -15,6 +15,7 @@ import numpy as np
 
 from jitree.dispatch import image
 from jitree.dispatch.engine import Entry
+from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE
@@ -63,9 +64,7 @@ Promote = Callable[[Machine, int], None]
 @cache
 def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
-    library = ctypes.CDLL(None)
-    pointers = [ctypes.cast(library[name], ctypes.c_void_p).value for name in LIBRARY_FUNCTIONS]
-    return np.array(pointers, np.int64)
+    return np.array([address_of_function(name) for name in LIBRARY_FUNCTIONS], np.int64)
 
 
 def run_function(loop: image.Image) -> Run:

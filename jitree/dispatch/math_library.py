@@ -1,0 +1,35 @@
+"""Addresses of C library functions, in the versions that the official runtime was linked with.
+
+Its wheels are built for a C library of before 2.29, which gave binary64 exp, exp2, log, log2 and pow new
+versions. The old ones are there still, and call the new ones, but for an invalid operand they answer +NaN
+where the new ones answer what the processor makes of it: -NaN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Final
+
+_LIBRARY: Final = ctypes.CDLL(None)
+_FIRST_VERSIONS: Final = {"x86_64": b"GLIBC_2.2.5", "aarch64": b"GLIBC_2.17"}
+"""What the C library calls its first version for a machine."""
+_REPLACED: Final = frozenset(("exp", "exp2", "log", "log2", "pow"))
+
+
+def address_of_function(name: str) -> int:
+    """The address of a function of the C library."""
+    version = _FIRST_VERSIONS.get(os.uname().machine)
+    address = _versioned(name, version) if name in _REPLACED and version else None
+    return address or ctypes.cast(_LIBRARY[name], ctypes.c_void_p).value or 0
+
+
+def _versioned(name: str, version: bytes) -> int | None:
+    """None where the C library has no versions, or not this one."""
+    try:
+        find = _LIBRARY.dlvsym
+    except AttributeError:
+        return None
+    find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p), ctypes.c_void_p
+    found: int | None = find(None, name.encode(), version)
+    return found
