@@ -1,0 +1,50 @@
+"""What `pyproject.toml` says is needed is enough."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES = {"iree": "iree-base-runtime"}
+"""What installs a package of another name."""
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[><=; ]", requirement)[0] for requirement in requirements}
+
+
+def imported(path: Path) -> set[str]:
+    """Modules that a file imports anywhere, and those that packages of the tests import which it uses."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {item.name for item in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    if path.parent.name == "perf":
+        for name in [name for name in found if name.startswith("tests.")]:
+            for file in ROOT.joinpath(*name.split(".")).glob("*.py"):
+                found |= imported(file)
+    return found
+
+
+def test_floors_parse_what_is_generated() -> None:
+    """Texts have opaque pointers, which LLVM 15 of llvmlite 0.44 does not read."""
+    floors = dict(re.split(">=|,", requirement)[:2] for requirement in PROJECT["dependencies"])
+    assert (floors["llvmlite"], floors["numba"]) == ("0.45", "0.62")
+
+
+def test_benchmarks_need_their_extra_alone() -> None:
+    given = names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["perf"])
+    scripts = list((ROOT / "perf").glob("*.py"))
+    own = {path.stem for path in scripts} | {"jitree", "tests"}
+    for path in scripts:
+        needed = {name.partition(".")[0] for name in imported(path)} - own - set(sys.stdlib_module_names)
+        missing = {name for name in needed if PACKAGES.get(name, name) not in given}
+        assert not missing, f"{path.name} needs {missing}: the extra `perf` should have it"
