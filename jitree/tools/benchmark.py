@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from jitree.module import Function
     from jitree.tools.calling import PreparedCall
 
+    Call = Callable[[], list[Any]]
+    Start = Callable[[], tuple[list[Any], Fence]]
+
 FLAGS: Final = FlagSet(
     command="benchmark",
     summary="measures how long functions of a compiled module take",
@@ -81,8 +84,7 @@ def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
     functions = {
         benchmark_name(function): function for function in _functions(program, flags.text("function"))
     }
-    processes_output = flags.boolean("enable_output_processing")
-    if processes_output and len(functions) != 1:
+    if flags.boolean("enable_output_processing") and len(functions) != 1:
         raise InvalidArgumentError(
             f"flag 'enable_output_processing' needs one function, here are {len(functions)}; use --function"
         )
@@ -100,7 +102,7 @@ def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
     _wait_for_compiled_code(program)
     rows: list[Row] = []
     failed = False
-    last = LastResults()
+    last = LastResults() if flags.boolean("enable_output_processing") else None
     for name in selected:
         measured, failure = _measure(name, functions[name], plan, flags, files, last)
         rows += measured + aggregates(measured)
@@ -108,7 +110,7 @@ def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
             print(error_line(failure), file=sys.stderr)
             failed = True
     _report(rows, context, flags)
-    if processes_output and not failed:
+    if last is not None and not failed:
         return last.process(functions[selected[0]], flags, files)
     return 1 if failed else 0
 
@@ -168,54 +170,75 @@ class LastResults:
     """What the call that was measured last returned, for `--output` and `--expected_output`."""
 
     def __init__(self) -> None:
-        self.call: PreparedCall | None = None
-        self.results: list[Any] = []
+        self._prepared: PreparedCall | None = None
+        self._results: list[Any] = []
+
+    def keep_from(self, prepared: PreparedCall) -> tuple[Call, Start]:
+        """The two ways to call a function, which leave their results here."""
+        self._prepared = prepared
+        call, start = prepared.call, prepared.start
+
+        def kept_call() -> list[Any]:
+            self._results = []  # those of the call before die first, as without this
+            self._results = call()
+            return self._results
+
+        def kept_start() -> tuple[list[Any], Fence]:
+            started = start()
+            self._results = started[0]
+            return started
+
+        return kept_call, kept_start
 
     def process(self, function: Function, flags: Flags, files: ValueFiles) -> int:
         """Prints, stores or checks the results; returns the exit code."""
-        assert self.call is not None
+        assert self._prepared is not None
         with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
-            return finish(function, self.call.to_host(self.results), flags, files)
+            return finish(function, self._prepared.to_host(self._results), flags, files)
 
 
 def _measure(
-    name: str, function: Function, plan: Plan, flags: Flags, files: ValueFiles, last: LastResults
+    name: str, function: Function, plan: Plan, flags: Flags, files: ValueFiles, last: LastResults | None
 ) -> tuple[list[Row], StatusError | None]:
     from jitree.tools.calling import PreparedCall, argument_kinds
 
     with error_context(f"`{function.declaration}`"):
         inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
     try:
-        last.call = PreparedCall(function, inputs)
+        prepared = PreparedCall(function, inputs)
     except StatusError as error:
         return [Row(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
+    call, start = (prepared.call, prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
-    batch = _batch(last, last.call, plan.batch_size, concurrency)
-    return measure(Benchmark(name, batch), plan)
+    return measure(Benchmark(name, _batch(call, start, plan.batch_size, concurrency)), plan)
 
 
-def _batch(last: LastResults, prepared: PreparedCall, size: int, concurrency: int) -> Callable[[], None]:
-    """Makes the calls of one batch and waits for their results. These die within the measured time, by the
-    next call, as they do in the reference tool; the last ones stay."""
-    call = prepared.call
-
-    def one_after_the_other() -> None:
-        for _ in range(size):
-            last.results = call()
-
+def _batch(call: Call, start: Start, size: int, concurrency: int) -> Callable[[], None]:
+    """Makes the calls of one batch and waits for their results."""
+    if size == 1:
+        return lambda: _discard(call())
     if concurrency == 1:
+
+        def one_after_the_other() -> None:
+            for _ in range(size):
+                call()
+
         return one_after_the_other
 
     def overlapping() -> None:
-        running: list[tuple[list[Any], Fence]] = []
+        running = []
         for _ in range(size):
-            running.append(prepared.start())
+            running.append(start())
             if len(running) == concurrency:
                 running.pop(0)[1].wait()
-        for last.results, fence in running:
+        for _, fence in running:
             fence.wait()
 
     return overlapping
+
+
+def _discard(results: list[Any]) -> None:
+    """Results die here, inside the measured time, as they do in the reference tool."""
 
 
 # -- reports -----------------------------------------------------------------------------------------
