@@ -34,10 +34,8 @@ def free(address: int) -> None:
     _libc.free(address)
 
 
-def control(_: int, command: int, parameters: int, place: int) -> int:
-    """The allocator's function.
-
-    ``parameters`` points to a size, ``place`` to the block's address, which is read or written."""
+def _control(_: int, command: int, parameters: int, place: int) -> int:
+    """``parameters`` points to a size, ``place`` to the block's address, which is read or written."""
     block = ctypes.c_void_p.from_address(place)
     if command == _FREE:
         _libc.free(block.value)
@@ -60,7 +58,7 @@ def control(_: int, command: int, parameters: int, place: int) -> int:
 
 _CONTROL: Final = ctypes.CFUNCTYPE(
     ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
-)(control)
+)(_control)
 
 
 def allocator_address() -> int:

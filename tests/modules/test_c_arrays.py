@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.modules.native_library import hal_layout
+from jitree.modules.native_library.machine_code import machine_code
 from tests.assembler import Assembler
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
 from tests.tools import command
@@ -219,6 +222,24 @@ def test_devices_allocate(session: jitree.Session) -> None:
         call(session, "allocate", session.device, 1 << 60)
     with pytest.raises(UnimplementedError):
         call(session, "query", session.device)
+
+
+@pytest.mark.parametrize(("written", "status", "left"), [(77, 0, 77), (8, 8, None), (None, 2, None)])
+def test_interrupted_allocations_fail(written: int | None, status: int, left: int | None) -> None:
+    """What ctypes returns for a callback that raised is anything."""
+
+    def allocate(allocator: int, parameters: Any, size: int, out: Any) -> None:
+        if written is None:
+            raise KeyboardInterrupt
+        out[0] = written
+
+    callback = hal_layout.ALLOCATE_BUFFER(allocate)
+    words = (ctypes.c_void_p * 5)()
+    words[4] = ctypes.cast(callback, ctypes.c_void_p).value
+    called = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(machine_code().checked_at_32)
+    out = ctypes.c_void_p(1)
+    assert called(ctypes.addressof(words), None, 5, ctypes.addressof(out)) == status
+    assert out.value == left
 
 
 @pytest.mark.parametrize(

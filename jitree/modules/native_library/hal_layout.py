@@ -109,7 +109,14 @@ class BufferParameters(ctypes.Structure):
 
 
 class OwnAllocator(ctypes.Structure):
-    _fields_ = (("count", c_int32), ("functions", c_void_p), ("host_allocator", Allocator))
+    """The snippet that allocates calls ``allocate``."""
+
+    _fields_ = (
+        ("count", c_int32),
+        ("functions", c_void_p),
+        ("host_allocator", Allocator),
+        ("allocate", c_void_p),
+    )
 
 
 class OwnDevice(ctypes.Structure):
@@ -134,13 +141,14 @@ MAP_RANGE: Final = CFUNCTYPE(
 )  # fmt: skip
 MAP_PERSISTENTLY: Final = 2
 CONTROL: Final = CFUNCTYPE(Status, c_void_p, c_int32, c_void_p, c_void_p)
+FREE_VIEW: Final = CFUNCTYPE(None, c_void_p, c_int32, c_void_p, c_void_p)
 FREE: Final = 3
-ALLOCATE_BUFFER: Final = CFUNCTYPE(Status, c_void_p, POINTER(BufferParameters), c_uint64, POINTER(c_void_p))
+ALLOCATE_BUFFER: Final = CFUNCTYPE(None, c_void_p, POINTER(BufferParameters), c_uint64, POINTER(c_void_p))
 QUERY_COMPATIBILITY: Final = CFUNCTYPE(c_uint32, c_void_p, POINTER(BufferParameters), POINTER(c_uint64))
 
 for _layout, _size in (
     (Resource, 16), (HalBuffer, 104), (OwnBuffer, 112), (View, 56), (Mapped, 48), (BufferParameters, 32),
-    (OwnAllocator, 32), (OwnDevice, 56),
+    (OwnAllocator, 40), (OwnDevice, 56),
 ):  # fmt: skip
     assert ctypes.sizeof(_layout) == _size, _layout
 assert ctypes.sizeof(c_size_t) == 8

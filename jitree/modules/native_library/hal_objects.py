@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from jitree.c_allocator import allocate, allocator_address, control, free
+from jitree.c_allocator import allocate, allocator_address, free
 from jitree.errors import (
     OutOfRangeError,
     UnimplementedError,
@@ -60,9 +60,11 @@ class HalObjects:
             Device: add_type(_DEVICE, destroy),
         }
         self._forget = DESTROY(self._gone)
-        self._free_view = layout.CONTROL(self._control)
+        self._free_view = layout.FREE_VIEW(self._control)
         self._allocate = layout.ALLOCATE_BUFFER(self._allocate_buffer)
         self._query = layout.QUERY_COMPATIBILITY(self._query_compatibility)
+        self._free_words = _table(_address(self._free_view))
+        self._view_allocator = Allocator(ctypes.addressof(self._free_words), machine_code().ignored)
         self._host_allocator = Allocator(None, allocator_address())
         code = machine_code()
         forget, nothing, refuse = _address(self._forget), code.nothing, code.unimplemented
@@ -70,7 +72,7 @@ class HalObjects:
         self._hidden = _table(forget, forget, *(refuse,) * (layout.BUFFER_FUNCTIONS - 2))
         self._allocator_functions = _table(
             forget, code.pair_at_16, nothing, nothing, refuse, _address(self._query),
-            _address(self._allocate), nothing, refuse, refuse, nothing,
+            code.checked_at_32, nothing, refuse, refuse, nothing,
             *(refuse,) * (layout.ALLOCATOR_FUNCTIONS - 11),
         )  # fmt: skip
         self._device_functions = _table(
@@ -134,7 +136,7 @@ class HalObjects:
         address = allocate(ctypes.sizeof(layout.View) + 8 * rank)
         structure = layout.View.from_address(address)
         structure.count = 1
-        structure.allocator = Allocator(None, _address(self._free_view))
+        structure.allocator = self._view_allocator
         structure.buffer = self._give_buffer(view.buffer)
         structure.element_type, structure.encoding = view.element_type, view.encoding
         structure.byte_length = _length(view.element_type, view.shape)
@@ -147,7 +149,10 @@ class HalObjects:
     def _make_allocator(self, allocator: BufferAllocator) -> int:
         address = allocate(ctypes.sizeof(layout.OwnAllocator))
         layout.OwnAllocator.from_address(address).__init__(  # type: ignore[misc]
-            1, ctypes.addressof(self._allocator_functions), self._host_allocator
+            1,
+            ctypes.addressof(self._allocator_functions),
+            self._host_allocator,
+            _address(self._allocate),
         )
         return address
 
@@ -239,16 +244,18 @@ class HalObjects:
             release(view.buffer)
         layout.CONTROL(allocator.control)(allocator.self, layout.FREE, None, ctypes.addressof(place))
 
-    def _control(self, _: int, command: int, parameters: int, place: int) -> int:
-        """The allocator of views of ours, so that it shows when code in a library frees one."""
+    def _control(self, _: int, command: int, parameters: int, place: int) -> None:
+        """The allocator of views of ours, which only frees them: so it shows when code in a library does."""
         if command == layout.FREE:
             with self._lock:
-                self._objects.pop(ctypes.c_void_p.from_address(place).value or 0, None)
-        return control(0, command, parameters, place)
+                address = ctypes.c_void_p.from_address(place).value or 0
+                if self._objects.pop(address, None) is not None:
+                    free(address)
 
     # -- what code in libraries calls ----------------------------------------------------------------------
 
-    def _allocate_buffer(self, allocator: int, parameters: Any, size: int, out: Any) -> int:
+    def _allocate_buffer(self, allocator: int, parameters: Any, size: int, out: Any) -> None:
+        """Writes an address or a code."""
         try:
             wanted = parameters[0]
             alignment = max(wanted.alignment, ALIGNMENT)
@@ -256,9 +263,8 @@ class HalObjects:
                 wanted.memory_type, wanted.usage, size, alignment=alignment
             )
             out[0] = self._give_buffer(buffer)
-            return 0
         except BaseException as error:  # C code gets the code
-            return code_of(error)
+            out[0] = code_of(error)
 
     def _query_compatibility(self, allocator: int, parameters: Any, size: Any) -> int:
         try:

@@ -34,6 +34,12 @@ class _Snippets(NamedTuple):
     """``{i64, i64} (p)``: the two words at p + 16."""
     pair_at_32: str
     word_at_48: str
+    checked_at_32: str
+    """``i64 (p, q, i64, i64* out)``: calls the word at p + 32 with the same arguments, which writes an
+    address or a code. 0; or the code and writes 0 for it; or 2, UNKNOWN, where nothing was written. What a
+    callback returns that was interrupted means nothing."""
+    ignored: str
+    """``i64 (p, i32, q, r)``: calls the word at p with the same arguments; 0."""
 
 
 _SNIPPETS: Final = {
@@ -47,6 +53,9 @@ _SNIPPETS: Final = {
         "488b4710 488b5718 c3",
         "488b4720 488b5728 c3",
         "488b4730 c3",
+        "53 4889cb 48c70100000000 ff5720 488b0b 4883f920 7204 31c0 5b c3 48c70300000000 4885c9 b802000000 "
+        "480f45c1 5b c3",
+        "50 ff17 31c0 59 c3",
     ),
     "aarch64": _Snippets(
         "08fc5f88 0901010b 09fc0a88 aaffff35 e003082a c0035fd6",
@@ -58,6 +67,9 @@ _SNIPPETS: Final = {
         "080441a9 e00308aa c0035fd6",
         "080442a9 e00308aa c0035fd6",
         "001840f9 c0035fd6",
+        "fe4fbfa9 7f0000f9 f30303aa 081040f9 00013fd6 680240f9 e0031faa 1f8100f1 a2000054 1f0100f1 49008052 "
+        "7f0200f9 2001889a fe4fc1a8 c0035fd6",
+        "fe0f1ff8 080040f9 00013fd6 e0031faa fe0741f8 c0035fd6",
     ),
 }
 """As LLVM compiles the functions for the generic processor of each architecture."""
@@ -71,7 +83,7 @@ class MachineCode:
         add, *others = (mapping.address + offset for offset in offsets)
         self.add = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32)(add)
         self.name, self.signature, self.map, self.nothing, self.unimplemented, *others = others
-        self.pair_at_16, self.pair_at_32, self.word_at_48 = others
+        self.pair_at_16, self.pair_at_32, self.word_at_48, self.checked_at_32, self.ignored = others
 
 
 @cache
