@@ -66,6 +66,8 @@ class Context:
             self.invoker = Invoker(self.table, share.invoker.engine, share.invoker.lock)
         self._instances: list[ModuleInstance] = []
         self._frozen = False
+        self.is_initialising = False
+        """Whether the ``__init`` of a module runs, for native functions that it calls."""
 
     @property
     def tier(self) -> str:
@@ -114,7 +116,11 @@ class Context:
         self._instances.append(instance)
         check_dependencies(module, present)
         instance.link(self)
-        self._run_if_present(instance, INIT)
+        self.is_initialising = True
+        try:
+            self._run_if_present(instance, INIT)
+        finally:
+            self.is_initialising = False
 
     def _instantiate(self, module: ModuleLike) -> ModuleInstance:
         if isinstance(module, BytecodeModule):

@@ -19,7 +19,8 @@ CHUNK_LENGTH: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What an archive says about the elements. Programs do not depend on it: to them a parameter is bytes."""
+    """What an archive says about the elements. To programs a parameter is bytes: it is only compared with
+    what is known of them."""
 
     shape: tuple[int, ...]
     element: ElementType | str

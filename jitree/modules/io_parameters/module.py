@@ -19,9 +19,10 @@ from jitree.hal.enums import BufferUsage
 from jitree.hal.fence import Fence
 from jitree.modules.hal.module import CheckedExport
 from jitree.modules.hal.references import QUEUE, Row, register_hal_types
+from jitree.modules.io_parameters.agreement import Program, require_agreement
 from jitree.modules.io_parameters.batch import Batch
 from jitree.modules.io_parameters.providers import Provider
-from jitree.modules.io_parameters.requests import Request, resolve
+from jitree.modules.io_parameters.requests import Request, resolve, scope_name
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
@@ -33,10 +34,11 @@ _SHARING_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
 class State:
     """Of one context."""
 
-    __slots__ = ("buffer_type", "providers")
+    __slots__ = ("buffer_type", "program", "providers")
 
-    def __init__(self, providers: Sequence[Provider], buffer_type: int) -> None:
+    def __init__(self, providers: Sequence[Provider], buffer_type: int, program: Program) -> None:
         self.providers = providers
+        self.program = program
         self.buffer_type = buffer_type
         """Number of the reference type ``hal.buffer``: of what lists of loaded parameters hold."""
 
@@ -60,6 +62,7 @@ def load(
     with may be changed in place, by kernels that would fault on read-only pages."""
     with Batch(device, queue_affinity, wait, signal) as batch:
         requests = resolve(state.providers, scope, key_table, key_data, spans)
+        require_agreement(state.program, scope_name(scope), requests)
         buffers = [_load(device, batch, request, memory_types, usage) for request in requests]
         batch.submit()
     loaded = VmList(state.buffer_type, len(buffers))
@@ -100,7 +103,9 @@ def gather(
 ) -> None:
     """Copies ranges of parameters into one buffer."""
     with Batch(device, queue_affinity, wait, signal) as batch:
-        for request in resolve(state.providers, scope, key_table, key_data, spans):
+        requests = resolve(state.providers, scope, key_table, key_data, spans)
+        require_agreement(state.program, scope_name(scope), requests)
+        for request in requests:
             target.range(request.buffer_offset, request.length)
             _read(batch, request, target)
         batch.submit()
@@ -173,7 +178,7 @@ class IoParametersModule(NativeModule):
         register_hal_types(ref_types)
 
     def create_state(self, context: Context) -> State:
-        return State(self.providers, context.ref_types.lookup("hal.buffer"))
+        return State(self.providers, context.ref_types.lookup("hal.buffer"), Program(context))
 
 
 @cache

@@ -6,6 +6,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from jitree.errors import NotFoundError
+from jitree.types import ElementType
+
+
+class Elements(Protocol):
+    """What an archive says about the elements of a parameter; as text ``4x2xf32``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def element(self) -> ElementType | str:
+        """A name where it is no element type of programs."""
 
 
 class Parameter(Protocol):
@@ -20,6 +32,10 @@ class Parameter(Protocol):
     @property
     def pattern(self) -> bytes | None:
         """1, 2, 4, 8 or 16 bytes that are repeated; None for a parameter with contents."""
+
+    @property
+    def tensor(self) -> Elements | None:
+        """None where the archive does not say."""
 
     @property
     def writable(self) -> bool: ...

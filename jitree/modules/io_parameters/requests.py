@@ -38,7 +38,7 @@ def resolve(
     INVALID_ARGUMENT for tables of wrong size, OUT_OF_RANGE for keys outside the key data and for ranges that
     a parameter does not have, NOT_FOUND for scopes and keys.
     """
-    name = "" if scope is None else _text(scope.view)
+    name = scope_name(scope)
     provider = find_provider(providers, name)
     requests = []
     for key, (parameter_offset, buffer_offset, length) in _rows(key_table, key_data, spans):
@@ -46,10 +46,19 @@ def resolve(
         if parameter_offset + length > parameter.length:
             raise OutOfRangeError(
                 f"parameter '{name}::{key}': the program asks for bytes {parameter_offset} to "
-                f"{parameter_offset + length}, and the parameter has {parameter.length}"
+                f"{parameter_offset + length}, and the parameter has {described(parameter)}"
             )
         requests.append(Request(parameter, parameter_offset, buffer_offset, length))
     return requests
+
+
+def scope_name(scope: VmBuffer | None) -> str:
+    return "" if scope is None else _text(scope.view)
+
+
+def described(parameter: Parameter) -> str:
+    """``32 bytes (4xf64)``"""
+    return f"{parameter.length} bytes" + ("" if parameter.tensor is None else f" ({parameter.tensor})")
 
 
 def _rows(

@@ -1,0 +1,142 @@
+"""Whether a parameter is what the program was compiled for.
+
+To a program a parameter is bytes: compiled modules say how many they take, and no more. So what an
+initialiser loads must have just as many. Of the element type there is one trace: compilers write those of the
+operands into the name of each kernel (``mul_dispatch_0_elementwise_4x8_f32``). A parameter of 32-bit integers
+in a program whose kernels have 32-bit floats and no such integers is not what it was compiled for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.errors import InvalidArgumentError
+from jitree.modules.io_parameters.providers import Parameter
+from jitree.modules.io_parameters.requests import Request, described
+from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
+
+if TYPE_CHECKING:
+    from jitree.dispatch.context import Context
+
+_DECLARATION: Final = "iree.abi.declaration"
+_KERNEL: Final = re.compile(rb"_dispatch_\d+_(\w+)")
+_TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
+_FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
+_SEARCHED: Final = 64 << 20
+"""Bytes. Larger segments are constants: they are not read before a program does."""
+_COMPARED_BITS: Final = 32
+"""Integers of fewer bits may hold the bits of floats that numpy does not have."""
+
+
+class Program:
+    """What the modules of a context say."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = weakref.ref(context)
+        self._module_count = -1
+        self._types: frozenset[ElementType] = frozenset()
+
+    @property
+    def is_initialising(self) -> bool:
+        context = self._context()
+        return context is not None and context.is_initialising
+
+    @property
+    def types(self) -> frozenset[ElementType]:
+        """The element types that its modules name; empty if their kernels name none."""
+        context = self._context()
+        modules = () if context is None else context.modules
+        if len(modules) != self._module_count:
+            compiled = [module for module in modules if isinstance(module, BytecodeModule)]
+            kernels = frozenset(row for module in compiled for row in _kernel_types(module))
+            declared = frozenset(row for module in compiled for row in _declared_types(module))
+            self._types = kernels | declared if kernels else kernels
+            self._module_count = len(modules)
+        return self._types
+
+
+def _kernel_types(module: BytecodeModule) -> Iterable[ElementType]:
+    for segment in module.module.rodata:
+        for name in set(_KERNEL.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
+            yield from (BY_NAME[word] for word in re.split("[_x]", name.decode()) if word in BY_NAME)
+
+
+def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
+    for function in module.module.functions:
+        for word in _TENSOR.findall(function.attrs.get(_DECLARATION, "")):
+            if word in BY_NAME:
+                yield BY_NAME[word]
+
+
+def require_agreement(program: Program, scope: str, requests: Iterable[Request]) -> None:
+    """INVALID_ARGUMENT for a parameter of another length or element type than the program takes."""
+    requests = [request for request in requests if request.length]
+    in_parts = {request.parameter.key for request in requests if request.parameter_offset}
+    for parameter, _, _, taken in requests:
+        is_whole = taken == parameter.length or parameter.key in in_parts
+        if not is_whole and program.is_initialising:
+            raise InvalidArgumentError(
+                f"parameter '{scope}::{parameter.key}' has {described(parameter)}, and the program takes "
+                f"{taken} bytes: it was compiled for another shape or element type"
+                + _hint(program, parameter, taken)
+            )
+        other = _mistaken_for(program, parameter)
+        if other is not None:
+            raise InvalidArgumentError(
+                f"parameter '{scope}::{parameter.key}' has {described(parameter)}, and of that size the "
+                f"program has {other.name} elements only; convert it, with numpy by {_conversion(other)}, or "
+                "pass its bytes by array.view(numpy.uint8) if they are what the program means"
+            )
+
+
+def _hint(program: Program, parameter: Parameter, taken: int) -> str:
+    """Which elements would have the length, as far as that can be told."""
+    count = 0 if parameter.tensor is None else math.prod(parameter.tensor.shape)
+    bits = 8 * taken // count if count and 8 * taken % count == 0 else 0
+    rows = sorted(row for row in program.types or BY_NAME.values() if row.bits == bits)
+    element = _element(parameter)
+    likely = [row for row in rows if element is not None and _kind(row) == _kind(element)] or rows
+    if not likely:
+        return ""
+    return f", such as {likely[0].name}; convert it, with numpy by {_conversion(likely[0])}"
+
+
+def _conversion(row: ElementType) -> str:
+    package = "numpy" if row.numpy_name in np.sctypeDict else "ml_dtypes"
+    return f"array.astype({package}.{row.numpy_name})"
+
+
+def _mistaken_for(program: Program, parameter: Parameter) -> ElementType | None:
+    """The type that the program has where the parameter has another one of its size."""
+    element = _element(parameter)
+    if element is None or not _is_compared(element):
+        return None
+    same_size = sorted(row for row in program.types if row.bits == element.bits and _is_compared(row))
+    if not same_size or any(_kind(row) == _kind(element) for row in same_size):
+        return None
+    return same_size[0]
+
+
+def _element(parameter: Parameter) -> ElementType | None:
+    element = None if parameter.tensor is None else parameter.tensor.element
+    return element if isinstance(element, ElementType) else None
+
+
+def _is_compared(row: ElementType) -> bool:
+    return row in _FLOAT16 or (row.bits >= _COMPARED_BITS and _kind(row) in (_INTEGER, _FLOAT))
+
+
+_INTEGER: Final = min(INTEGER_CLASSES)
+_FLOAT: Final = BY_NAME["f32"].numerical_class
+
+
+def _kind(row: ElementType) -> int:
+    """The numerical class; that of integers whatever their sign."""
+    return _INTEGER if row.numerical_class in INTEGER_CLASSES else row.numerical_class

@@ -1,0 +1,129 @@
+"""Parameters of another length or element type than the program was compiled for are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.params import splat_entry
+from jitree.params.irpa_writer import plan, write
+from tests.params.archives import gguf, gguf_tensor, safetensors, write_irpa
+
+PROGRAM = Path(__file__).parent.parent / "data" / "programs" / "parameters.vmfb"
+WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
+BIAS = np.array([10, 20, 30], np.float32)
+INPUT = np.arange(8, dtype=np.float32).reshape(2, 4)
+LONGER = (
+    r"'model::w' has 96 bytes \(.*f64\), and the program takes 48 bytes.* f32; .*astype\(numpy\.float32\)"
+)
+OTHER = r"'model::w' has 48 bytes \(.*i32\), and of that size the program has f32 elements only; convert it"
+
+
+def run(*sources: Any) -> np.ndarray[Any, Any]:
+    """The result of the program with parameters for ``w`` besides its others."""
+    others = {"model": {"b": BIAS}, "scale": np.ones(3, np.float32)}
+    with Session("local-sync", parameters=[*sources, others]) as session:
+        return np.array(session.load(PROGRAM).linear(INPUT))
+
+
+@pytest.mark.parametrize(
+    ("weight", "error", "says"),
+    [
+        (WEIGHT.astype(np.float64), InvalidArgumentError, LONGER),
+        (WEIGHT.astype(np.int32), InvalidArgumentError, OTHER),
+        (WEIGHT.astype(np.uint32), InvalidArgumentError, OTHER),
+        (np.ones((5, 3), np.float32), InvalidArgumentError, r"60 bytes \(5x3xf32\).* takes 48 bytes"),
+        (WEIGHT.astype(np.int64), InvalidArgumentError, r"96 bytes \(4x3xi64\).* takes 48 bytes.*f32"),
+        (WEIGHT.astype(np.complex64), InvalidArgumentError, r"96 bytes \(4x3xcf64\).* takes 48 bytes"),
+        (WEIGHT.astype(np.float16), OutOfRangeError, r"bytes 0 to 48, .* has 24 bytes \(4x3xf16\)"),
+        (np.ones((3, 3), np.float32), OutOfRangeError, r"has 36 bytes \(3x3xf32\)"),
+    ],
+)  # fmt: skip
+def test_arrays_that_disagree(weight: np.ndarray[Any, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        run({"model": {"w": weight}})
+
+
+@pytest.mark.parametrize(
+    "weight", [WEIGHT, WEIGHT.reshape(12), WEIGHT.view(np.uint8), WEIGHT.astype(">f4"), WEIGHT.tobytes()]
+)
+def test_what_agrees(weight: Any) -> None:
+    """Another shape of the same elements, and bytes that nobody says the type of."""
+    assert np.array_equal(run({"model": {"w": weight}}), INPUT @ WEIGHT + BIAS)
+
+
+def archive(path: Path, array: np.ndarray[Any, Any]) -> Path:
+    """``w`` in the format of the name's extension."""
+    shape = list(array.shape)
+    if path.suffix == ".npz":
+        np.savez(path, w=array)
+    elif path.suffix == ".irpa":
+        write_irpa(path, {"w": array})
+    elif path.suffix == ".safetensors":
+        name = {"float64": "F64", "float32": "F32", "int32": "I32"}[array.dtype.name]
+        header = {"w": {"dtype": name, "shape": shape, "data_offsets": [0, array.nbytes]}}
+        path.write_bytes(safetensors(header, array.tobytes()))
+    else:
+        kind = {"float64": 28, "float32": 0, "int32": 26}[array.dtype.name]
+        path.write_bytes(gguf([], [gguf_tensor("w", tuple(reversed(shape)), kind, 0)], array.tobytes()))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["npz", "irpa", "safetensors", "gguf"])
+def test_archives(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    assert np.array_equal(run(f"model={archive(path, WEIGHT)}"), INPUT @ WEIGHT + BIAS)
+    with pytest.raises(InvalidArgumentError, match=r"'model::w' has 96 bytes.* the program takes 48 bytes"):
+        run(f"model={archive(path, WEIGHT.astype(np.float64))}")
+    if suffix != "irpa":  # which does not say what the elements are
+        with pytest.raises(InvalidArgumentError, match=OTHER.replace("i32", "s?i32")):
+            run(f"model={archive(path, WEIGHT.astype(np.int32))}")
+
+
+def test_splats(tmp_path: Path) -> None:
+    path = tmp_path / "a.irpa"
+    for dtype, length in ((np.float64, 96), (np.float32, 44)):
+        write(path, plan([splat_entry("w", dtype(2).tobytes(), length)]))
+        with pytest.raises((InvalidArgumentError, OutOfRangeError), match=f"'model::w'.* has {length} bytes"):
+            run(f"model={path}")
+    write(path, plan([splat_entry("w", np.float32(2).tobytes(), 48)]))
+    assert np.array_equal(run(f"model={path}"), INPUT @ np.full((4, 3), 2, np.float32) + BIAS)
+
+
+def test_a_variable_that_starts_with_a_parameter() -> None:
+    model = {"w": WEIGHT, "b": BIAS.astype(np.float64)}
+    with (
+        pytest.raises(InvalidArgumentError, match=r"'model::b' has 24 bytes \(3xf64\).* takes 12 bytes"),
+        Session("local-sync", parameters=[{"model": model, "scale": BIAS}]) as session,
+    ):
+        session.load(PROGRAM)
+
+
+def test_bits_of_floats_that_numpy_does_not_have() -> None:
+    """16-bit integers may be those of bf16: nothing is said of them, only of what numpy can state."""
+    from jitree.modules.io_parameters.agreement import Program, require_agreement
+    from jitree.modules.io_parameters.requests import Request
+    from jitree.params.arrays import array_entry
+    from jitree.types import BY_NAME
+
+    class Bf16(Program):
+        def __init__(self) -> None:
+            pass
+
+        types = frozenset({BY_NAME["bf16"], BY_NAME["i64"]})
+
+    def read(array: np.ndarray[Any, Any]) -> None:
+        entry = array_entry("w", array)
+        require_agreement(Bf16(), "m", [Request(entry, 0, 0, entry.length)])
+
+    for dtype in (np.uint16, np.int16, ml_dtypes.bfloat16, np.int8, np.float32, np.uint64, np.complex64):
+        read(np.zeros(4, dtype))
+    for dtype in (np.float16, np.float64):
+        with pytest.raises(InvalidArgumentError, match="'m::w' has"):
+            read(np.zeros(4, dtype))
