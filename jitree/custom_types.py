@@ -16,6 +16,7 @@ from jitree.calls import packing
 from jitree.calls.declaration import Parameter
 from jitree.calls.number_packing import describe
 from jitree.calls.transfers import copy_to_device, native_row, to_numpy
+from jitree.elements import is_masked
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
@@ -243,6 +244,8 @@ def give(item: ValueType, value: object, index: int, surroundings: Surroundings)
 def _tensor(item: ValueType, value: object, index: int) -> object:
     if isinstance(value, (Array, BufferView)):
         return value
+    if is_masked(value):
+        raise _wrong_result(item, value, index)
     try:
         array = np.asarray(value)
     except ValueError:

@@ -28,6 +28,24 @@ _LAST_FLOAT: Final = 0x28
 _COMPLEX: Final = 0x23
 
 
+NO_MASKS: Final = (
+    "; programs know no masks: pass array.filled(value), or array.data where no element is masked"
+)
+
+
+def is_masked(value: object) -> bool:
+    """Whether it is a masked array, or a list or tuple with one in it: what is behind a mask is not meant to
+    be used."""
+    masked = sys.modules.get("numpy.ma")  # nobody has such arrays before it is imported
+    return masked is not None and _has_masked(value, masked.MaskedArray)
+
+
+def _has_masked(value: object, masked: type) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_has_masked(item, masked) for item in value)
+    return isinstance(value, masked)
+
+
 def is_packed(row: ElementType) -> bool:
     return row.bits % 8 != 0
 

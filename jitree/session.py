@@ -12,7 +12,7 @@ import numpy as np
 from jitree.array import Array
 from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
 from jitree.calls.declaration import TensorType
-from jitree.calls.number_packing import describe
+from jitree.calls.number_packing import describe, refused
 from jitree.calls.packing import as_array
 from jitree.calls.transfers import empty, native_row, wrap_or_copy
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -20,6 +20,7 @@ from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.engine import WAITING_TIERS, default_tier
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.elements import is_masked
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -350,6 +351,8 @@ class Session:
         exchange = self.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
             return Array(exchange.import_view(value), self.device)
+        if is_masked(value):
+            raise refused("to_device", "an array", value)
         array = as_array(value)
         if array is None:
             try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 
 import numpy as np
 
 from jitree.array import Array
 from jitree.calls.declaration import Parameter
 from jitree.calls.transfers import native_row
-from jitree.elements import is_float
+from jitree.elements import NO_MASKS, is_float, is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.types import BY_NAME, format_shaped_type
 
@@ -41,16 +41,17 @@ def number_packer(parameter: Parameter, character: str) -> NumberPacker:
 
 
 def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
+    why = NO_MASKS if is_masked(value) else why
     return InvalidArgumentError(f"{parameter}: expected {expected} but got {describe(value)}{why}")
 
 
 def describe(value: object) -> str:
     """A value for messages: type and shape of arrays, text and class of everything else."""
     if isinstance(value, (np.ndarray, Array)):
-        row = native_row(value.dtype)
+        row, kind = native_row(value.dtype), "masked array" if is_masked(value) else "array"
         if row is None:
-            return f"an array of dtype {value.dtype} and shape {value.shape}"
-        return f"a {format_shaped_type(value.shape, row)} array"
+            return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
+        return f"a {format_shaped_type(value.shape, row)} {kind}"
     text = repr(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return f"{text} of type {type(value).__name__}"
@@ -58,18 +59,27 @@ def describe(value: object) -> str:
 
 def _number(value: object) -> object:
     """The element of an array of rank 0, anything else as it is."""
-    if isinstance(value, (np.ndarray, Array)) and value.ndim == 0:
-        return value.item()
+    if isinstance(value, (np.ndarray, Array)) and value.ndim == 0 and not is_masked(value):
+        return np.asarray(value)[()]
     return value
+
+
+def _is_float(number: object) -> TypeGuard[float]:
+    """Whether it is a float of Python, of numpy or of the types that ml_dtypes adds."""
+    if isinstance(number, (float, np.floating)):
+        return True
+    row = native_row(number.dtype) if isinstance(number, np.generic) else None
+    return row is not None and is_float(row)
 
 
 class IntegerPacker:
     """An integer of a declared width, as the VM holds it: sign extended to 32 or 64 bits.
 
-    Takes whatever has that integer value exactly. Types without a sign take the range of both.
+    Takes whatever has that integer value exactly. Types without a sign hold signed values, as results show
+    them; of numpy's unsigned integers of their width they take the bits, as tensors do.
     """
 
-    __slots__ = ("_high", "_low", "_name", "_signed_high", "_type", "_wrap")
+    __slots__ = ("_carrier", "_high", "_low", "_name", "_type", "_unchanged_high", "_wrap")
 
     def __init__(self, parameter: Parameter, storage_bits: int) -> None:
         declared = parameter.type
@@ -78,22 +88,30 @@ class IntegerPacker:
         unsigned, signed = declared.startswith("ui"), declared.startswith("si")
         self._name = parameter.name
         self._type = declared
-        self._low = 0 if unsigned or bits == 1 else -(1 << (bits - 1))
-        self._high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
-        narrow_unsigned = bits == 1 or (unsigned and bits < storage_bits)
-        self._signed_high = self._high if narrow_unsigned else (1 << (bits - 1)) - 1
+        is_natural = unsigned or bits == 1
+        self._low = 0 if is_natural else -(1 << (bits - 1))
+        self._high = (1 << bits) - 1 if is_natural else (1 << (bits - 1)) - 1
+        self._unchanged_high = self._high if bits < storage_bits else (1 << (bits - 1)) - 1
         self._wrap = 1 << bits
+        self._carrier = None if is_natural or signed else f"uint{bits}"
+        """The name of numpy's type whose bits are taken."""
 
     @property
     def unchanged(self) -> tuple[int, int]:
         """The least and the largest value that are kept in a register as they are."""
-        return self._low, self._signed_high
+        return self._low, self._unchanged_high
 
     def pack(self, value: Any) -> int:
         integer: int = value if type(value) is int else self._integer(value)
         if not self._low <= integer <= self._high:
-            raise refused(self._name, self._type, value, f"; it takes {self._low} to {self._high}")
-        return integer if integer <= self._signed_high else integer - self._wrap
+            raise refused(self._name, self._type, value, self._range(integer))
+        return integer if integer <= self._unchanged_high else integer - self._wrap
+
+    def _range(self, integer: int) -> str:
+        text = f"; it takes {self._low} to {self._high}"
+        if self._carrier is None or not self._high < integer < self._wrap:
+            return text
+        return f"{text}, and the bits of numpy.{self._carrier}({integer})"
 
     def _integer(self, value: object) -> int:
         number = _number(value)
@@ -102,9 +120,11 @@ class IntegerPacker:
         if isinstance(number, (bool, np.bool_)):
             return int(number)
         try:
-            return operator.index(number)  # type: ignore[arg-type]
+            integer = operator.index(number)  # type: ignore[arg-type]
         except TypeError:
             raise refused(self._name, self._type, value) from None
+        is_carried = isinstance(number, np.unsignedinteger) and number.dtype.name == self._carrier
+        return integer - self._wrap if is_carried and integer > self._high else integer
 
 
 class DoublePacker:
@@ -123,8 +143,13 @@ class DoublePacker:
 
     def _float(self, value: object) -> float:
         number = _number(value)
-        if isinstance(number, (float, np.floating)):
-            return float(number)
+        if _is_float(number):
+            wide = float(number)
+            if math.isinf(wide) and number != wide:
+                raise refused(self._name, self._type, value, "; it is too large")
+            return wide
+        if isinstance(number, np.timedelta64):  # numpy derives it from integers
+            raise refused(self._name, self._type, value)
         if isinstance(number, (int, np.integer, np.bool_)):
             integer = int(number)
             if abs(integer) <= _F64_EXACT or (

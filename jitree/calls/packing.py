@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from jitree.array import Array
+from jitree.calls.conversion import convert_exactly, holds
 from jitree.calls.declaration import Parameter, Signature, TensorType
 from jitree.calls.number_packing import (
     NUMBER_BITS,
@@ -24,6 +25,7 @@ from jitree.calls.number_packing import (
 )
 from jitree.calls.transfers import copy_to_device, native_row
 from jitree.calls.writing import own_view, require_writable, rewritten, writable_import
+from jitree.elements import is_masked
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
@@ -35,7 +37,7 @@ from jitree.records import NamedTuple
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
-from jitree.types import ENCODING_DENSE, ElementType
+from jitree.types import BY_NAME, ENCODING_DENSE, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 ViewOf = Callable[[Array], BufferView]
 ImportArray: TypeAlias = "Callable[[npt.NDArray[Any], ElementType, Device], BufferView]"
 
+_I1: Final = BY_NAME["i1"]
 _NUMBERS: Final = (int, float, complex, np.generic)
 
 
@@ -139,7 +142,8 @@ class Donation:
 class TensorPacker:
     """A tensor: device arrays, numpy arrays, DLPack and buffer producers, numbers and nested sequences.
 
-    Arrays must have the declared element type (integers of equal width are interchangeable) and shape;
+    Arrays must have the declared shape and element type, which for integers without a sign (``i32``) may have
+    any; masked arrays are refused, and buffer views are checked no more than the program itself does.
     Python numbers are converted when they keep their value.
     """
 
@@ -179,14 +183,17 @@ class TensorPacker:
         if value is None:
             raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
         if isinstance(value, Array):
-            value = self._view_of(value)
+            view = self._view_of(value)
+            self.check(view)
+            return view
         if isinstance(value, Donation):
             view = self._view_of(value.array)
             self.check(view)
             value.array.give_up()
             return view
-        if isinstance(value, BufferView):
-            self.check(value)
+        if isinstance(value, BufferView):  # as the program itself checks it
+            code = value.element_type if self._row is None else self._code
+            check_view(value, self._name, code, ENCODING_DENSE, self._shape)
             return value
         if isinstance(value, _OBJECTS):
             raise InvalidArgumentError(
@@ -197,6 +204,8 @@ class TensorPacker:
             view = exchange.import_view(value)
             self.check(view)
             return view
+        if is_masked(value):
+            raise refused(self._name, str(self._tensor), value)
         array = as_array(value)
         if array is not None:
             return self._import(array, value)
@@ -207,7 +216,7 @@ class TensorPacker:
     def host_array(self, value: Any) -> npt.NDArray[Any] | None:
         """What a value is on the host before it is copied to the device, of any type and shape; None for what
         does not go that way."""
-        if value is None or isinstance(value, (Array, Donation, *_OBJECTS)):
+        if value is None or isinstance(value, (Array, Donation, *_OBJECTS)) or is_masked(value):
             return None
         array = as_array(value)
         if array is None and isinstance(value, (*_NUMBERS, list, tuple)):
@@ -218,18 +227,31 @@ class TensorPacker:
         row = native_row(array.dtype)
         if row is None:
             raise refused(self._name, str(self._tensor), value)
-        if self._row is not None and not compatible_elements(row.code, self._code):
-            raise InvalidArgumentError(
-                f"{self._name} element type mismatch; expected {type_text(self._code)} but have "
-                f"{type_text(row.code)}"
-            )
+        if self._code == _I1.code and row.code != _I1.code:
+            array, row = self._as_booleans(array, row), _I1
+        self._check_elements(row.code)
         check_shape(array.shape, self._name, self._shape)
         return self._import_array(array, row, self._transfer.device)
 
     def check(self, view: BufferView) -> None:
-        """INVALID_ARGUMENT unless a view can be passed."""
-        code = view.element_type if self._row is None else self._code
-        check_view(view, self._name, code, ENCODING_DENSE, self._shape)
+        """INVALID_ARGUMENT unless the view of an array can be passed."""
+        self._check_elements(view.element_type)
+        check_view(view, self._name, view.element_type, ENCODING_DENSE, self._shape)
+
+    def _check_elements(self, code: int) -> None:
+        if self._row is not None and not holds(self._code, code):
+            raise InvalidArgumentError(
+                f"{self._name} element type mismatch; expected {type_text(self._code)} but have "
+                f"{type_text(code)}"
+            )
+
+    def _as_booleans(self, array: npt.NDArray[Any], row: ElementType) -> npt.NDArray[Any]:
+        """Integers of 8 bits that are all 0 or 1."""
+        if not compatible_elements(row.code, self._code):
+            self._check_elements(row.code)
+        if array.size and not 0 <= array.min() <= array.max() <= 1:
+            raise refused(self._name, str(self._tensor), array, "; it has other elements than 0 and 1")
+        return array.view(_I1.dtype)
 
     def _convert(self, value: object) -> npt.NDArray[Any]:
         """Python numbers as an array of the declared type."""
@@ -239,41 +261,12 @@ class TensorPacker:
             raise refused(self._name, str(self._tensor), value, f"; {error}") from None
         if self._dtype is None:
             return given
-        if native_row(given.dtype) is None:
+        row = native_row(given.dtype)
+        if row is None:
             raise refused(self._name, str(self._tensor), value)
+        if isinstance(value, np.generic) and holds(self._code, row.code):
+            return given
         return convert_exactly(given, self._dtype, self._name, str(self._tensor), value)
-
-
-def convert_exactly(
-    given: npt.NDArray[Any], dtype: np.dtype[Any], name: str, expected: str, value: object
-) -> npt.NDArray[Any]:
-    """Numbers as another type, which must hold their values; floats may be rounded to narrower floats."""
-    if given.dtype == dtype:
-        return given
-    if given.dtype.kind == "c" and dtype.kind != "c":
-        raise refused(name, expected, value)
-    with np.errstate(all="ignore"):
-        try:
-            converted = given.astype(dtype)
-            wide = converted.astype(np.complex128) if native_float(dtype) else converted
-        except (TypeError, ValueError):
-            raise refused(name, expected, value) from None
-        if given.dtype.kind in "fc":
-            kept = (converted.astype(given.dtype) == given) | np.isnan(given)
-            if native_float(dtype):
-                kept |= np.isfinite(wide) | ~np.isfinite(given)
-        elif native_float(dtype):  # types without a zero make it NaN
-            kept = np.isfinite(wide) & (wide.real.astype(given.dtype) == given)
-        else:
-            kept = converted.astype(given.dtype) == given
-    if not np.all(kept):
-        raise refused(name, expected, value, "; its elements cannot be converted without loss")
-    return converted
-
-
-def native_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype holds fractions: those of numpy and those that ml_dtypes adds."""
-    return dtype.kind in "fc" or (dtype.kind == "V" and "float" in dtype.name)
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
@@ -353,6 +346,8 @@ class ReferencePacker:
         exchange = self._transfer.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
             return require_writable(exchange.import_view(value), self._name)
+        if is_masked(value):
+            raise refused(self._name, self._type, value)
         array = np.asarray(value) if isinstance(value, np.generic) else as_array(value)
         if array is None:
             return self._registered(value)

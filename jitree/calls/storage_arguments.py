@@ -17,6 +17,7 @@ from jitree.calls.number_packing import describe
 from jitree.calls.packing import Donation, TensorPacker
 from jitree.calls.transfers import copy_view, wrap_in_place
 from jitree.calls.writing import require_writable
+from jitree.elements import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
@@ -49,7 +50,7 @@ def storage_of(signature: Signature, out: Any, device: Device) -> Mapping[str, A
 def _in_place(value: Any, device: Device) -> Array:
     if isinstance(value, Array):
         return value
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not is_masked(value):
         view = wrap_in_place(value, device)
         if view is not None:
             return Array(view, device)

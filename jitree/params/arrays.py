@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree import dlpack
-from jitree.elements import is_packed, pack_integers
+from jitree.elements import NO_MASKS, is_masked, is_packed, pack_integers
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.types import element_type_of
@@ -62,6 +62,8 @@ def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType 
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
+    if is_masked(value):
+        raise InvalidArgumentError(f"expected an array but got a {type(value).__name__}{NO_MASKS}")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     detach = getattr(value, "detach", None)  # tensors that record gradients are not exchanged

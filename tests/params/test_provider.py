@@ -74,6 +74,7 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
         ([{"w": 5}], "parameter 'w'"),
         ([{"w": [1, 2]}], "expected an array but got a list"),
         ([{"w": np.array([{}], object)}], "dtype object"),
+        ([{"w": np.ma.masked_array(W)}], r"a MaskedArray; programs know no masks: pass array\.filled"),
         ([{5: W}], "must be strings, not 5"),
         ([{"model": {5: W}}], "must be strings, not 5"),
     ],

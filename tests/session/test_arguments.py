@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree import Module, NativeExport, NativeModule, Session
+from jitree.calls.conversion import convert_exactly
 from jitree.calls.declaration import Parameter
 from jitree.calls.number_packing import DoublePacker, IntegerPacker, SinglePacker
-from jitree.calls.packing import ArrayTransfer, ReferencePacker, convert_exactly, ready_view
+from jitree.calls.packing import ArrayTransfer, ReferencePacker, ready_view
 from jitree.calls.transfers import copy_to_device
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.regs.list import VmList
@@ -56,11 +57,11 @@ def references() -> Module:
 # -- numbers -----------------------------------------------------------------------------------------
 
 INTEGERS = {
-    "i1": (1, 32, 0, 1), "i8": (8, 32, -128, 255), "i16": (16, 32, -32768, 65535),
-    "i32": (32, 32, -(1 << 31), (1 << 32) - 1), "i64": (64, 64, -(1 << 63), (1 << 64) - 1),
+    "i1": (1, 32, 0, 1), "i8": (8, 32, -128, 127), "i16": (16, 32, -32768, 32767),
+    "i32": (32, 32, -(1 << 31), (1 << 31) - 1), "i64": (64, 64, -(1 << 63), (1 << 63) - 1),
     "si8": (8, 32, -128, 127), "ui8": (8, 32, 0, 255), "si32": (32, 32, -(1 << 31), (1 << 31) - 1),
     "ui32": (32, 32, 0, (1 << 32) - 1), "ui64": (64, 64, 0, (1 << 64) - 1),
-    "index": (64, 64, -(1 << 63), (1 << 64) - 1),
+    "index": (64, 64, -(1 << 63), (1 << 63) - 1),
 }  # fmt: skip
 """(bits, bits of the register, least, greatest)"""
 
@@ -77,6 +78,21 @@ def test_integers_keep_their_bits_or_are_refused(name: str) -> None:
     for value in (low - 1, high + 1, 1 << 70):
         with pytest.raises(InvalidArgumentError, match=f"n: expected {name} but got {value} of type int"):
             packer.pack(value)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_types_without_a_sign_take_the_bits_of_unsigned_integers_of_their_width(bits: int) -> None:
+    largest = (1 << bits) - 1
+    carrier = np.dtype(f"uint{bits}").type
+    packer = IntegerPacker(Parameter("n", f"i{bits}"), max(bits, 32))
+    for value in (carrier(largest), np.array(largest, carrier), np.array(largest, f">u{bits // 8}")):
+        assert packer.pack(value) == -1
+    for refused in (largest, float(1 << bits - 1), 1 << bits - 1):
+        with pytest.raises(InvalidArgumentError, match=rf"the bits of numpy\.uint{bits}\({int(refused)}\)"):
+            packer.pack(refused)
+    with pytest.raises(InvalidArgumentError, match=f"expected si{bits} but got"):
+        IntegerPacker(Parameter("n", f"si{bits}"), max(bits, 32)).pack(carrier(largest))
+    assert bits == 64 or IntegerPacker(Parameter("n", "i64"), 64).pack(carrier(largest)) == largest
 
 
 @pytest.mark.parametrize(
@@ -102,6 +118,15 @@ def test_what_is_an_integer(value: Any, expected: int) -> None:
 def test_what_is_no_integer(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="n: expected i32 but got "):
         IntegerPacker(Parameter("n", "i32"), 32).pack(value)
+
+
+@pytest.mark.parametrize("packer", [DoublePacker(Parameter("x", "f64")), SinglePacker(Parameter("x", "f32"))])
+def test_what_is_no_float(packer: DoublePacker) -> None:
+    for value in ("1", None, [1.0], 1j, np.timedelta64(5), np.longdouble("1e400"), np.ma.masked, 10**400):
+        with pytest.raises(InvalidArgumentError, match="x: expected f"):
+            packer.pack(value)
+    assert packer.pack(ml_dtypes.bfloat16(1.5)) == packer.pack(np.array(1.5, ml_dtypes.bfloat16)) == 1.5
+    assert packer.pack(np.longdouble("inf")) == math.inf
 
 
 @given(st.one_of(st.floats(), st.integers(-(1 << 300), 1 << 300)))
@@ -133,7 +158,12 @@ def test_numbers_through_a_program(module: Module) -> None:
     results = module.numbers(*values)
     assert results == (-(1 << 31), (1 << 63) - 1, float(np.float32(0.1)), 0.1, True, -128)
     assert [type(value) for value in results] == [int, int, float, float, bool, int]
-    assert module.numbers(0xFFFFFFFF, -1, np.float16(2), 3, np.False_, np.int8(5))[:4] == (-1, -1, 2.0, 3.0)
+    assert module.numbers(np.uint32(0xFFFFFFFF), -1, np.float16(2), 3, np.False_, np.int8(5))[:4] == (
+        -1,
+        -1,
+        2.0,
+        3.0,
+    )
 
 
 def test_refused_numbers_name_argument_expected_and_given(module: Module) -> None:
@@ -256,6 +286,15 @@ def test_device_arrays_are_checked_too(module: Module) -> None:
         ([1, 2], np.complex64, True),
         ([1 << 25 | 1], np.complex64, False),
         ([1 << 20], np.float16, False),
+        ([(1 << 64) - 1], np.int64, False),
+        ([(1 << 64) - 1], np.int32, False),
+        ([-1], np.uint64, False),
+        ([-1], ml_dtypes.uint4, False),
+        ([-1, 7], ml_dtypes.int4, True),
+        ([math.nan], np.int32, False),
+        ([math.nan], np.bool_, False),
+        ([math.inf, 1.5], np.float32, True),
+        ([1e39], np.float32, False),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -335,9 +374,9 @@ def test_lists(references: Module) -> None:
 
 def test_lists_of_numbers_hold_what_they_are_given() -> None:
     packer = ReferencePacker(Parameter("xs", "!util.list<i32>"), UNUSED, RefTypes())
-    packed = packer.pack([1, np.int64(-2), True, 0xFFFFFFFF])
+    packed = packer.pack([1, np.int64(-2), True, np.uint32(0xFFFFFFFF)])
     assert isinstance(packed, VmList) and list(packed) == [1, -2, 1, -1]
-    for values in ([2.5], [1 << 32], ["text"], [None]):
+    for values in ([2.5], [1 << 31], ["text"], [None]):
         with pytest.raises(InvalidArgumentError, match=r"xs: expected i32 but got .*element 0 of the list"):
             packer.pack(values)
     floats = ReferencePacker(Parameter("xs", "!vm.list<f32>"), UNUSED, RefTypes())

@@ -165,7 +165,6 @@ FORMS: dict[str, Callable[[np.ndarray[Any, Any], Path], Any]] = {
     "misaligned": lambda value, folder: misaligned(value),
     "subclass": lambda value, folder: value.view(Derived),
     "matrix": lambda value, folder: np.matrix(value),
-    "masked": lambda value, folder: np.ma.masked_array(value),  # type: ignore[no-untyped-call]
     "memmap": mapped,
     "memoryview": lambda value, folder: memoryview(np.ascontiguousarray(value)),
     "lists": lambda value, folder: value.tolist(),
@@ -203,6 +202,33 @@ def test_other_forms(programs: Session) -> None:
         same(programs["arithmetic.add_named"](unsigned, unsigned), (unsigned + unsigned).view(np.int32))
 
 
+OWN = {
+    "i8": (np.int8, np.uint8, np.bool_), "i32": (np.int32, np.uint32), "i64": (np.int64, np.uint64),
+    "si32": (np.int32,), "ui8": (np.uint8,), "ui32": (np.uint32,), "i1": (np.bool_,),
+}  # fmt: skip
+"""The arrays that each type takes."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_integers_of_each_sign(programs: Session, name: str) -> None:
+    function = programs[f"module.e1_{name}"]
+    for dtype in (np.bool_, *(np.dtype(f"{sign}{size}").type for sign in "iu" for size in (1, 4, 8))):
+        array: np.ndarray[Any, Any] = np.array([0, 1, 1], dtype)
+        for given in (array, programs.to_device(array)):
+            for _ in range(ROUNDS):
+                if dtype in OWN[name] or (name == "i1" and array.nbytes == 3 and given is array):
+                    assert np.asarray(function(given)).tolist() == array.tolist()
+                    continue
+                with pytest.raises(InvalidArgumentError, match=f"type mismatch; expected {name} .* but have"):
+                    function(given)
+    if name == "i1":
+        for _ in range(ROUNDS):
+            with pytest.raises(
+                InvalidArgumentError, match="a 2xi8 array; it has other elements than 0 and 1"
+            ):
+                function(np.array([1, 2], np.int8))
+
+
 class Level(enum.IntEnum):
     HIGH = 7
 
@@ -213,12 +239,16 @@ class Real(float):
 
 NUMBERS: dict[str, list[tuple[Any, Any]]] = {
     "i1": [(True, True), (0, False), (np.True_, True), (1.0, True)],
-    "i8": [(-128, -128), (255, -1), (np.uint8(255), -1), (5.0, 5), (True, 1), (Level.HIGH, 7)],
-    "i16": [(-32768, -32768), (65535, -1), (np.int64(3), 3)],
+    "i8": [(-128, -128), (127, 127), (np.uint8(255), -1), (5.0, 5), (True, 1), (Level.HIGH, 7)],
+    "i16": [(-32768, -32768), (np.uint16(65535), -1), (np.int64(3), 3)],
     "i32": [
-        (-(1 << 31), -(1 << 31)), ((1 << 32) - 1, -1), (Level.HIGH, 7), (np.array(3), 3), (np.float32(4), 4),
+        (-(1 << 31), -(1 << 31)), (np.array((1 << 32) - 1, np.uint32), -1), (Level.HIGH, 7),
+        (np.array(3), 3), (np.float32(4), 4),
     ],
-    "i64": [(-(1 << 63), -(1 << 63)), ((1 << 64) - 1, -1), (np.uint64(1 << 63), -(1 << 63)), (False, 0)],
+    "i64": [
+        (-(1 << 63), -(1 << 63)), (np.uint64((1 << 64) - 1), -1), (np.uint64(1 << 63), -(1 << 63)),
+        (False, 0),
+    ],
     "index": [(0, 0), ((1 << 63) - 1, (1 << 63) - 1), (3.0, 3)],
     "f16": [(0.1, float(np.float16(0.1))), (65504, 65504.0), (True, 1.0)],
     "f32": [
@@ -241,11 +271,11 @@ def test_numbers(programs: Session, name: str) -> None:
 
 # -- refusals --------------------------------------------------------------------------------------------
 
-WORDS = ("text", None, [1], 1j, b"1", np.array([1]), object())
+WORDS = ("text", None, [1], 1j, b"1", np.array([1]), object(), np.ma.masked, np.timedelta64(1))
 WRONG_NUMBERS: dict[str, tuple[Any, ...]] = {
-    "i1": (2, -1, 0.5), "i8": (256, -129, 1.5), "i16": (65536, -32769, float("nan")),
-    "i32": (1 << 32, -(1 << 31) - 1, 1e10, float("inf"), np.uint64(1 << 40)),
-    "i64": (1 << 64, -(1 << 63) - 1, 1 << 100, 0.5), "index": (1 << 64, -1.5),
+    "i1": (2, -1, 0.5), "i8": (128, 255, -129, 1.5, np.int16(200)), "i16": (32768, -32769, float("nan")),
+    "i32": (1 << 31, (1 << 32) - 1, -(1 << 31) - 1, 1e10, float("inf"), np.uint64(1 << 40)),
+    "i64": (1 << 63, (1 << 64) - 1, -(1 << 63) - 1, 1 << 100, 0.5), "index": (1 << 63, -1.5),
     "f16": (65536, 1e6, 2049), "f32": (1e39, -1e39, (1 << 24) + 1, 1 << 200, np.float64(1e300)),
     "f64": ((1 << 53) + 1, 1 << 2000),
 }  # fmt: skip
@@ -284,6 +314,8 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "dates": ("add", (X, X.astype("M8[s]")), "an array of dtype datetime64"),
     "structures": ("add", (X, np.zeros(4, [("a", "f4")])), r"an array of dtype \[\('a', '<f4'\)\]"),
     "long doubles": ("add", (X, X.astype(np.longdouble)), "input1"),
+    "a mask": ("add", (X, np.ma.masked_array(X, X > 1)), "but got a 4xf32 masked array; .*array.filled"),
+    "a list with a mask": ("add", ([np.ma.masked, 1, 2, 3], X), "input0: .* programs know no masks"),
     "numbers that lose": ("add", (X, [1, 2, 3, 1 << 25 | 1]), "cannot be converted without loss"),
     "ragged": ("add", (X, [1, [2, 3], 4, 5]), "inhomogeneous"),
     "a class": ("add", (X, np.ndarray), "but got <class 'numpy.ndarray'> of type type"),
@@ -311,7 +343,7 @@ def test_refused_calls_leave_nothing_behind(programs: Session, row: str) -> None
         valid, expected = VALID[name]
         same(function(*valid), expected)
     assert len(texts) == 1 and f"`sync func @{name}(" in texts.pop()
-    if all(getattr(value, "dtype", None) in (np.float32, np.int32) for value in arguments):
+    if row != "a mask" and all(getattr(value, "dtype", 0) in (np.float32, np.int32) for value in arguments):
         on_device = [programs.to_device(value) for value in arguments]
         for _ in range(ROUNDS):
             with pytest.raises(InvalidArgumentError, match=text):

@@ -34,7 +34,8 @@ def test_numbers(session: Session) -> None:
         ((1 << 31) - 1, (1 << 63) - 1, -1.5, 1e300, 1, 127),
     ):
         assert numbers(*values) == values
-    assert numbers((1 << 32) - 1, (1 << 64) - 1, 1, 2, True, 255) == (-1, -1, 1.0, 2.0, True, -1)
+    largest = np.uint32((1 << 32) - 1), np.uint64((1 << 64) - 1)
+    assert numbers(*largest, 1, 2, True, np.uint8(255)) == (-1, -1, 1.0, 2.0, True, -1)
     assert numbers(np.int8(1), np.int64(2), np.float32(3), np.float64(4), np.True_, 5) == (
         1,
         2,

@@ -408,3 +408,12 @@ def test_what_devices_need_is_built_beside_the_engine(
     monkeypatch.setattr(image, "start", lambda recipe: asked.add(recipe.name))
     with Session("local-sync", tier=tier):
         assert begun == built
+
+
+def test_masked_arrays_do_not_go_to_a_device() -> None:
+    with Session("local-sync", tier="plain") as session:
+        masked = np.ma.masked_array(np.zeros(4, np.float32), [False, True, False, False])
+        for value in (masked, [np.ma.masked, 1.0], (masked, masked)):
+            with pytest.raises(InvalidArgumentError, match=r"programs know no masks: pass array\.filled"):
+                session.to_device(value)
+        assert np.array_equal(session.to_device(masked.filled(5)), [0, 5, 0, 0])
