@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree.calls.transfers import to_numpy
-from jitree.errors import FailedPreconditionError, StatusCode
+from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.exchange import HostTransfers
 from jitree.types import ENCODING_DENSE, ElementType, element_type
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 _REPR_ELEMENTS = 1000
 """Elements that are shown; larger arrays are summarised as numpy does."""
+
+
+_DONATED = "the array was donated to a call and cannot be used any more"
+_GIVING = _thread.allocate_lock()
 
 
 class Array(NDArrayOperatorsMixin):
@@ -66,9 +71,13 @@ class Array(NDArrayOperatorsMixin):
         return True
 
     def give_up(self) -> None:
-        """Lets go of the elements, which are somebody else's from now on."""
-        self._passed_as = self._view = self._elements = None
-        self._owner = self._keeper = None
+        """Lets go of the elements, which are somebody else's from now on. FAILED_PRECONDITION if they are
+        already: another thread may have donated them."""
+        with _GIVING:
+            if self.is_donated:
+                raise FailedPreconditionError(_DONATED)
+            self._passed_as = self._view = self._elements = None
+            self._owner = self._keeper = None
 
     def be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
@@ -91,7 +100,7 @@ class Array(NDArrayOperatorsMixin):
         if view is None:
             keeper, owner = self._keeper, self._owner
             if keeper is None or owner is None:
-                raise FailedPreconditionError("the array was donated to a call and cannot be used any more")
+                raise FailedPreconditionError(_DONATED)
             # Machine code that runs may count references of the same entry, which making the object changes.
             with keeper.lock:
                 view = self._view = cast(BufferView, keeper.owned(owner))
@@ -323,7 +332,11 @@ class Array(NDArrayOperatorsMixin):
             return f"{head}, being computed)"
         if self._fence is not None and self._fence.failure is not None:
             return f"{head}, failed: {self._fence.failure})"
-        shown = np.array2string(self.to_host(), threshold=_REPR_ELEMENTS, separator=", ")
+        try:
+            elements = self.to_host()
+        except StatusError as error:
+            return f"{head}, cannot be shown: {error})"
+        shown = np.array2string(elements, threshold=_REPR_ELEMENTS, separator=", ")
         return f"{head}:\n{shown})"
 
 

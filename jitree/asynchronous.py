@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitree.array import Array
 from jitree.calls import packing
 from jitree.calls.declaration import TORCH_ASYNC_SUFFIX
+from jitree.calls.donations import arrays_of
 from jitree.calls.transfers import copy_to_device
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
@@ -62,11 +62,8 @@ class AsynchronousFunction(Function):
         self, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Fence | None, Fence, list[object]]:
         """(wait fence, signal fence, packed arguments)"""
-        pending = [
-            value.fence
-            for value in (*arguments, *named.values())
-            if isinstance(value, Array) and value.fence is not None
-        ]
+        arrays = arrays_of((*arguments, *named.values()))
+        pending = [array.fence for array in arrays if array.fence is not None]
         packed = self._pack(arguments, named)
         return Fence.join(pending), Fence.create(self._device), packed
 

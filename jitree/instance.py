@@ -11,6 +11,7 @@ from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import Driver, DriverRegistry
 from jitree.hal.heap import HeapAllocator
+from jitree.identity import Unique
 from jitree.modules.hal.references import register_hal_types
 from jitree.regs.ref_types import RefTypes
 
@@ -25,7 +26,7 @@ DEFAULT_DEVICES = ("local-task", "cuda")
 """Drivers tried in this order when no device is named."""
 
 
-class Instance:
+class Instance(Unique):
     """Drivers and reference types. Sessions of one instance can exchange arrays and other references; most
     programs need only the default instance. Safe to use from several threads.
     """

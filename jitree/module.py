@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree.calls import packing
 from jitree.calls.declaration import TORCH_ASYNC_SUFFIX, Parameter, Signature, signature_of
+from jitree.calls.number_packing import describe
 from jitree.calls.transfers import lend_or_copy, own
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.hal.buffer import BufferView
+from jitree.identity import Unique
 
 if TYPE_CHECKING:
     import inspect
@@ -44,7 +46,7 @@ class _PythonSignature:
         ])  # fmt: skip
 
 
-class Function:
+class Function(Unique):
     """An exported function: call it with arrays and numbers.
 
     No result gives None, one gives the value, more give a tuple. It may be called from several threads, and
@@ -203,19 +205,19 @@ class Function:
             )
         try:
             if packing.Donation in map(type, arguments):
-                return self._pack_donations_last(arguments)
+                return self._pack_donations(arguments)
             return [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
         except StatusError as error:
             self._in_call(error)
             raise
 
-    def _pack_donations_last(self, arguments: tuple[Any, ...]) -> list[object]:
-        """When no other argument can be refused any more: its owner would have lost the array for nothing."""
-        packed: list[object] = list(arguments)
-        for position in sorted(
-            range(len(packed)), key=lambda index: type(arguments[index]) is packing.Donation
-        ):
-            packed[position] = self._packers[position](arguments[position])
+    def _pack_donations(self, arguments: tuple[Any, ...]) -> list[object]:
+        from jitree.calls.donations import give_up, require_once
+
+        parameters = self.signature.arguments
+        require_once(parameters, arguments)
+        packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=True)]
+        give_up(parameters, arguments, packed)
         return packed
 
     def _invoke(self, packed: list[object]) -> list[Any]:
@@ -284,11 +286,13 @@ class Function:
         return f"<jitree.Function {self.full_name}: {self.declaration}>"
 
 
-class Call:
+class Call(Unique):
     """A function with the inputs and the outputs of one call, for one thread at a time: fill ``inputs``,
     ``invoke()``, take ``outputs``, and again."""
 
     def __init__(self, function: Function) -> None:
+        if not isinstance(function, Function):
+            raise InvalidArgumentError(f"Call: expected a jitree.Function but got {describe(function)}")
         self.function = function
         self.inputs: list[Any] = []
         """Arguments of the next :meth:`invoke`."""
@@ -323,7 +327,7 @@ class Call:
         return f"<jitree.Call of {self.function.full_name}>"
 
 
-class Module:
+class Module(Unique):
     """A module loaded into a session: its exported functions are attributes and items."""
 
     def __init__(self, session: Session, module: ModuleLike) -> None:
@@ -370,6 +374,10 @@ class Module:
 
     def __getitem__(self, name: str) -> Function:
         """An exported function by its name, with or without the module's. NOT_FOUND with those there are."""
+        if not isinstance(name, str):
+            raise NotFoundError(
+                f"functions of module '{self.name}' have names, not {type(name).__name__} keys"
+            )
         function = self._functions.get(name)
         if function is None:
             local = name.removeprefix(f"{self.name}.") if name not in self._names else name
@@ -401,10 +409,14 @@ class Module:
         return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return isinstance(name, str) and name in self._names
 
     def __repr__(self) -> str:
-        lines = [f"  {self[name].declaration}" for name in self._names]
+        """Also of a module whose session is closed or closes meanwhile, or that is not loaded completely."""
+        try:
+            lines = [f"  {self[name].declaration}" for name in self._names]
+        except StatusError as error:
+            lines = [f"  {', '.join(self._names)}; {error.message}"]
         return "\n".join([f"<jitree.Module {self.name} of {len(self._names)} functions", *lines]) + ">"
 
 

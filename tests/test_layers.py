@@ -12,8 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
 
-GROUND = {"errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags",
-          "private_files"}  # fmt: skip
+GROUND = {
+    "errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags",
+    "identity", "private_files",
+}  # fmt: skip
 
 LAYERS = [
     GROUND,

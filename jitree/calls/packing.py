@@ -31,6 +31,7 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
+from jitree.identity import Unique
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
 from jitree.modules.hal.references import type_name
 from jitree.records import NamedTuple
@@ -127,7 +128,7 @@ def tensor_packer(parameter: Parameter, tensor: TensorType, transfer: ArrayTrans
     return TensorPacker(parameter.name, tensor, transfer)
 
 
-class Donation:
+class Donation(Unique):
     """An array that its owner gives to the program that it is passed to."""
 
     __slots__ = ("array",)
@@ -189,7 +190,6 @@ class TensorPacker:
         if isinstance(value, Donation):
             view = self._view_of(value.array)
             self.check(view)
-            value.array.give_up()
             return view
         if isinstance(value, BufferView):  # as the program itself checks it
             code = value.element_type if self._row is None else self._code

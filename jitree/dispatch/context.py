@@ -21,6 +21,7 @@ from jitree.dispatch.linking import (
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
 from jitree.flags import Flags
+from jitree.identity import Unique
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
@@ -40,7 +41,7 @@ class ContextFlags(Flags):
     """Every executed instruction is printed to stderr (and runs on the plain tier)."""
 
 
-class Context:
+class Context(Unique):
     """A set of linked modules with their globals. Calls of one context run one after the other; it may be
     used from any thread. Close it (or use it in a ``with`` statement) to run the modules' ``__deinit``.
     """

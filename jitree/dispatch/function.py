@@ -16,6 +16,7 @@ import numpy as np
 from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, NativeTarget
 from jitree.errors import InvalidArgumentError
+from jitree.identity import Unique
 from jitree.regs.layout import FRAME, FUNCTION
 from jitree.regs.machine import FRAME_WORDS, Machine
 from jitree.regs.records import FunctionRecord
@@ -31,7 +32,7 @@ _CALL_WORDS: Final = 5
 """Of ``call.internal`` in front of its arguments, three words each."""
 
 
-class Function:
+class Function(Unique):
     """A function of a module in a context."""
 
     __slots__ = ("__weakref__", "attrs", "convention", "module", "name", "ordinal")

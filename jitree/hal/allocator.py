@@ -9,6 +9,7 @@ from typing import Final
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
+from jitree.identity import Unique
 from jitree.records import NamedTuple
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
@@ -98,7 +99,7 @@ class Accounting:
         return AllocatorStatistics(self._host.copy(), self._device.copy())
 
 
-class Allocator(abc.ABC):
+class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
 
     @abc.abstractmethod

@@ -11,6 +11,7 @@ import numpy as np
 
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
+from jitree.identity import Unique
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON
 from jitree.types import ENCODING_DENSE, format_shaped_type
 from jitree.types import element_type as _element_type
@@ -32,7 +33,7 @@ MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions machine code sees; behind them it sees the buffer's allowed access."""
 
 
-class Allocation:
+class Allocation(Unique):
     """A piece of memory and what keeps it alive.
 
     Whoever holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
@@ -108,7 +109,7 @@ class Allocation:
             return self._owners == 0
 
 
-class Buffer:
+class Buffer(Unique):
     """A range of an allocation.
 
     ``address`` is where it begins for the device, ``host_address`` for the host (None if the host cannot see
@@ -217,7 +218,7 @@ class Buffer:
         return self.allocation.owner_count == 1
 
 
-class BufferView:
+class BufferView(Unique):
     """A buffer with shape and element type.
 
     ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``. Whoever has a

@@ -33,6 +33,7 @@ from jitree.hal.enums import (
 )
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel, Event
+from jitree.identity import Unique
 from jitree.records import NamedTuple
 
 _READ: Final = int(MemoryAccess.READ)
@@ -87,7 +88,7 @@ class Collective(NamedTuple):
     element_count: int
 
 
-class CommandBuffer(abc.ABC):
+class CommandBuffer(Unique, abc.ABC):
     """Commands recorded once and submitted with ``Device.queue_execute``.
 
     Recording is one thread's business. A finalized command buffer never changes: it can be submitted any

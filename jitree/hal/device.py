@@ -27,6 +27,7 @@ from jitree.hal.operations import QueueOperations
 from jitree.hal.profiling import ProfilingMode
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.waiting import wait_for
+from jitree.identity import Unique
 
 _READ: Final = int(MemoryAccess.READ)
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
@@ -53,7 +54,7 @@ def id_matches(pattern: str, device: str) -> bool:
     return not pattern[at:].strip("*")
 
 
-class Device(QueueOperations):
+class Device(Unique, QueueOperations):
     """A device. All methods may be called from any thread."""
 
     @property

@@ -11,6 +11,7 @@ from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again
 from jitree.hal.waiting import describe_wait, wait_for, when_reached
+from jitree.identity import Unique
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
 
-class Fence:
+class Fence(Unique):
     """Reached when every semaphore's payload is at least its value, failed when any semaphore has failed.
 
     Where a fence may be None (wait and signal fences of queue operations), None means already reached.

@@ -15,9 +15,10 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.hal.enums import MemoryAccess
+from jitree.identity import Unique
 
 
-class Event:
+class Event(Unique):
     """Orders commands inside a command buffer more finely than a barrier. The local drivers need nothing of
     it."""
 
@@ -50,7 +51,7 @@ class ChannelProvider(Protocol):
     def exchange_default_id(self, identifier: bytes) -> bytes: ...
 
 
-class File(abc.ABC):
+class File(Unique, abc.ABC):
     """Bytes that queues read from and write to; offsets and lengths in bytes."""
 
     __slots__ = ("__weakref__", "access", "name")

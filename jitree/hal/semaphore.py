@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
 from jitree.hal.producer import Producer
+from jitree.identity import Unique
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
@@ -42,7 +43,7 @@ class Timepoint:
         return self._semaphore._forget(self)
 
 
-class Semaphore:
+class Semaphore(Unique):
     """A timeline semaphore on the host."""
 
     __slots__ = ("__weakref__", "_failure", "_lock", "_producers", "_timepoints", "_value")

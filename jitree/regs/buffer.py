@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.identity import Unique
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
 from jitree.regs.memory import Bytes, address_of, zeroed
 
@@ -20,7 +21,7 @@ DEFAULT_ALIGNMENT: Final = 64
 """What compiled kernels assume of the memory they are given."""
 
 
-class VmBuffer:
+class VmBuffer(Unique):
     """``length`` bytes at ``address``: owned zero-filled memory, or an alias made by :meth:`alias`.
 
     ``data`` (numpy uint8) and ``view`` (memoryview of bytes) show the same memory and keep it alive;

@@ -50,7 +50,7 @@ from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.module import Function
 from jitree.modules.hal.native.natives import Natives
-from jitree.regs.layout import FRAME, Record
+from jitree.regs.layout import ENTRY, FRAME, Record
 
 if TYPE_CHECKING:
     from jitree.array import Array
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from jitree.calls.native.interface import Interface
     from jitree.calls.native.keeper import Keeper
     from jitree.dispatch.engine import Entry
-    from jitree.hal.buffer import BufferView
+    from jitree.hal.buffer import Buffer, BufferView
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
@@ -68,6 +68,9 @@ _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r"
 _FRAME_VALUES: Final = FRAME.word("values")
 _FRAME_REFS: Final = FRAME.word("refs")
 _WRITE: Final = int(MemoryAccess.WRITE)
+_ENTRY_KIND: Final = ENTRY.word("kind")
+_ENTRY_ADDRESS: Final = ENTRY.word("address")
+_ENTRY_LENGTH: Final = ENTRY.word("length")
 
 
 class Unsuitable(Exception):
@@ -240,6 +243,7 @@ class _Rows:
         self._keeper = keeper
         self._interface = interface
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
+        self._registers = _Registers(function.invoker.table, self._refs, vm_function.host.ref_count)
         self._copies = isinstance(function.session.device_allocator, HeapAllocator)
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
@@ -288,7 +292,7 @@ class _Rows:
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
         """Lists, buffers, and tensors that the program may overwrite: packed by Python."""
-        packer = _ReferencePacker(self._function, self._keeper, parameter, item)
+        packer = _ReferencePacker(self._function, self._keeper, parameter, item, self._registers)
         return {"convert": self._keep(packer.pack)}
 
     def _array(self, parameter: Parameter, tensor: TensorType) -> dict[str, int]:
@@ -363,10 +367,38 @@ class _Acceptance:
         return array.be_passed(self._keeper, self.marker)
 
 
+class _Registers:
+    """The references that a call passes, as far as they are in their registers."""
+
+    def __init__(self, table: HandleTable, address: int, count: int) -> None:
+        self._table = table
+        self._handles = (ctypes.c_int64 * count).from_address(address)
+        self._memory = table.ref_types.lookup("hal.buffer_view"), table.ref_types.lookup("hal.buffer")
+        self._fence = table.ref_types.lookup("hal.fence")
+
+    def are_apart_from(self, buffer: Buffer) -> bool:
+        """Whether nothing that is passed lies in a buffer. False also where its entry does not tell."""
+        return all(self._is_apart(handle, buffer) for handle in self._handles if handle)
+
+    def _is_apart(self, handle: int, buffer: Buffer) -> bool:
+        word = (handle - self._table.base) >> 3
+        kind = self._table.i32[2 * word + _ENTRY_KIND]
+        if kind not in self._memory:
+            return kind == self._fence
+        address, length = self._table.i64[word + _ENTRY_ADDRESS], self._table.i64[word + _ENTRY_LENGTH]
+        return length == 0 or (
+            address != 0
+            and (address + length <= buffer.address or buffer.address + buffer.byte_length <= address)
+        )
+
+
 class _ReferencePacker:
     """Handles for what is passed by reference. FAILED_PRECONDITION for what only the general way takes."""
 
-    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, item: Item) -> None:
+    def __init__(
+        self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, registers: _Registers
+    ) -> None:
+        self._registers = registers
         transfer = ArrayTransfer(function.session.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.session.context.ref_types)
@@ -377,9 +409,18 @@ class _ReferencePacker:
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
-        if isinstance(value, Donation) and not self._takes_donations:
-            raise FailedPreconditionError("one of several arguments that can be donated")
+        if isinstance(value, Donation):
+            return self._pack_donation(value)
         return self._table.wrap(self._packer.pack(value))
+
+    def _pack_donation(self, donation: Donation) -> int:
+        if not self._takes_donations:
+            raise FailedPreconditionError("one of several arguments that can be donated")
+        view = cast("BufferView", self._packer.pack(donation))
+        if not self._registers.are_apart_from(view.buffer):
+            raise FailedPreconditionError("another argument may lie in the memory of the array")
+        donation.array.give_up()
+        return self._table.wrap(view)
 
     def _present_view(self, array: Array) -> BufferView:
         """The view of an array whose elements are there. Nobody may wait with the context's lock."""
