@@ -32,6 +32,7 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_turn
+from jitree.identity import Unique
 from jitree.incompatible import explained
 from jitree.instance import Instance
 from jitree.load_order import imported_modules, load_order
@@ -40,6 +41,14 @@ from jitree.module import Function, Module, create_function
 from jitree.module_reference import open_module_file, parse_reference
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
+from jitree.session_arguments import (
+    dimensions,
+    element_row,
+    listed,
+    require,
+    require_name,
+    require_path,
+)
 from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
@@ -59,7 +68,7 @@ STANDARD_INPUT: Final = "-"
 DeviceChoice = str | Device | Sequence[str | Device] | None
 
 
-class Session:
+class Session(Unique):
     """A set of modules that may call each other, with their state, and the devices that they run on.
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
@@ -114,7 +123,13 @@ class Session:
             choose_directory(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
-        self._builtins = tuple(BUILTIN_MODULES) if builtin_modules is None else tuple(builtin_modules)
+        if tier is not None:
+            require("tier", "the name of a tier", tier, str)
+        if instance is not None:
+            require("instance", "an Instance", instance, Instance)
+        require("flags", "ContextFlags", flags, ContextFlags)
+        names = BUILTIN_MODULES if builtin_modules is None else builtin_modules
+        self._builtins = listed("builtin_modules", "names", names)
         for name in self._builtins:
             if name not in BUILTIN_MODULES:
                 known = ", ".join(BUILTIN_MODULES)
@@ -129,7 +144,9 @@ class Session:
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
-            tier, tuple(executable_plugins), tuple(executable_modules)
+            tier,
+            listed("executable_plugins", "plugins", executable_plugins),
+            listed("executable_modules", "native modules", executable_modules),
         )
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
@@ -161,7 +178,7 @@ class Session:
         if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
             choice = [choice]
         devices = []
-        for item in choice:
+        for item in listed("device", "URIs or Devices", choice):
             if isinstance(item, Device):
                 devices.append(item)
             elif isinstance(item, str):
@@ -249,6 +266,7 @@ class Session:
     def append_module(self, module: ModuleLike) -> Module:
         """Registers a native module, or a compiled one that has been read; others may import from it then."""
         self._require_open()
+        require("module", "a module that has been read", module, BytecodeModule, NativeModule)
         return self._register([module])[0]
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
@@ -259,6 +277,7 @@ class Session:
         FAILED_PRECONDITION for other interfaces, or what the function fails with.
         """
         self._require_open()
+        require_path(path)
         from jitree.native_libraries import open_library_module
 
         return self._register([open_library_module(path, create, parameters, self._instance)])[0]
@@ -299,6 +318,7 @@ class Session:
     def lookup(self, name: str) -> Function:
         """The exported function ``module.function``. NOT_FOUND with what there is instead."""
         self._require_open()
+        require_name(name)
         function = self._functions.get(name)
         if function is None:
             vm_function = self._context.lookup(name)
@@ -327,6 +347,7 @@ class Session:
             function = self._context.lookup(function)
         elif isinstance(function, Function):
             function = function.vm_function
+        require("function", "a function or its name", function, VmFunction)
         return self._context.invoke(function, arguments)
 
     # -- arrays ------------------------------------------------------------------------------------------
@@ -367,14 +388,10 @@ class Session:
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
         """An array on the session's first device with whatever its memory holds, for ``out=``.
 
-        INVALID_ARGUMENT for element types that programs cannot have.
+        INVALID_ARGUMENT for what is no shape, and element types that programs cannot have.
         """
         self._require_open()
-        row = native_row(np.dtype(dtype))
-        if row is None:
-            raise InvalidArgumentError(f"empty: no device array can have dtype {np.dtype(dtype)}")
-        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-        return Array(empty(dimensions, row, self.device), self.device)
+        return Array(empty(dimensions(shape), element_row(dtype), self.device), self.device)
 
     def parameter_marker(self, tensor: TensorType, is_written: bool) -> object:
         """An object that stands for a kind of parameters in this session, always the same."""
@@ -457,7 +474,7 @@ class Session:
 
 
 def _open_providers(parameters: Iterable[ParameterSource]) -> tuple[ParameterProvider, ...]:
-    if parameters == ():  # the default: nothing that reads archives is imported
+    if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
         return ()
     from jitree.params.provider import open_providers
 

@@ -16,6 +16,7 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.fence import Fence
 from jitree.types import (
+    BY_CODE,
     ENCODING_DENSE,
     ElementType,
     element_type,
@@ -127,20 +128,31 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
     """The elements, over the buffer's own memory where the host can see it (packed elements are copied).
 
     Waits for the fence and raises what it failed with. INTERNAL when the buffer is shorter than shape and
-    element type need.
+    element type need, and for shapes and element types that no numpy array has.
     """
     row = element_type(view.element_type)
     needed = row.byte_length(view.shape)
     data = device.read_buffer(view.buffer, fence)
     if len(data) < needed:
         raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
-    if is_packed(row):
-        values = unpack_integers(data[:needed], row, math.prod(view.shape))
-        return values.astype(row.dtype).reshape(view.shape)
-    array = data[:needed].view(row.dtype).reshape(view.shape)
-    if view.buffer.host_address is not None:
+    try:
+        array = _array(data[:needed], row, view.shape)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InternalError(
+            f"the program made a tensor that no numpy array can show: shape {view.shape}, element type "
+            f"{row.name} (0x{row.code & 0xFFFFFFFF:08x}); {error}"
+        ) from None
+    if view.buffer.host_address is not None and not is_packed(row):
         view.elements = array
     return array
+
+
+def _array(data: Bytes, row: ElementType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    if not is_packed(row):
+        return data.view(row.dtype).reshape(shape)
+    if row.code not in BY_CODE:
+        raise ValueError("elements of that size are not known")
+    return unpack_integers(data, row, math.prod(shape)).astype(row.dtype).reshape(shape)
 
 
 def _view(buffer: Buffer, shape: tuple[int, ...], row: ElementType) -> BufferView:

@@ -11,6 +11,7 @@ from typing import Final
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.executable import ExecutableLoader
+from jitree.identity import Unique
 from jitree.records import NamedTuple
 
 
@@ -37,7 +38,7 @@ class DeviceOptions(NamedTuple):
 DEFAULT_OPTIONS: Final = DeviceOptions()
 
 
-class Driver(abc.ABC):
+class Driver(Unique, abc.ABC):
     """Makes devices of one kind."""
 
     DEFAULT_ID = -1
@@ -79,6 +80,8 @@ class DeviceUri(NamedTuple):
 
 def parse_uri(uri: str) -> DeviceUri:
     """``driver``, ``driver://path?key=value&key=value``. INVALID_ARGUMENT when it is neither."""
+    if not isinstance(uri, str):
+        raise InvalidArgumentError(f"expected the URI of a device but got a {type(uri).__name__}")
     head, _, query = uri.strip().partition("?")
     driver, separator, path = head.partition("://")
     if not driver or ":" in driver or (not separator and "/" in driver):
@@ -105,7 +108,7 @@ def _unquote(text: str) -> str:
 DriverFactory = Callable[[], Driver]
 
 
-class DriverRegistry:
+class DriverRegistry(Unique):
     """Driver factories by name; drivers are made when first asked for, and kept."""
 
     def __init__(self) -> None:

@@ -159,6 +159,8 @@ def open_plugin(plugin: str | os.PathLike[str] | Mapping[str, Any]) -> ImportPro
     """
     if isinstance(plugin, Mapping):
         return FunctionTable(plugin)
+    if not isinstance(plugin, (str, os.PathLike)):
+        raise InvalidArgumentError(f"expected the path of a plugin but got a {type(plugin).__name__}")
     text = os.fspath(plugin)
     with error_context(f"loading executable plugin '{text}'"):
         path = Path(text.removeprefix(EMBEDDED_PREFIX))

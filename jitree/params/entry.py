@@ -102,6 +102,11 @@ def splat_entry(
 
     INVALID_ARGUMENT for a pattern that has not 1, 2, 4, 8 or 16 bytes or fits no whole number of times.
     """
+    if not isinstance(pattern, bytes) or not isinstance(length, int):
+        raise InvalidArgumentError(
+            f"parameter '{key}': expected a pattern of bytes and a length but got a "
+            f"{type(pattern).__name__} and a {type(length).__name__}"
+        )
     if len(pattern) not in PATTERN_LENGTHS:
         raise InvalidArgumentError(
             f"parameter '{key}': a repeated pattern of {len(pattern)} bytes; it must have 1, 2, 4, 8 or 16"

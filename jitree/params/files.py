@@ -49,7 +49,10 @@ class ParameterFile:
     def __init__(self, path: str | os.PathLike[str], mode: Mode = Mode.FILE, access: Access = Access.READ):
         """NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, INVALID_ARGUMENT for what is no
         file, all naming the path."""
-        self.name = os.fspath(path)
+        try:
+            self.name = os.fspath(path)
+        except TypeError:
+            raise InvalidArgumentError(f"expected a path but got a {type(path).__name__}") from None
         self.writable = access is Access.READ_WRITE
         if self.writable and mode is Mode.PRELOAD:
             raise InvalidArgumentError(f"'{self.name}' must be mapped, not preloaded, to be written to")
@@ -61,6 +64,8 @@ class ParameterFile:
                 self.view = (
                     self._map(file.fileno(), size) if mode is Mode.FILE else _read(file.fileno(), size)
                 )
+        except ValueError as error:  # a name with a zero in it
+            raise InvalidArgumentError(f"{self.name!r} is no file name: {error}") from None
         except FileNotFoundError:
             raise NotFoundError(f"no file '{self.name}'") from None
         except PermissionError as error:

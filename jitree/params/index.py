@@ -59,8 +59,8 @@ class ParameterIndex:
         """
         from jitree.params.formats import read_archive
 
+        entries = read_archive(path, mode, access)
         name = os.fspath(path)
-        entries = read_archive(name, mode, access)
         for entry in entries:
             self.add(entry, f"'{name}'")
         if not entries:

@@ -40,6 +40,12 @@ def open_providers(sources: Iterable[Source], mode: Mode = Mode.FILE) -> tuple[P
     """
     if isinstance(sources, (str, os.PathLike, Mapping)):
         sources = [sources]
+    try:
+        sources = tuple(sources)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"parameters: expected archives or mappings but got a {type(sources).__name__}"
+        ) from None
     joined: dict[str, ParameterProvider] = {}
     providers: list[ParameterProvider] = []
 

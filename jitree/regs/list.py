@@ -20,6 +20,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
 )
+from jitree.identity import Unique
 from jitree.regs.layout import (
     LIST_EMPTY,
     LIST_F32,
@@ -90,7 +91,7 @@ def convert(source: int, bits: int, target: int) -> int:
     return 0 if source in _INTEGER_BITS else to_bits(target, from_bits(source, bits))
 
 
-class VmList:
+class VmList(Unique):
     """A list of elements of one type: a LIST_* code, LIST_VARIANT (anything) or the number of a ref type.
 
     From Python it reads like a sequence (integers, floats, objects, None) and is filled by :meth:`append`.
@@ -104,6 +105,9 @@ class VmList:
     def __init__(self, element_type: int | str = LIST_VARIANT, capacity: int = 0) -> None:
         """``element_type`` may be the name of a value type. RESOURCE_EXHAUSTED for a huge capacity."""
         if isinstance(element_type, str):
+            if element_type not in VALUE_TYPE_CODES:
+                known = ", ".join(VALUE_TYPE_CODES)
+                raise InvalidArgumentError(f"no value type '{element_type}'; there are: {known}")
             element_type = VALUE_TYPE_CODES[element_type]
         self.element_type = element_type
         self.size = 0

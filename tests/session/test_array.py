@@ -234,3 +234,22 @@ def test_memory_that_the_host_cannot_see(session: Session, dtype: Any) -> None:
         array.view.buffer.host_view()
     assert np.array_equal(np.asarray(array), values)
     assert device.copies == 2
+
+
+@pytest.mark.parametrize("shape", [(1,) * 65, (0, -1), (0, 1 << 62, 1 << 62)], ids=["rank", "sign", "size"])
+def test_shapes_that_numpy_does_not_have(session: Session, shape: tuple[int, ...]) -> None:
+    """As damaged programs make them."""
+    array = Array(
+        BufferView(session.to_device(np.zeros(4, np.int8)).view.buffer, shape, 0x10000008), session.device
+    )
+    for look in (np.asarray, Array.tolist, np.array, lambda array: array[...]):
+        with pytest.raises(InternalError, match=r"no numpy array can show: shape \(.*element type i8"):
+            look(array)
+    assert "cannot be shown: INTERNAL" in repr(array)
+
+
+@pytest.mark.parametrize("code", [0, 0x1000000C, 0x100000FF, 0x130000FF, 0x2100000A])
+def test_element_types_that_nobody_knows(session: Session, code: int) -> None:
+    view = session.to_device(np.zeros(64, np.int8)).view
+    with pytest.raises(InternalError, match=f"no numpy array can show: .*0x{code:08x}"):
+        np.asarray(Array(BufferView(view.buffer, (1,), code), session.device))

@@ -1,0 +1,71 @@
+"""Arguments of sessions that are none: INVALID_ARGUMENT names the argument, what it takes and what it got."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from jitree.calls.number_packing import describe
+from jitree.calls.transfers import native_row
+from jitree.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.types import ElementType
+
+T = TypeVar("T")
+
+
+def require(name: str, what: str, value: object, *classes: type) -> None:
+    """INVALID_ARGUMENT unless a value is of one of the classes."""
+    if not isinstance(value, classes):
+        raise InvalidArgumentError(f"{name}: expected {what} but got {describe(value)}")
+
+
+def require_name(name: object) -> None:
+    require("name", "the name of a function", name, str)
+
+
+def require_path(path: object) -> None:
+    require("path", "a path", path, str, os.PathLike)
+
+
+def listed(name: str, what: str, values: Iterable[T]) -> tuple[T, ...]:
+    """The items of a list; text is none, though it could be taken apart."""
+    try:
+        if not isinstance(values, (str, bytes)):
+            return tuple(values)
+    except TypeError:
+        pass
+    raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")
+
+
+def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+        found = tuple(map(operator.index, sizes))
+    except TypeError:
+        found = (-1,)
+    if any(size < 0 for size in found):
+        raise InvalidArgumentError(
+            f"empty: expected a size or a tuple of sizes, integers from 0 on, but got {describe(shape)}"
+        )
+    return found
+
+
+def element_row(dtype: npt.DTypeLike) -> ElementType:
+    """The element type that arrays of a dtype have."""
+    found: np.dtype[Any] | None
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = None
+    row = None if found is None else native_row(found)
+    if row is None:
+        raise InvalidArgumentError(f"empty: no device array can have dtype {describe(dtype)}")
+    return row
