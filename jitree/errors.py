@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOMEM
 
 
 class StatusCode(enum.IntEnum):
@@ -153,6 +154,22 @@ def status_error(code: int, message: str, *contexts: str) -> StatusError:
     if cls is None:
         return UnknownError(f"{message} (status code {int(code)})", *contexts)
     return cls(message, *contexts)
+
+
+@contextmanager
+def memory_errors(doing: str) -> Iterator[None]:
+    """RESOURCE_EXHAUSTED where Python, numpy or the system says in its own way that there is no memory."""
+    try:
+        yield
+    except StatusError:
+        raise
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != ENOMEM:
+            raise
+        raise ResourceExhaustedError(
+            f"{doing}: there is not enough memory ({error}); where the process has a limit on its address "
+            "space (ulimit -v, RLIMIT_AS), that has to be some 200 MB more than the program itself takes"
+        ) from error
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    memory_errors,
 )
 from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
@@ -79,6 +80,7 @@ class Session(Unique):
 
     _closed = True
 
+    @memory_errors("creating a session")
     def __init__(
         self,
         device: DeviceChoice = None,
@@ -242,6 +244,7 @@ class Session(Unique):
     @overload
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]: ...
 
+    @memory_errors("loading modules")
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
         """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
         Modules that are read already, and those written in Python, may be among them; files that make such

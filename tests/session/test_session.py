@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -417,65 +417,3 @@ def test_masked_arrays_do_not_go_to_a_device() -> None:
             with pytest.raises(InvalidArgumentError, match=r"programs know no masks: pass array\.filled"):
                 session.to_device(value)
         assert np.array_equal(session.to_device(masked.filled(5)), [0, 5, 0, 0])
-
-
-ODD: tuple[Any, ...] = (
-    None, 1.5, -1, "x", b"x", [], [1.5], (1.5,), (-1,), {}, object(), np.zeros(3), np.array(["a"]), 1 << 70,
-    float("nan"), "a\0b", "\udcff", np.array(5.0), int, Ellipsis, (1 << 62, 1 << 62), {"a": 1}, iter([0.5]),
-)  # fmt: skip
-"""What hardly any argument takes."""
-
-CALLS: dict[str, Callable[[Session, Any], object]] = {
-    "device": lambda session, odd: Session(odd).close(),
-    "parameters": lambda session, odd: Session("local-sync", parameters=odd).close(),
-    "flags": lambda session, odd: Session("local-sync", flags=odd).close(),
-    "executable_plugins": lambda session, odd: Session("local-sync", executable_plugins=odd).close(),
-    "executable_modules": lambda session, odd: Session("local-sync", executable_modules=odd).close(),
-    "instance": lambda session, odd: Session("local-sync", instance=odd).close(),
-    "builtin_modules": lambda session, odd: Session("local-sync", builtin_modules=odd).close(),
-    "tier": lambda session, odd: Session("local-sync", tier=odd).close(),
-    "load": lambda session, odd: session.load(odd),
-    "append_module": lambda session, odd: session.append_module(odd),
-    "load_native": lambda session, odd: session.load_native(odd),
-    "lookup": lambda session, odd: session.lookup(odd),
-    "item": lambda session, odd: session[odd],
-    "call": lambda session, odd: session.call(odd),
-    "call_direct": lambda session, odd: session.call_direct(odd),
-    "to_device": lambda session, odd: session.to_device(odd),
-    "empty": lambda session, odd: session.empty(odd),
-    "size": lambda session, odd: session.empty((1, odd)),
-    "dtype": lambda session, odd: session.empty(2, odd),
-    "function": lambda session, odd: session.modules["arithmetic"][odd],
-    "contains": lambda session, odd: odd in session.modules["arithmetic"],
-    "argument": lambda session, odd: session["arithmetic.scale"](odd, odd),
-    "out": lambda session, odd: session["arithmetic.add"](np.zeros(4, np.float32), out=odd),
-    "donate": lambda session, odd: jitree.donate(odd),
-    "Call": lambda session, odd: jitree.Call(odd),
-    "VmList": lambda session, odd: jitree.VmList(odd) if isinstance(odd, str) else None,
-    "create_device": lambda session, odd: session.instance.create_device(odd),
-    "inspect": lambda session, odd: jitree.inspect(odd),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_odd_arguments_give_a_status(session: Session, name: str) -> None:
-    session.load(ARITHMETIC)
-    refused = 0
-    for odd in ODD:
-        try:
-            CALLS[name](session, odd)
-        except StatusError:
-            refused += 1
-    assert refused >= (name not in ("contains", "to_device"))
-
-
-def test_odd_shapes_and_types_are_named(session: Session) -> None:
-    for shape in ((1.5,), 2.0, (2, -1), "12", None):
-        with pytest.raises(InvalidArgumentError, match=r"empty: expected a size or a tuple .* but got"):
-            session.empty(shape)  # type: ignore[arg-type]
-    for dtype in ("no type", object, [("a", "f4")], "M8[s]"):
-        with pytest.raises(InvalidArgumentError, match="empty: no device array can have dtype"):
-            session.empty(2, dtype)
-    assert session.empty(np.int64(3)).shape == (3,) and session.empty([2, np.int8(3)], "i4").shape == (2, 3)
-    with pytest.raises(InvalidArgumentError, match="function: expected a function or its name but got 5"):
-        session.call_direct(5)  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ from jitree.dispatch.engine import WAITING_TIERS
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.elements import is_packed
-from jitree.errors import FailedPreconditionError, StatusError
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, memory_errors
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.module import Function
@@ -95,8 +95,9 @@ def install(function: Function) -> bool:
         if entry is None or not invoker.may_prepare():
             return False
         try:
-            direct = _direct_call(function, vm_function, entry, interface)
-        except Unsuitable:
+            with memory_errors("preparing calls by machine code"):
+                direct = _direct_call(function, vm_function, entry, interface)
+        except (Unsuitable, ResourceExhaustedError):
             return True
     function.call_directly(direct)
     function.session.place_directly(interface, direct)
