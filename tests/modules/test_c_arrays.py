@@ -224,6 +224,7 @@ def test_devices_allocate(session: jitree.Session) -> None:
         call(session, "query", session.device)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("written", "status", "left"), [(77, 0, 77), (8, 8, None), (None, 2, None)])
 def test_interrupted_allocations_fail(written: int | None, status: int, left: int | None) -> None:
     """What ctypes returns for a callback that raised is anything."""
