@@ -50,11 +50,12 @@ class Context(Unique):
         self,
         ref_types: RefTypes,
         *,
-        tier: str | None = None,
+        tier: str | Engine | None = None,
         flags: ContextFlags = ContextFlags.NONE,
         share: Context | None = None,
     ) -> None:
-        """An empty context. ``tier`` is plain, fast, native or auto; None: JITREE_TIER of the environment.
+        """An empty context. ``tier`` is plain, fast, native or auto, or an engine of the context's own; None:
+        JITREE_TIER of the environment.
 
         ``share`` is the context whose references this one can hold too (see :meth:`fork`).
         """
@@ -271,12 +272,12 @@ class Context(Unique):
         self.close()
 
 
-def _engine(tier: str | None, flags: ContextFlags) -> Engine:
+def _engine(tier: str | Engine | None, flags: ContextFlags) -> Engine:
     if flags & ContextFlags.TRACE_EXECUTION:
         from jitree.dispatch.trace import TraceEngine
 
         return TraceEngine()
-    return create_engine(tier)
+    return create_engine(tier) if tier is None or isinstance(tier, str) else tier
 
 
 def _candidates(instance: ModuleInstance) -> str:

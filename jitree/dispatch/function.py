@@ -7,7 +7,7 @@ every tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,19 +17,17 @@ from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, NativeTarget
 from jitree.errors import InvalidArgumentError
 from jitree.identity import Unique
-from jitree.regs.layout import FRAME, FUNCTION
-from jitree.regs.machine import FRAME_WORDS, Machine
+from jitree.regs.layout import FUNCTION
+from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, ascending_slots, register_counts
-from jitree.vmfb.words import OPCODE, TAG_REF_COPY, TAG_REF_MOVE
+from jitree.vmfb.words import OPCODE, TAG_REF_MOVE
 
 if TYPE_CHECKING:
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.native_module import NativeModule
 
 _CACHED_CONVENTIONS: Final = 1024
-_CALL_WORDS: Final = 5
-"""Of ``call.internal`` in front of its arguments, three words each."""
 
 
 class Function(Unique):
@@ -89,12 +87,13 @@ class BytecodeFunction(Function):
         row = module.module.functions[record.ordinal]
         super().__init__(module, name, record.ordinal, module.convention(record.ordinal), row.attrs)
         self.record = record
-        self._pack, self.unpack = _transfers(self.convention.text)
+        self._pack, self.unpack = transfers(self.convention.text)
         """``unpack(machine)``: the results in the host's frame."""
         self._argument_count = len(self.convention.arguments)
-        self.host = _host_record(record, self.convention)
+        words = [*host_call(record, self.convention, TAG_REF_MOVE), OPCODE["host.exit"]]
+        self.host = host_record(record, words, host_registers(self.convention))
         """The function that the host's frame runs."""
-        self.argument_slots, self.result_slots = _slots(self.convention)
+        self.argument_slots, self.result_slots = register_slots(self.convention)
         """Registers of the host's frame; no arguments are listed if any is a span."""
 
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
@@ -116,69 +115,38 @@ class BytecodeFunction(Function):
             self._pack(machine, conversion.arguments(self.convention, arguments))
 
 
-class RepeatedCall:
-    """Calls of a function without results that share all arguments but some i32 ones.
-
-    The host's frame stays as it is from call to call: its references are copied to the function, not moved.
-    """
-
-    __slots__ = ("_pack", "_results", "_varied", "function", "host")
-
-    def __init__(self, function: BytecodeFunction, varied: Sequence[int]) -> None:
-        """``varied`` are the positions of the arguments that change, all of them i32."""
-        self.function = function
-        self.host = _host_record(function.record, function.convention, TAG_REF_COPY)
-        self._pack, _ = _transfers(function.convention.text)
-        sources, _ = _slots(function.convention)
-        self._varied = tuple(sources[position][1] for position in varied)
-        self._results = _CALL_WORDS + 3 * len(sources)
-        """Where the destinations of results begin in the host's program."""
-
-    def starts(
-        self, machine: Machine, arguments: Sequence[object], variations: Iterable[Sequence[int]]
-    ) -> Iterator[None]:
-        """Makes the machine ready for one call after the other; ``variations`` has the values, in signed
-        range, of the arguments that change, for which ``arguments`` may have any."""
-        machine.begin(self.host)
-        self._pack(machine, arguments)
-        for values in variations:
-            registers = machine.i32
-            for register, value in zip(self._varied, values, strict=True):
-                registers[register] = value
-            machine.pc = 0
-            yield
-
-    def resumes(self, machine: Machine) -> Iterator[None]:
-        """Makes the machine ready to go on with a call that compiled code has left, by writing what the
-        host's frame must hold for it to end."""
-        machine.begin(self.host)
-        frames, code = machine.frames, self.host.code_address
-        frames[FRAME.word("pc")] = code + 4 * self.host.code[1]
-        frames[FRAME_WORDS + FRAME.word("results")] = code + 4 * self._results
-        machine.pc = machine.adopt()
-        yield
+Slots = tuple[RegisterSlot, ...]
 
 
-def _slots(convention: CallingConvention) -> tuple[tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]]:
+def register_slots(convention: CallingConvention) -> tuple[Slots, Slots]:
     """Registers of arguments and results in the host's frame. They share registers: arguments are gone when
     results arrive."""
     return ascending_slots(convention.argument_tags or ()), ascending_slots(convention.result_tags)
 
 
-def _host_record(
-    callee: FunctionRecord, convention: CallingConvention, reference_tag: int = TAG_REF_MOVE
-) -> FunctionRecord:
-    sources, destinations = _slots(convention)
+def host_call(callee: FunctionRecord, convention: CallingConvention, reference_tag: int) -> list[int]:
+    """The words of a ``call.internal`` in the host's frame."""
+    sources, destinations = register_slots(convention)
     words = [OPCODE["call.internal"], 0, callee.ordinal, len(sources), len(destinations)]
     for (tag, source), target in zip(sources, callee.argument_slots, strict=True):
         words += (reference_tag if tag == TAGS["r"] else tag, source, target)
     for slot in destinations:
         words += slot
     words[1] = len(words)
-    words.append(OPCODE["host.exit"])
-    counts = [max(pair) for pair in zip(register_counts(sources), register_counts(destinations), strict=True)]
+    return words
+
+
+def host_registers(convention: CallingConvention) -> tuple[int, int]:
+    """How many value slots (an even number) and references the host's frame has for a call."""
+    pairs = zip(*map(register_counts, register_slots(convention)), strict=True)
+    values, references = map(max, pairs)
+    return values + 1 & ~1, references
+
+
+def host_record(callee: FunctionRecord, words: Sequence[int], counts: tuple[int, int]) -> FunctionRecord:
+    """The function that the host's frame runs: it has ``counts`` registers and ends with ``host.exit``."""
     memory = np.zeros(FUNCTION.size // 8, np.int64)
-    record = FunctionRecord(memory, np.array(words, np.int32), 0, (counts[0] + 1 & ~1, counts[1]), ())
+    record = FunctionRecord(memory, np.array(words, np.int32), 0, counts, ())
     record.attach(callee.module, callee.ordinal, callee.name)
     return record
 
@@ -188,7 +156,7 @@ Unpack = Callable[[Machine], list[Any]]
 
 
 @lru_cache(maxsize=_CACHED_CONVENTIONS)
-def _transfers(text: str) -> tuple[Pack, Unpack]:
+def transfers(text: str) -> tuple[Pack, Unpack]:
     from jitree.vmfb.cconv import parse
 
     convention = parse(text)
@@ -207,7 +175,7 @@ def _register(character: str, slot: int) -> str:
 
 
 def _source(convention: CallingConvention) -> str:
-    sources, destinations = _slots(convention)
+    sources, destinations = register_slots(convention)
     characters = [str(item) for item in convention.arguments]
     lines = ["def pack(machine, arguments):"]
     if characters:

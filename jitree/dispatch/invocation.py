@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.dispatch import backtrace, conversion, forks
 from jitree.dispatch.engine import Engine, Entry
-from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction, RepeatedCall
+from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction
+from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.pending import YIELD, Pending
 from jitree.errors import (
     CancelledError,
@@ -23,7 +24,7 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CROWDED, PATIENT, PROMPT, STATE, TURN
-from jitree.regs.machine import NESTED_STACK, STACK, Machine
+from jitree.regs.machine import NESTED_STACK, PROMPT_FUEL, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
@@ -215,24 +216,24 @@ class Invoker:
                 self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def repeat(
-        self, call: RepeatedCall, arguments: Sequence[object], variations: Iterable[Sequence[int]]
-    ) -> None:
-        """Makes one call after the other until one fails; each takes its values when it is its turn."""
+    def repeat(self, call: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
+        """Makes one call after the other until one fails; ``call.reached`` says how far it came."""
+        call.reached = first
         with self.lock:
             nesting = self.nesting
             try:
                 self._enter()
                 machine = self._take_machine()
                 try:
-                    self._run_each(machine, call, call.starts(machine, arguments, variations))
+                    self._run_each(machine, call, call.starts(machine, arguments, first, count))
                 finally:
+                    call.reached = call.cell(machine)
                     self._give_back(machine)
             finally:
                 self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def finish(self, call: RepeatedCall, machine: Machine) -> None:
+    def finish(self, call: GridCall, machine: Machine) -> None:
         """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
         where, and all frames but the host's are written. The machine stays the caller's."""
         with self.lock:
@@ -249,7 +250,7 @@ class Invoker:
                 self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _run_each(self, machine: Machine, call: RepeatedCall, starts: Iterable[None]) -> None:
+    def _run_each(self, machine: Machine, call: GridCall, starts: Iterable[None]) -> None:
         """Runs the machine each time that it was made ready."""
         self.functions[call.host.address] = call.host
         try:
@@ -280,7 +281,7 @@ class Invoker:
         machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
         machine.limit_stack(STACK if self.nesting <= 1 else NESTED_STACK)
         if prompt == PROMPT:
-            machine.limit_fuel()
+            machine.limit_fuel(PROMPT_FUEL)
         return machine
 
     def _give_back(self, machine: Machine) -> None:

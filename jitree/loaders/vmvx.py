@@ -61,7 +61,7 @@ class VmvxLoader(ExecutableLoader):
             on_vm = _TIERS_ON_VM.get(tier, tier)
             create = partial(Worker, executable, self._modules, names, parameters.constants, on_vm)
             compiled = _compiled(tier, executable, create)
-            loaded = VmvxExecutable(executable.name, rows, Workers(create), compiled)
+            loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled)
             if tier == _WAITS:
                 loaded.require_compiled()
             return loaded
@@ -72,10 +72,13 @@ def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker
     if tier not in _COMPILING or not ordinals:
         return None
     from jitree.dispatch import image
-    from jitree.loaders.vmvx_images import recipe
+    from jitree.loaders.vmvx_images import hot_recipe, recipe
     from jitree.loaders.vmvx_native import CompiledKernels
 
-    return CompiledKernels(image.provider(recipe(executable)), ordinals, create)
+    def hot(ordinal: int) -> image.Provider:
+        return image.provider(hot_recipe(executable, ordinal))
+
+    return CompiledKernels(image.provider(recipe(executable)), hot, ordinals, create)
 
 
 def kernels(module: Module) -> Sequence[Export]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
-from jitree.dispatch.native.generate import PROGRAM
+from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import NEVER_ASK
 from jitree.dispatch.native.source import decode
@@ -46,6 +46,13 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
     ]
     notes = json.dumps({"refusals": refusals, "loops": lowered.loops})
     return Generated(units, tuple(map(span_symbol, chosen)), notes.encode())
+
+
+def generate_hot(data: bytes, ordinals: bytes) -> Generated:
+    """As :func:`jitree.dispatch.native.generate.program`, of some kernels and what they call."""
+    wanted = array("i", ordinals)
+    lowered = lower(decode(data), wanted, hot=wanted, roots=wanted)
+    return resumable(lowered, PROGRAM if lowered.scalar else KERNELS)
 
 
 def _parts(kernels: list[Kernel]) -> Sequence[list[Kernel]]:

@@ -9,13 +9,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from jitree.errors import StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local.kernel_call import WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
-from jitree.loaders.vmvx_worker import Worker, read_span
+from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
 
 if TYPE_CHECKING:
     from jitree.loaders.vmvx_native import CompiledKernels
@@ -35,9 +35,10 @@ _numbers: Final = count(1)
 class Workers:
     """The workers of one executable: as many as threads have been in it at once."""
 
-    def __init__(self, create: Callable[[], Worker]) -> None:
-        self._create = create
-        self._idle = [create()]
+    def __init__(self, create: Callable[[], Worker], compiled: CompiledKernels | None) -> None:
+        self._create_worker = create
+        self._compiled = None if compiled is None else ref(compiled)
+        self._idle = [self._create()]
         self._failures: dict[int, BaseException] = {}
         self._results = count(1)
 
@@ -47,15 +48,16 @@ class Workers:
                 worker.close()
 
     def run(self, ordinal: int, label: str, dispatch: int, workgroup: int) -> int:
-        """Runs the span that the two states describe; 0, or the number of the failure."""
+        """Runs the span that the two states describe; 0, or the number of the failure. A span that compiled
+        kernels can take over begins, in the workgroup state, where it has stopped."""
         try:
             worker = self._take()
         except BaseException as error:
             return self._keep(error)
         try:
-            worker.run(ordinal, read_span(dispatch, workgroup))
+            write_first(workgroup, worker.run(ordinal, read_span(dispatch, workgroup)))
         except BaseException as error:
-            x, y, z = worker.workgroup
+            x, y, z = worker.calls[ordinal].reached
             WORKGROUP_STATE.pack_into(
                 (ctypes.c_uint8 * WORKGROUP_STATE.size).from_address(workgroup), 0, x, y, z, 0, 0, 0, 0
             )
@@ -79,6 +81,12 @@ class Workers:
             return self._idle.pop()
         except IndexError:
             return self._create()
+
+    def _create(self) -> Worker:
+        worker = self._create_worker()
+        if self._compiled is not None:
+            worker.promotion.compiled = self._compiled
+        return worker
 
     def _keep(self, error: BaseException) -> int:
         result = (next(self._results) - 1) % _LARGEST_RESULT + 1
@@ -114,6 +122,8 @@ class _Function:
         result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
         if self._compiled is not None:
             self._compiled.spend(time.perf_counter_ns() - start)
+            if result == 0 and is_left(workgroup):
+                return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)
         return result
 
     def crowd(self, dispatch: int, workgroup: int) -> int:

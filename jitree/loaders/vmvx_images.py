@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +28,19 @@ _SOURCES: Final = (
 def recipe(executable: BytecodeModule) -> Recipe:
     """The image of an executable's kernels."""
     ordinals = [export.ordinal for export in kernels(executable.module)]
+    return _recipe("vmvx_kernels", "generate", executable, ordinals)
+
+
+def hot_recipe(executable: BytecodeModule, ordinal: int) -> Recipe:
+    """The image of one kernel, for machines that are in the middle of it."""
+    return _recipe("vmvx_hot", "generate_hot", executable, [ordinal])
+
+
+def _recipe(name: str, generator: str, executable: BytecodeModule, ordinals: Sequence[int]) -> Recipe:
     return Recipe(
-        name="vmvx_kernels",
+        name=name,
         title=_title(executable.name, len(ordinals)),
-        generator="jitree.loaders.vmvx_build:generate",
+        generator=f"jitree.loaders.vmvx_build:{generator}",
         sources=(*tiering.sources(), *_SOURCES),
         entries=(),
         seconds=max(0.5, _SECONDS_A_KERNEL * len(ordinals)),

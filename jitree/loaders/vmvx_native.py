@@ -7,10 +7,12 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 from jitree.dispatch import image
 from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.native.tiering import NativeModule
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
@@ -32,11 +34,17 @@ class CompiledKernels:
     """
 
     def __init__(
-        self, provider: image.Provider, ordinals: Sequence[int], create_worker: Callable[[], Worker]
+        self,
+        provider: image.Provider,
+        hot: Callable[[int], image.Provider],
+        ordinals: Sequence[int],
+        create_worker: Callable[[], Worker],
     ) -> None:
-        """``ordinals`` are those of the kernels' functions in the module, in the order of the executable's
-        entries. Nothing happens until :meth:`serve`."""
+        """``hot`` gives the image of one kernel for who is in the middle of it. ``ordinals`` are those of the
+        kernels' functions in the module, in the order of the executable's entries. Nothing happens until
+        :meth:`serve`."""
         self._provider = provider
+        self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
         self._symbols = [span_symbol(ordinal) for ordinal in ordinals]
         self._create_worker = create_worker
         self._records: array[int] | None = None
@@ -77,6 +85,22 @@ class CompiledKernels:
         self._nanoseconds += nanoseconds
         if self._image is None and self._nanoseconds >= PATIENCE:
             self._use(self._provider.get())
+
+    def look(self, ordinal: int, nanoseconds: int) -> bool:
+        """Whether the rest of a span, which the VM has run for so long, can be compiled code's."""
+        if self._image is None and self._nanoseconds + nanoseconds >= PATIENCE:
+            self._use(self._provider.get())
+        return self._image is not None and self._codes[ordinal] is not None
+
+    def hot(self, ordinal: int) -> NativeModule:
+        """A kernel for workers that are in the middle of it."""
+        return self._hot(ordinal)
+
+    def go_on(self, ordinal: int, environment: int, dispatch: int, group: int) -> int:
+        """Runs the rest of a span, after :meth:`look`."""
+        code = self._codes[ordinal]
+        assert code is not None
+        return code(environment, dispatch, group)
 
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
         """Runs a span that has found no lane, waiting for the kernels if they are not there; None when there

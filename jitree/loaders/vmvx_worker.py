@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
-from jitree.dispatch.function import BytecodeFunction, RepeatedCall
+from jitree.dispatch.function import BytecodeFunction
+from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.native_module import NativeModule
 from jitree.errors import error_context
 from jitree.hal.command_layout import SPAN_FIRST
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
+from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 from jitree.regs.objects import VmBuffer, VmList
 from jitree.regs.ref_types import RefTypes
@@ -22,6 +24,7 @@ from jitree.regs.ref_types import RefTypes
 SET_CONSTANTS: Final = "__set_constants"
 _SPAN: Final = struct.Struct("<qq")
 _WORKGROUP_ID: Final = (3, 4, 5)
+_COUNTS: Final = (9, 10)
 """Arguments of an entry: local memory, constants, bindings; then x, y, z of workgroup id, size and count."""
 _SIGN: Final = 1 << 31
 
@@ -38,6 +41,17 @@ class Span:
     first: int
     last: int
     """Numbers in the grid, x fastest; the last is the one behind."""
+
+    def cell(self, number: int) -> Cell:
+        """x, y and z of a workgroup."""
+        line, x = divmod(number, self.count[0])
+        z, y = divmod(line, self.count[1])
+        return x, y, z
+
+    def number(self, cell: Cell) -> int:
+        """Of a workgroup."""
+        x, y, z = cell
+        return x + self.count[0] * (y + self.count[1] * z)
 
 
 def read_span(dispatch: int, workgroup: int) -> Span:
@@ -63,6 +77,17 @@ def read_span(dispatch: int, workgroup: int) -> Span:
     )  # fmt: skip
 
 
+def write_first(workgroup: int, first: int) -> None:
+    """Has the span at the address of a workgroup state begin later."""
+    ctypes.c_int64.from_address(workgroup + SPAN_FIRST).value = first
+
+
+def is_left(workgroup: int) -> bool:
+    """Whether such a span has workgroups that did not run."""
+    first, last = _SPAN.unpack(ctypes.string_at(workgroup + SPAN_FIRST, _SPAN.size))
+    return bool(first < last)
+
+
 def _buffer(address: int, length: int) -> VmBuffer:
     return VmBuffer.alias((ctypes.c_uint8 * length).from_address(address))
 
@@ -80,25 +105,29 @@ class Worker:
     ) -> None:
         """Links the executable's module to ``modules`` and runs its initialiser; statuses as of
         :meth:`Context.register`."""
-        self.context = Context(RefTypes(), tier=tier)
+        self.promotion = Promotion()
+        self.context = Context(RefTypes(), tier=self.promotion.engine() if tier == "auto" else tier)
         try:
             self.context.register([*modules, executable])
             if constants:
                 words = VmBuffer.alias(struct.pack(f"<{len(constants)}I", *constants))
                 self.context.invoke(self._function(executable, SET_CONSTANTS), (words,))
-            self.calls = [RepeatedCall(self._function(executable, name), _WORKGROUP_ID) for name in entries]
+            self.calls = [
+                GridCall(self._function(executable, name), _WORKGROUP_ID, _COUNTS) for name in entries
+            ]
             """Of the kernels in the order of ``entries``."""
         except BaseException:
             self.context.close()
             raise
-        self.workgroup = (0, 0, 0)
-        """The one that runs, or ran last."""
 
     def close(self) -> None:
         self.context.close()
 
-    def run(self, ordinal: int, span: Span) -> None:
-        """Runs the workgroups in order until one fails; raises what the VM does."""
+    def run(self, ordinal: int, span: Span) -> int:
+        """Runs the workgroups in order until one fails, or compiled kernels can take over; raises what the VM
+        does. The number of the first workgroup that did not run."""
+        if span.first >= span.last:
+            return span.last
         bindings = VmList(KIND_BUFFER, len(span.bindings))
         for binding in span.bindings:
             bindings.append(binding)
@@ -107,15 +136,10 @@ class Worker:
             *map(_signed, span.count),
         )  # fmt: skip
         with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
-            self.context.invoker.repeat(self.calls[ordinal], arguments, self._workgroups(span))
-
-    def _workgroups(self, span: Span) -> Iterator[tuple[int, int, int]]:
-        count_x, count_y, _ = span.count
-        for number in range(span.first, span.last):
-            line, x = divmod(number, count_x)
-            z, y = divmod(line, count_y)
-            self.workgroup = x, y, z
-            yield (x, y, z) if x < _SIGN and y < _SIGN else (_signed(x), _signed(y), z)
+            call, first = self.calls[ordinal], span.cell(span.first)
+            self.promotion.begin(ordinal, call, first)
+            self.context.invoker.repeat(call, arguments, first, span.last - span.first)
+            return span.number(call.reached) + 1
 
     def _function(self, executable: BytecodeModule, name: str) -> BytecodeFunction:
         function = self.context.lookup(f"{executable.name}.{name}")

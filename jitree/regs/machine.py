@@ -97,7 +97,7 @@ class Machine:
     __slots__ = (
         "__weakref__", "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64",
         "failure", "frame", "frames", "frames_address", "function", "functions", "i32", "i64", "module", "pc",
-        "pending", "refs", "resume_pc", "slow_call", "state", "state_address", "table",
+        "pending", "refs", "resume_pc", "slow_call", "sought", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
@@ -134,6 +134,8 @@ class Machine:
         """Why STATE.slow could not execute an instruction; raised when machine code has left."""
         self.slow_call: object = None
         """What keeps the function at STATE.slow alive."""
+        self.sought = 0
+        """Branches looked at, since the fuel was last used up, for a way into native code."""
         self.completion: Completion | None = None
         """Takes the results of ``pending`` and writes them to their registers."""
         self.function: FunctionRecord
@@ -173,6 +175,11 @@ class Machine:
         self._host = None
         frame, state = self.frames[:FRAME_WORDS].tobytes(), self.state[STATE_ENTRY].tobytes()
         return memoryview(frame).cast("q"), memoryview(state).cast("q")
+
+    @property
+    def host_values(self) -> memoryview:
+        """The value slots of the host's frame, the outermost one, whichever frame is current."""
+        return self._memory.i32[_VALUES_AT >> 2 : _REFS_AT >> 2]
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers behind the current one, which becomes current.
@@ -292,9 +299,9 @@ class Machine:
         """Lets machine code make branches and calls again; fewer in a call that must not hold up others."""
         self.state[_STATE_FUEL] = PROMPT_FUEL if self.state[_STATE_PROMPT] == PROMPT else FUEL
 
-    def limit_fuel(self) -> None:
-        """When a call begins that must not hold up others."""
-        self.state[_STATE_FUEL] = min(self.state[_STATE_FUEL], PROMPT_FUEL)
+    def limit_fuel(self, most: int) -> None:
+        """Has Python look in earlier than usual."""
+        self.state[_STATE_FUEL] = min(self.state[_STATE_FUEL], most)
 
     # -- machine code ----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from jitree.dispatch import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import Function
@@ -46,7 +47,8 @@ def compile_here(module: BytecodeModule) -> tiering.NativeModule:
     from jitree.dispatch.image.build import build  # imports llvmlite
     from jitree.dispatch.image.mapping import map_image
 
-    native = tiering.NativeModule(module.program, module.name)
+    recipe = tiering.recipe(module.program, module.name)
+    native = tiering.NativeModule(image.provider(recipe))
     native.provider.image = map_image(build(native.provider.recipe))
     tiering._modules[module.program] = native
     return native

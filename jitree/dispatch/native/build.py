@@ -14,6 +14,7 @@ from jitree.dispatch.native.ssa import (
     ENTRY_PC,
     PHI,
     REF,
+    RESUME,
     RESUMED,
     VALUE_TYPES,
     ZERO,
@@ -28,13 +29,13 @@ from jitree.dispatch.native.views import Bits, Refusal, check_views, liveness
 __all__ = ["Refusal", "build"]
 
 
-def build(source: Source, ordinal: int, places: Sequence[int] = ()) -> Function:
+def build(source: Source, ordinal: int, places: Sequence[int] = (), stops: Sequence[int] = ()) -> Function:
     """The function from its beginning; or, with ``places`` (word indices of instructions), what can be
-    reached from these, the registers being read from the frame.
+    reached from these, the registers being read from the frame. It leaves at ``stops``, beginnings of blocks.
 
     Raises :class:`Refusal` if a register is read as another type than was written.
     """
-    return _Builder(source, source.functions[ordinal], places).run()
+    return _Builder(source, source.functions[ordinal], places, stops).run()
 
 
 def _successors(block: ReadBlock) -> list[int]:
@@ -43,12 +44,18 @@ def _successors(block: ReadBlock) -> list[int]:
 
 
 class _Builder:
-    def __init__(self, source: Source, function: FunctionSource, places: Sequence[int]) -> None:
+    def __init__(
+        self, source: Source, function: FunctionSource, places: Sequence[int], stops: Sequence[int]
+    ) -> None:
         self._function = function
         self._places = places
-        self._read = read_blocks(source, function, places)
+        self._read = read_blocks(source, function, (*places, *stops))
         self._bits = Bits(function.value_count)
         self._live = liveness(self._read, self._bits)
+        if stops:  # whatever is behind them has had its say about what is live
+            entry = Read(ENTRY_PC, RESUME, literals=list(places), targets=list(places))
+            self._read[ENTRY_PC] = ReadBlock(ENTRY_PC, [entry])
+            self._read |= {pc: ReadBlock(pc, [Read(pc, "yield")]) for pc in stops}
         self._count = 0
         self._blocks: dict[int, Block] = {}
         self._leaving: dict[Block, Registers] = {}

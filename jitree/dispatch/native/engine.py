@@ -3,7 +3,7 @@ the middle."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch import image
 from jitree.dispatch.engine import Entry
@@ -18,13 +18,19 @@ from jitree.dispatch.fast.engine import (
 )
 from jitree.dispatch.native import slow_calls
 from jitree.regs.layout import STATE
-from jitree.regs.machine import Machine
+from jitree.regs.machine import FIRST_FUEL, Machine
 from jitree.vmfb.words import OPCODE
+
+if TYPE_CHECKING:
+    from jitree.dispatch.fast.engine import Promote
+    from jitree.dispatch.native import tiering
 
 _RESUME: Final = STATE.word("resume")
 _SLOW: Final = STATE.word("slow")
 _FUEL: Final = STATE.word("fuel")
 _BARE: Final = OPCODE["br.bare"]
+_MOST_SOUGHT: Final = 256
+"""Branches that are looked at one by one, a millisecond, to find the beginning of a loop."""
 
 
 def attach(machine: Machine) -> None:
@@ -40,11 +46,26 @@ def promote(machine: Machine, following: int) -> None:
 
     module = tiering.look(machine.module)
     if module is None:
-        return
+        if tiering.native_module(machine.module).provider.failure is None:
+            machine.limit_fuel(FIRST_FUEL)
+    else:
+        go_up(machine, module, following)
+
+
+def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> None:
+    """Goes on in native code if that has a way in at ``following``, else looks again at the next branch: ways
+    in are where loops begin, and no loop has many branches behind which none begins."""
+    from jitree.dispatch.native import tiering
+
     address = tiering.resume_address(machine, module, following)
     machine.state[_RESUME] = address
-    if not address and module.places(machine.function.ordinal):
-        machine.state[_FUEL] = 1  # to look again at the next branch: loops are entered at their beginnings
+    if address:
+        machine.refuel()
+    if address or machine.sought >= _MOST_SOUGHT or not module.places(machine.function.ordinal):
+        machine.sought = 0
+    else:
+        machine.sought += 1
+        machine.state[_FUEL] = 1
 
 
 def resume(machine: Machine) -> None:
@@ -76,10 +97,10 @@ class NativeEngine:
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        _run(self._run, machine)
+        _run(self._run, machine, promote)
 
 
-def _run(run: Run, machine: Machine) -> None:
+def _run(run: Run, machine: Machine, promote: Promote) -> None:
     if not machine.state[_SLOW]:
         attach(machine)
     resume(machine)
@@ -92,7 +113,9 @@ class AutoEngine:
 
     name = "auto"
 
-    def __init__(self) -> None:
+    def __init__(self, promote: Promote = promote) -> None:
+        """``promote`` is told who runs for long."""
+        self._promote = promote
         self._image: image.Image | None = None
         self._run: Run | None = None
         self.entry: Entry | None = None
@@ -103,7 +126,7 @@ class AutoEngine:
             self._image = image.get(LOOP)
             if self._image is not None:
                 self._run = run_function(self._image)
-                self.entry = make_entry(self._run, attach, promote)
+                self.entry = make_entry(self._run, attach, self._promote)
         return self._run
 
     def run(self, machine: Machine) -> None:
@@ -111,6 +134,6 @@ class AutoEngine:
         while True:
             run = self._look()
             if run is not None:
-                return _run(run, machine)
+                return _run(run, machine, self._promote)
             if run_slice(machine):
                 return None

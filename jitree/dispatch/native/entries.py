@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.dispatch.native.calls import Needs
 from jitree.dispatch.native.emitter import struct_type
 from jitree.dispatch.native.module_text import LLVM_TYPES
 from jitree.dispatch.native.source import FunctionSource
-from jitree.regs.layout import FRAME, STATE
+from jitree.regs.layout import FRAME, MODULE, STATE
 
 _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
 
@@ -21,6 +22,11 @@ def enter_symbol(ordinal: int) -> str:
 def resume_symbol(ordinal: int) -> str:
     """Of the entry that goes on in the middle of a function, at one of its places."""
     return f"resume.{ordinal}"
+
+
+def tail_symbol(ordinal: int) -> str:
+    """Of the entry that goes on inside a nest: to its header, and from there as ``resume``."""
+    return f"tail.{ordinal}"
 
 
 def enter_text(function: FunctionSource, needs: Needs) -> str:
@@ -55,6 +61,43 @@ def resume_text(function: FunctionSource) -> str:
     return "\n".join(lines + _call_and_deliver(function, f"r{function.ordinal}", []))
 
 
+def tail_text(function: FunctionSource, stops: Iterable[int]) -> str:
+    """Entry inside the nests of a function, in code that leaves at ``stops``: there it is resumed."""
+    cases = " ".join(f"i64 {pc}, label %resume" for pc in stops)
+    lines = [
+        *_head(tail_symbol(function.ordinal)),
+        f"  %frame.at = getelementptr i8, ptr %state, i64 {STATE['frame']}",
+        f"  %module.at = getelementptr i8, ptr %state, i64 {STATE['module']}",
+        f"  %pc.at = getelementptr i8, ptr %state, i64 {STATE['pc']}",
+        *_call_and_deliver(
+            function,
+            f"t{function.ordinal}",
+            [],
+            [
+                "  %spent = icmp ule i64 %remaining, 1",
+                "  %top = load ptr, ptr %frame.at, align 8",
+                "  %inner = icmp ne ptr %top, %frame",
+                "  %elsewhere = or i1 %spent, %inner",
+                "  br i1 %elsewhere, label %interpret, label %look",
+                "look:",
+                "  %module = load ptr, ptr %module.at, align 8",
+                f"  %code.at = getelementptr i8, ptr %module, i64 {MODULE['code']}",
+                "  %code = load i64, ptr %code.at, align 8",
+                "  %pc = load i64, ptr %pc.at, align 8",
+                "  %distance = sub i64 %pc, %code",
+                "  %word = lshr i64 %distance, 2",
+                f"  switch i64 %word, label %interpret [ {cases} ]",
+                "resume:",
+                f'  %resumed = call i64 @"{resume_symbol(function.ordinal)}"'
+                "(ptr %state, ptr %frame, i64 %remaining)",
+                "  ret i64 %resumed",
+                "interpret:",
+            ],
+        ),
+    ]
+    return "\n".join(lines)
+
+
 def _head(symbol: str) -> list[str]:
     return [
         f'define i64 @"{symbol}"(ptr %state, ptr %frame, i64 %fuel) #0 {{',
@@ -65,8 +108,11 @@ def _head(symbol: str) -> list[str]:
     ]
 
 
-def _call_and_deliver(function: FunctionSource, symbol: str, arguments: list[str]) -> list[str]:
-    """Calls and puts the results into the registers that the call of the interpreter wants them in."""
+def _call_and_deliver(
+    function: FunctionSource, symbol: str, arguments: list[str], when_left: Sequence[str] = ()
+) -> list[str]:
+    """Calls and puts the results into the registers that the call of the interpreter wants them in. What is
+    done ``when_left`` finds the fuel in ``%remaining``."""
     kind = struct_type(function.results)
     given = ", ".join(["ptr %state", "ptr %frame", "ptr %values", "ptr %refs", "i64 %fuel", *arguments])
     lines = [
@@ -75,8 +121,9 @@ def _call_and_deliver(function: FunctionSource, symbol: str, arguments: list[str
         "  %gone = icmp eq i64 %left, 0",
         "  br i1 %gone, label %left.it, label %deliver",
         "left.it:",
-        f"  %fuel.at = getelementptr i8, ptr %state, i64 {STATE['fuel']}",
-        "  %remaining = load i64, ptr %fuel.at, align 8",
+        f"  %left.at = getelementptr i8, ptr %state, i64 {STATE['fuel']}",
+        "  %remaining = load i64, ptr %left.at, align 8",
+        *when_left,
         "  ret i64 %remaining",
         "deliver:",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from jitree.dispatch.image.generated import Generated, Pipeline, Unit
-from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import decode
 
 PROGRAM: Pipeline = Pipeline(2, loop_vectorization=True, slp_vectorization=True, loop_unrolling=True)
@@ -16,5 +16,11 @@ def program(data: bytes) -> Generated:
     where functions can be resumed and why some are not native."""
     source = decode(data)
     lowered = lower(source, range(len(source.functions)))
-    notes = json.dumps({"places": lowered.places, "refusals": lowered.refusals, "loops": lowered.loops})
-    return Generated([Unit([lowered.text], lowered.entries, PROGRAM)], lowered.entries, notes.encode())
+    return resumable(lowered, PROGRAM)
+
+
+def resumable(lowered: Lowered, pipeline: Pipeline) -> Generated:
+    """What :class:`~jitree.dispatch.native.tiering.NativeModule` takes."""
+    names = ("places", "tails", "refusals", "loops")
+    notes = json.dumps({name: getattr(lowered, name) for name in names})
+    return Generated([Unit([lowered.text], lowered.entries, pipeline)], lowered.entries, notes.encode())

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
-from jitree.dispatch.native.entries import enter_symbol, enter_text, resume_symbol, resume_text
+from jitree.dispatch.native.entries import (
+    enter_symbol,
+    enter_text,
+    resume_symbol,
+    resume_text,
+    tail_symbol,
+    tail_text,
+)
 from jitree.dispatch.native.lower_function import check_supported, lower_function
 from jitree.dispatch.native.module_text import ModuleText
 from jitree.dispatch.native.nest_context import leaves_nothing_else
@@ -50,6 +57,8 @@ class Lowered(NamedTuple):
     """Why the others are not."""
     places: Mapping[int, tuple[int, ...]]
     """Word indices at which each function can be resumed."""
+    tails: Mapping[int, tuple[int, ...]]
+    """Those inside nests: execution goes on to the next of ``places`` and is resumed there."""
     loops: Mapping[int, tuple[str, ...]]
     """What became of each loop that was looked at: that it is a nest, or why not."""
     scalar: frozenset[int]
@@ -57,23 +66,17 @@ class Lowered(NamedTuple):
 
 
 def lower(
-    source: Source, resumable: Container[int], hot: Container[int] = (), slow: str = ASK_PYTHON
+    source: Source,
+    resumable: Container[int],
+    hot: Container[int] = (),
+    slow: str = ASK_PYTHON,
+    roots: Sequence[int] = (),
 ) -> Lowered:
-    """Lowers all functions; those whose ordinals are ``resumable`` can also be entered at loop headers and
-    where a call goes on that has waited. ``hot`` ones are called often by others than the module."""
+    """Lowers all functions, or those that are reached from ``roots``; those whose ordinals are ``resumable``
+    can also be entered at loop headers and where a call goes on that has waited. ``hot`` ones are called
+    often by others than the module."""
     refusals = _too_large(source)
-    functions: dict[int, Function] = {}
-    for row in source.functions:
-        if row.ordinal in refusals:
-            continue
-        try:
-            function = build(source, row.ordinal)
-            check_supported(function)
-            if len(function.loops) > _LOOP_LIMIT:
-                raise Refusal(f"{len(function.loops)} loops behind each other")
-            functions[row.ordinal] = function
-        except Refusal as refusal:
-            refusals[row.ordinal] = str(refusal)
+    functions = _build(source, roots or range(len(source.functions)), refusals)
     refusals |= {k: text for k, text in _not_worth_it(functions).items() if k not in hot}
     for ordinal in refusals:
         functions.pop(ordinal, None)
@@ -82,6 +85,7 @@ def lower(
     texts = []
     entries = []
     places: dict[int, tuple[int, ...]] = {}
+    tails: dict[int, tuple[int, ...]] = {}
     loops: dict[int, tuple[str, ...]] = {}
     scalar: set[int] = set()
     for ordinal, function in functions.items():
@@ -92,7 +96,15 @@ def lower(
         texts.append(lower_function(function, nests, module, callees, f"f{ordinal}"))
         texts.append(enter_text(row, callees.needs[ordinal]))
         entries.append(enter_symbol(ordinal))
-        found = _places(source, row, function, nests) if ordinal in resumable else ()
+        if ordinal not in resumable:
+            continue
+        found, inside = _places(source, row, function, nests)
+        if inside:
+            tail = build(source, ordinal, inside, found)
+            texts.append(lower_function(tail, (), module, callees, f"t{ordinal}"))
+            texts.append(tail_text(row, found))
+            entries.append(tail_symbol(ordinal))
+            tails[ordinal] = inside
         if found:
             resumed = build(source, ordinal, found)
             nests, _ = _find_nests(row, resumed)
@@ -101,7 +113,27 @@ def lower(
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
     text = "\n".join([prelude(slow), module.text(), *texts])
-    return Lowered(text, tuple(entries), callees.needs, refusals, places, loops, frozenset(scalar))
+    return Lowered(text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar))
+
+
+def _build(source: Source, roots: Iterable[int], refusals: dict[int, str]) -> dict[int, Function]:
+    """Some functions and all that they call, by ordinal. Adds to the refusals; who is in them is left out."""
+    functions: dict[int, Function] = {}
+    waiting = list(roots)
+    while waiting:
+        ordinal = waiting.pop()
+        if ordinal in refusals or ordinal in functions:
+            continue
+        try:
+            function = build(source, ordinal)
+            check_supported(function)
+            if len(function.loops) > _LOOP_LIMIT:
+                raise Refusal(f"{len(function.loops)} loops behind each other")
+            functions[ordinal] = function
+            waiting += _called(function)
+        except Refusal as refusal:
+            refusals[ordinal] = str(refusal)
+    return dict(sorted(functions.items()))
 
 
 def _too_large(source: Source) -> dict[int, str]:
@@ -164,11 +196,12 @@ def _find_nests(row: FunctionSource, function: Function) -> tuple[list[Nest], tu
 
 def _places(
     source: Source, row: FunctionSource, function: Function, nests: Iterable[Nest]
-) -> tuple[int, ...]:
-    """Loop headers, but for those inside nests, and where execution goes on behind a ``yield`` and behind
-    calls of imports that may wait."""
-    inside = {block for nest in nests for block in nest.loop.blocks - {nest.loop.header}}
-    found = {loop.header.pc for loop in function.all_loops() if loop.header not in inside}
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Loop headers, and where execution goes on behind a ``yield`` and behind calls of imports that may wait;
+    then the loop headers inside nests."""
+    inner = {block for nest in nests for block in nest.loop.blocks - {nest.loop.header}}
+    headers = [loop.header for loop in function.all_loops()]
+    found = {header.pc for header in headers if header not in inner}
     for block in read_blocks(source, row, ()).values():
         last = block.instructions[-1]
         if last.mnemonic == "yield":
@@ -176,7 +209,8 @@ def _places(
         waits = len(block.instructions) > 1 and block.instructions[-2].mnemonic == "call.import"
         if waits and last.mnemonic == "br.bare":
             found.update(last.targets)
-    return tuple(sorted(found))
+    inside = {header.pc for header in headers} - found
+    return tuple(sorted(found)), tuple(sorted(inside))
 
 
 def _callees(source: Source, functions: Mapping[int, Function]) -> Callees:

@@ -22,6 +22,8 @@ _NATIVE: Final = os.path.dirname(__file__)
 _DISPATCH: Final = os.path.dirname(_NATIVE)
 _PACKAGE: Final = os.path.dirname(_DISPATCH)
 _NATIVE_WORD: Final = FUNCTION.word("native")
+_WAYS: Final = (("places", "resume"), ("tails", "tail"))
+"""Notes that list the ways into functions, and their entries."""
 
 
 @cache
@@ -56,10 +58,10 @@ def recipe(program: Program, name: str) -> image.Recipe:
 
 
 class NativeModule:
-    """The native code of one module, shared by its states in all contexts."""
+    """The native code of one module, or of some of its functions, shared by its states in all contexts."""
 
-    def __init__(self, program: Program, name: str) -> None:
-        self.provider = image.provider(recipe(program, name))
+    def __init__(self, provider: image.Provider) -> None:
+        self.provider = provider
         self._notes: dict[str, dict[str, object]] | None = None
 
     @property
@@ -67,9 +69,10 @@ class NativeModule:
         """Why functions are not native, by ordinal; empty as long as the image is not there."""
         return {int(ordinal): str(text) for ordinal, text in self._note("refusals").items()}
 
-    def places(self, ordinal: int) -> list[int]:
-        """Word indices at which a function can be resumed."""
-        found = self._note("places").get(str(ordinal), [])
+    def places(self, ordinal: int, way: str = "places") -> list[int]:
+        """Word indices at which a function can be entered in the middle: ``places``, or ``tails`` inside its
+        nests."""
+        found = self._note(way).get(str(ordinal), [])
         assert isinstance(found, list)
         return found
 
@@ -96,9 +99,12 @@ class NativeModule:
     def resume_address(self, function: FunctionRecord, pc: int) -> int:
         """Machine code that goes on at a word index of a function; 0 if there is none."""
         ready = self.provider.image
-        if ready is None or pc not in self.places(function.ordinal):
+        if ready is None:
             return 0
-        return ready.addresses[f"resume.{function.ordinal}"]
+        for way, entry in _WAYS:
+            if pc in self.places(function.ordinal, way):
+                return ready.addresses[f"{entry}.{function.ordinal}"]
+        return 0
 
 
 _modules: Final[WeakKeyDictionary[Program, NativeModule]] = WeakKeyDictionary()
@@ -108,7 +114,9 @@ def native_module(record: ModuleRecord) -> NativeModule:
     """The native code of a module, whether it is there yet or not."""
     found = _modules.get(record.program)
     if found is None:
-        found = _modules[record.program] = NativeModule(record.program, record.module.name)
+        found = _modules[record.program] = NativeModule(
+            image.provider(recipe(record.program, record.module.name))
+        )
     return found
 
 

@@ -101,6 +101,11 @@ Body = Callable[[Text, list[str]], None]
 
 def program(levels: Sequence[Level], body: Body) -> Function:
     """A function of some buffers and numbers with loops around a body."""
+    return build(from_program(BytecodeModule.load(module(levels, body).build()).program), 0)
+
+
+def module(levels: Sequence[Level], body: Body) -> Assembler:
+    """A module of that function."""
     text = Text()
     bounds = [_bound(text, level.bound) for level in levels]
     starts = [text.constant(level.start) for level in levels]
@@ -125,8 +130,7 @@ def program(levels: Sequence[Level], body: Body) -> Function:
 
     write(0)
     text.lines.append("return []")
-    module = Assembler("m").function("f", f"0{'r' * REFS}{'I' * SIZES}_v", "\n".join(text.lines)).build()
-    return build(from_program(BytecodeModule.load(module).program), 0)
+    return Assembler("m").function("f", f"0{'r' * REFS}{'I' * SIZES}_v", "\n".join(text.lines))
 
 
 def only_nest(function: Function) -> nests.Nest:

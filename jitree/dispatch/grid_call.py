@@ -1,0 +1,123 @@
+"""A call for each cell of a grid, made by a program in the host's frame.
+
+So going from one call to the next costs some instructions of whichever tier runs, and none of Python's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from jitree.dispatch.function import (
+    BytecodeFunction,
+    host_call,
+    host_record,
+    host_registers,
+    register_slots,
+    transfers,
+)
+from jitree.regs.layout import FRAME
+from jitree.regs.machine import FIRST_FUEL, FRAME_WORDS, Machine
+from jitree.vmfb.words import OPCODE, TAG_REF_COPY
+
+Cell = tuple[int, int, int]
+
+_PC: Final = FRAME.word("pc")
+_RESULTS: Final = FRAME.word("results")
+_SIGN: Final = 1 << 31
+_CONDITION_SIZE: Final = 4
+_BRANCH_SIZE: Final = 2
+
+
+class GridCall:
+    """Calls of a function without results that share all arguments but the cell's x, y and z.
+
+    The references in the host's frame are copied to the function, not moved, and stay from call to call.
+    """
+
+    __slots__ = (
+        "_counts", "_ids", "_left", "_one", "_one_wide", "_pack", "_results", "function", "host", "reached",
+    )  # fmt: skip
+
+    def __init__(self, function: BytecodeFunction, ids: Sequence[int], counts: Sequence[int]) -> None:
+        """``ids`` are the positions of x, y, z among the arguments and ``counts`` of the numbers of cells
+        along x and y, all of them i32."""
+        self.function = function
+        convention = function.convention
+        self._pack, _ = transfers(convention.text)
+        sources, _ = register_slots(convention)
+        self._ids = tuple(sources[position][1] for position in ids)
+        self._counts = tuple(sources[position][1] for position in counts)
+        values, references = host_registers(convention)
+        self._left, self._one_wide, self._one = values, values + 2, values + 4
+        call = host_call(function.record, convention, TAG_REF_COPY)
+        self._results = len(call)
+        """Where the destinations of results would begin in the host's program."""
+        self.host = host_record(function.record, self._program(call), (values + 6, references))
+        self.reached: Cell = (0, 0, 0)
+        """The last cell that a call was made for."""
+
+    def _program(self, call: Sequence[int]) -> list[int]:
+        """Call; count down; go to the next cell, x fastest."""
+        flag, (x, y, z), (count_x, count_y) = self._one + 1, self._ids, self._counts
+        words = [
+            *call,
+            OPCODE["sub.i64"], self._left, self._one_wide, self._left,
+            OPCODE["cmp.nz.i64"], self._left, flag,
+        ]  # fmt: skip
+        last = len(words)
+        words += [OPCODE["cond_br"], flag, _CONDITION_SIZE, 0]
+        for place, count in ((x, count_x), (y, count_y)):
+            words += [OPCODE["add.i32"], place, self._one, place, OPCODE["cmp.eq.i32"], place, count, flag]
+            words += [OPCODE["cond_br"], flag, _CONDITION_SIZE, -len(words)]
+            words += [OPCODE["const.i32.zero"], place]
+        words += [OPCODE["add.i32"], z, self._one, z]
+        words += [OPCODE["br.bare"], -len(words)]
+        words[last + _CONDITION_SIZE - 1] = len(words) - last
+        return [*words, OPCODE["host.exit"]]
+
+    def starts(
+        self, machine: Machine, arguments: Sequence[object], first: Cell, count: int
+    ) -> Iterator[None]:
+        """Makes the machine ready for ``count`` calls from a cell on; for x, y and z ``arguments`` may have
+        anything."""
+        machine.begin(self.host)
+        self._pack(machine, arguments)
+        for register, value in zip(self._ids, first, strict=True):
+            machine.i32[register] = _signed(value)
+        self._limit(machine, count)
+        machine.limit_fuel(FIRST_FUEL)  # one call may take long, and many share a machine
+        machine.pc = 0
+        yield
+
+    def resumes(self, machine: Machine) -> Iterator[None]:
+        """Makes the machine ready to go on with one call that compiled code has left, by writing what the
+        host's frame must hold for it to end."""
+        machine.begin(self.host)
+        self._limit(machine, 1)
+        frames, code = machine.frames, self.host.code_address
+        frames[_PC] = code + 4 * self.host.code[1]
+        frames[FRAME_WORDS + _RESULTS] = code + 4 * self._results
+        machine.pc = machine.adopt()
+        yield
+
+    # -- while it runs, and behind it --------------------------------------------------------------------
+
+    def cell(self, machine: Machine) -> Cell:
+        """The cell of the call in progress, else of the last one."""
+        x, y, z = (machine.host_values[register] % (2 * _SIGN) for register in self._ids)
+        return x, y, z
+
+    def end_here(self, machine: Machine) -> None:
+        """Makes the call in progress the last one."""
+        self._limit(machine, 1)
+
+    def _limit(self, machine: Machine, count: int) -> None:
+        values = machine.host_values
+        values[self._left], values[self._left + 1] = _signed(count % (2 * _SIGN)), count >> 32
+        values[self._one_wide], values[self._one_wide + 1], values[self._one] = 1, 0, 1
+
+
+def _signed(word: int) -> int:
+    """The value in signed range."""
+    return (word ^ _SIGN) - _SIGN

@@ -1,0 +1,81 @@
+"""How a kernel that a worker has run for long goes on in machine code: the rest of its dispatch between two
+workgroups, and a workgroup that itself takes long in the middle of its loops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from jitree.dispatch.native.engine import AutoEngine, go_up
+from jitree.regs.machine import FIRST_FUEL, Machine
+
+if TYPE_CHECKING:
+    from jitree.dispatch.grid_call import Cell, GridCall
+    from jitree.dispatch.native.tiering import NativeModule
+    from jitree.loaders.vmvx_native import CompiledKernels
+
+_LONG: Final = 4
+"""Times that one workgroup uses up its fuel, some 30 ms, before its kernel is compiled for being entered in
+the middle. Kernels of shorter ones are compiled without that, in a third of the time."""
+
+
+def _nothing() -> None:
+    """In place of compiled kernels."""
+
+
+class Promotion:
+    """What one worker runs, and for how long."""
+
+    def __init__(self) -> None:
+        self.compiled: Callable[[], CompiledKernels | None] = _nothing
+        """Where compiled kernels come from: a weak reference, since those own workers."""
+        self._ordinal = 0
+        self._call: GridCall | None = None
+        self._begun = 0
+        self._first = self._cell = (0, 0, 0)
+        """The workgroup that the span began with, and the one in which fuel was last used up."""
+        self._times = 0
+        """That this one has used it up."""
+        self._linked: dict[int, NativeModule] = {}
+        """The kernels, by ordinal, whose machine code the worker's function records refer to."""
+
+    def engine(self) -> AutoEngine:
+        """The engine for the worker's context."""
+        return AutoEngine(self._promote)
+
+    def begin(self, ordinal: int, call: GridCall, first: Cell) -> None:
+        """The worker begins to run a span. If there are compiled kernels by now, they have left it to the
+        worker for good."""
+        compiled = self.compiled()
+        self._call = None if compiled is None or compiled.ready else call
+        self._ordinal, self._first, self._cell, self._times = ordinal, first, first, 0
+        self._begun = time.perf_counter_ns()
+
+    def _promote(self, machine: Machine, following: int) -> None:
+        compiled, call = self.compiled(), self._call
+        if compiled is None or call is None:
+            return
+        machine.limit_fuel(FIRST_FUEL)
+        cell = call.cell(machine)
+        self._times = self._times + 1 if cell == self._cell else 1
+        self._cell = cell
+        if self._times >= _LONG and self._enter_workgroup(machine, following, compiled):
+            return
+        alone = cell == self._first and self._times < _LONG
+        if not alone and compiled.look(self._ordinal, time.perf_counter_ns() - self._begun):
+            call.end_here(machine)
+
+    def _enter_workgroup(self, machine: Machine, following: int, compiled: CompiledKernels) -> bool:
+        """Goes on in machine code in the middle of a workgroup. False if there is none and will be none; else
+        whatever else is to be compiled comes later."""
+        module = self._linked.get(self._ordinal)
+        if module is None:
+            module = compiled.hot(self._ordinal)
+            if module.provider.get() is None:
+                return module.provider.failure is None
+            self._linked[self._ordinal] = module
+            module.link(machine.module)
+        go_up(machine, module, following)
+        return bool(machine.sought)
