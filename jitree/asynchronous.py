@@ -6,6 +6,7 @@ second when all results are there. They return at once.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from jitree.calls import packing
@@ -50,12 +51,13 @@ class AsynchronousFunction(Function):
 
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and returns its results, which may still be computed."""
+        begun = time.thread_time()
         wait, signal, packed = self._begin(arguments, named)
         try:
             results = self._context.submit(self._vm_function, [*packed, wait, signal])
         except StatusError as error:
             self._fail(error)
-        self._have_called()
+        self._have_called(begun)
         return self._unpack(results, None if signal.is_reached() else signal)
 
     def _begin(

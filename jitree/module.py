@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 OUT: Final = "out"
 """The keyword of calls that names the storage of their results."""
+_POSTPONED: Final = {2: 3, 3: 64}
+"""After how many calls direct calls are prepared: to which call that is put off when it takes long. Programs do
+things once in their second call, too."""
+_LONG_SECONDS: Final = 0.002
+"""Preparing direct calls takes up to 10 ms, once, and saves some 10 us a call. Of a function that computes
+for longer than this, none of the first calls is to take several times as long as the others."""
 _HIDDEN: Final = "__"
 """How names begin that are not for callers: ``__init`` and the like."""
 
@@ -54,8 +61,8 @@ class Function(Unique):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_context", "_device", "_direct", "_is_repeated", "_is_settled",
-        "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "signature",
+        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
+        "_is_settled", "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "signature",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -69,7 +76,9 @@ class Function(Unique):
         self._device = session.device
         self._direct: DirectCall | None = None
         """By which machine code calls it. Another thread may be in such a call."""
-        self._is_repeated = False
+        self._calls = 0
+        """Those made the general way."""
+        self._direct_after = min(_POSTPONED)
         self._is_settled = False
         """Whether machine code calls it, or never will."""
         self._vm_function = vm_function
@@ -145,18 +154,25 @@ class Function(Unique):
 
     def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. From the third one on machine code makes those that it can
-        (:mod:`jitree.calls`)."""
+        (:mod:`jitree.calls`); where calls take long it begins later."""
+        begun = time.thread_time()
         result = self._call_once(arguments, named)
-        self._have_called()
+        self._have_called(begun)
         return result
 
-    def _have_called(self) -> None:
-        """A call was made the general way."""
-        if self._is_repeated and not self._is_settled and self.invoker.engine.entry is not None:
+    def _have_called(self, begun: float) -> None:
+        """A call was made the general way; ``begun`` is the thread's time when it began."""
+        self._calls += 1
+        if self._calls in _POSTPONED and time.thread_time() - begun > _LONG_SECONDS:
+            self._direct_after = _POSTPONED[self._calls]
+        if (
+            self._calls >= self._direct_after
+            and not self._is_settled
+            and self.invoker.engine.entry is not None
+        ):
             from jitree.calls.native.direct import install
 
             self._is_settled = install(self)
-        self._is_repeated = True
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return self._unpack(self._invoke(self._pack(arguments, named)))

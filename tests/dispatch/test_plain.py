@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,20 @@ def test_generated_shapes_are_up_to_date() -> None:
 def test_every_opcode_has_a_handler() -> None:
     assert len(HANDLERS) == len(BASE_OPCODE)
     assert all(callable(find(opcode)) for opcode in range(len(HANDLERS)))
+
+
+def test_what_machine_code_leaves_to_python_most_takes_few_handlers() -> None:
+    """Those of arithmetic take as long to make as many a kernel to run."""
+    program = """
+import sys
+from jitree.dispatch.plain.handlers import find
+from jitree.vmfb.words import OPCODE
+for name in ("call.import", "br", "br.bare", "cond_br", "br_table", "buffer.alloc", "host.exit"):
+    find(OPCODE[name])
+print([name for name in sys.modules if name in ("jitree.dispatch.plain.table", "jitree.dispatch.semantics")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, NativeExport, NativeModule, Session
+from jitree import module as functions
 from jitree.dispatch.pending import Pending
 from jitree.errors import DataLossError, DeadlineExceededError, InvalidArgumentError, StatusCode
 from jitree.hal.fence import Fence
@@ -24,8 +25,9 @@ SQUARE = np.eye(256, dtype=np.float32) * 2
 
 
 @pytest.fixture
-def module(session: Session) -> Module:
+def module(session: Session, monkeypatch: pytest.MonkeyPatch) -> Module:
     """On the fast tier machine code makes the usual calls."""
+    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
     module = session.load(ASYNCHRONOUS)
     for name, argument in (
         ("add", (X, X)),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Array, Session
+from jitree import Array, Session, module
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from tests.session.direct import X, direct, live, needs_machine_code
 from tests.session.programs import ARITHMETIC, ECHO, STATE
@@ -341,3 +341,18 @@ def test_nothing_is_kept(session: Session) -> None:
     assert live(session) == before + 2 * len(device)  # views and their buffers
     del device
     assert live(session) == before
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1000.0], ids=["long", "short"])
+def test_functions_that_compute_for_long_are_prepared_later(
+    seconds: float, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is prepared once would take longer than the call."""
+    monkeypatch.setattr(module, "_LONG_SECONDS", seconds)
+    add = session.load(ARITHMETIC).add
+    for _ in range(3):
+        add(X, X)
+    assert add.is_direct == (seconds > 0)
+    for _ in range(max(module._POSTPONED.values())):
+        assert np.array_equal(add(X, X), X + X)
+    assert add.is_direct

@@ -1,14 +1,15 @@
 """The handlers by opcode word, each looked up when its instruction is first executed.
 
-A program that runs as machine code executes few instructions in Python, most often only ``call.import``, and
-making the handlers of the others takes 5 ms.
+A program that runs as machine code executes few instructions in Python, most often ``call.import``, a branch
+at which it has used up its fuel, or ``buffer.alloc``. Making the handlers of the others takes 5 to 10 ms, as
+long as a whole call of many a kernel.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain import calls
+from jitree.dispatch.plain import calls, control
 from jitree.dispatch.plain.handler import Handler
 from jitree.errors import InternalError
 from jitree.regs.machine import Machine
@@ -21,10 +22,15 @@ _DECODED_AWAY: Final = ("call", "call.variadic", "call.yieldable", "call.variadi
 def find(opcode: int) -> Handler:
     """The handler of an opcode word; of a fused form that of its first instruction."""
     name = OPCODE_NAMES[BASE_OPCODE[opcode]]
-    if name in calls.HANDLERS:
-        return calls.HANDLERS[name]
+    for family in (calls, control):
+        if name in family.HANDLERS:
+            return family.HANDLERS[name]
     if name in _DECODED_AWAY:
         return _undecoded
+    if name.startswith("buffer."):
+        from jitree.dispatch.plain import buffers
+
+        return buffers.HANDLERS[name]
     from jitree.dispatch.plain.table import BY_MNEMONIC
 
     return BY_MNEMONIC[name]
