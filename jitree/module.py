@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 OUT: Final = "out"
 """The keyword of calls that names the storage of their results."""
 _POSTPONED: Final = {2: 3, 3: 64}
-"""After how many calls direct calls are prepared: to which call that is put off when it takes long. Programs do
-things once in their second call, too."""
+"""The calls after which direct calls are prepared, and to which one that is put off when the call takes long.
+Programs do things once in their second call, too."""
 _LONG_SECONDS: Final = 0.002
 """Preparing direct calls takes up to 10 ms, once, and saves some 10 us a call. Of a function that computes
 for longer than this, none of the first calls is to take several times as long as the others."""

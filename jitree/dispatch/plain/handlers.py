@@ -22,9 +22,10 @@ _DECODED_AWAY: Final = ("call", "call.variadic", "call.yieldable", "call.variadi
 def find(opcode: int) -> Handler:
     """The handler of an opcode word; of a fused form that of its first instruction."""
     name = OPCODE_NAMES[BASE_OPCODE[opcode]]
-    for family in (calls, control):
-        if name in family.HANDLERS:
-            return family.HANDLERS[name]
+    if name in calls.HANDLERS:
+        return calls.HANDLERS[name]
+    if name in control.HANDLERS:
+        return control.HANDLERS[name]
     if name in _DECODED_AWAY:
         return _undecoded
     if name.startswith("buffer."):
