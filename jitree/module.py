@@ -168,6 +168,7 @@ class Function(Unique):
         if (
             self._calls >= self._direct_after
             and not self._is_settled
+            and self.invoker.watch_call is None
             and self.invoker.engine.entry is not None
         ):
             from jitree.calls.native.direct import install

@@ -32,7 +32,7 @@ from jitree.executables import Plugin
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.hal.watchdog import start as start_watchdog
-from jitree.hal.watchdog import watch_turn
+from jitree.hal.watchdog import watch_turn, watcher_of_calls
 from jitree.identity import Unique
 from jitree.incompatible import explained
 from jitree.instance import Instance
@@ -158,6 +158,7 @@ class Session(Unique):
         try:
             self._prepare_hal()
             self._devices = self._open_devices(device)
+            self._context.invoker.watch_call = watcher_of_calls()  # devices look at the environment
             if HAL in self._builtins:
                 self._context.register([BUILTIN_MODULES[HAL](self)])
         except BaseException:

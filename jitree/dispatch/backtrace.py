@@ -10,6 +10,7 @@ from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
 
 _CALL_IMPORT: Final = OPCODE["call.import"]
+_NAMED_FRAMES: Final = 3
 _SHOWN_FRAMES: Final = 64
 """Lines of a backtrace at either end; a runaway recursion has thousands of equal frames."""
 
@@ -22,6 +23,17 @@ def describe(function: FunctionRecord, word: int) -> str:
     debug = record.module.debug
     locations = debug.locate(ordinal, offset) if debug is not None else []
     return f"{text} at {', '.join(locations)}" if locations else text
+
+
+def describe_call(name: str, machine: Machine) -> str:
+    """What a call runs and where it is, as far as another thread can know."""
+    seen = machine.seen
+    if not seen:
+        return f"function '{name}'"
+    shown = [describe(*frame) for frame in seen[:_NAMED_FRAMES]]
+    if len(seen) > _NAMED_FRAMES:
+        shown.append(f"{len(seen) - _NAMED_FRAMES} more")
+    return f"function '{name}', last seen at {', called from '.join(shown)}"
 
 
 def annotate(error: BaseException, machine: Machine) -> None:

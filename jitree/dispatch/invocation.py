@@ -24,7 +24,7 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CROWDED, PATIENT, PROMPT, STATE, TURN
-from jitree.regs.machine import NESTED_STACK, PROMPT_FUEL, STACK, Machine
+from jitree.regs.machine import FIRST_FUEL, NESTED_STACK, PROMPT_FUEL, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _STATE_PROMPT: Final = STATE.word("prompt")
 _READY: Final = TURN.word("ready")
 _NESTING: Final = TURN.word("nesting")
 _FAULTS: Final = TURN.word("faults")
+_UNWATCHED: Final = nullcontext()
 _CROWDED_SECONDS: Final = 1.0
 """After a thread has found another in its context, how long calls leave the context alone while devices
 work."""
@@ -66,6 +67,9 @@ class Invoker:
         """Of the TURN record."""
         self.watch_turn: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
         """Entered by threads while they wait for the lock."""
+        self.watch_call: Callable[[Callable[[], str]], AbstractContextManager[object]] | None = None
+        """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
+        without this class."""
         self._direct: Machine | None = None
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
@@ -200,8 +204,9 @@ class Invoker:
                 machine = self._take_machine(prompt)
                 try:
                     function.begin(machine, arguments)
-                    self.engine.run(machine)
-                    self._complete(machine)
+                    with self._watched(function, machine):
+                        self.engine.run(machine)
+                        self._complete(machine)
                     results = function.unpack(machine)
                     self.require_faultless()
                     return results
@@ -255,14 +260,23 @@ class Invoker:
         self.functions[call.host.address] = call.host
         try:
             for _ in starts:
-                self.engine.run(machine)
-                self._complete(machine)
+                with self._watched(call.function, machine):
+                    self.engine.run(machine)
+                    self._complete(machine)
                 self.require_faultless()
         except RecursionError as error:
             raise self._overflow(machine, call.function) from error
         except BaseException as error:
             self._explain(error, machine, call.function)
             raise
+
+    def _watched(self, function: Function, machine: Machine) -> AbstractContextManager[object]:
+        """Entered while a machine runs a call."""
+        if self.watch_call is None:
+            return _UNWATCHED
+        machine.seen = ()
+        machine.limit_fuel(FIRST_FUEL)
+        return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
 
     def _enter(self) -> None:
         self.require_open()
@@ -407,10 +421,11 @@ class Invoker:
             machine = self._take_machine(PROMPT)
         shortcomings: list[str] = []
         try:
-            self._locked(lambda: self._start(machine, function, arguments), shortcomings)
-            while machine.pending is not None:
-                await _happened(machine.pending)
-                self._locked(lambda: self._resume(machine), shortcomings)
+            with self._watched(function, machine):
+                self._locked(lambda: self._start(machine, function, arguments), shortcomings)
+                while machine.pending is not None:
+                    await _happened(machine.pending)
+                    self._locked(lambda: self._resume(machine), shortcomings)
             results = function.unpack(machine)
             if shortcomings:
                 texts, shortcomings = shortcomings, []

@@ -63,6 +63,17 @@ def watch_turn(lock: threading.RLock) -> AbstractContextManager[object]:
     return dog.enter("waiting", partial(turn_text, lock))
 
 
+def watcher_of_calls() -> Callable[[Callable[[], str]], AbstractContextManager[object]] | None:
+    """What sessions and executables made from now on enter with what tells where a call is; None if off."""
+    return None if current is None else _watch_call
+
+
+def _watch_call(describe: Callable[[], str]) -> AbstractContextManager[object]:
+    """An activity: the calling thread runs bytecode."""
+    dog = current
+    return nullcontext() if dog is None else dog.enter("running", describe)
+
+
 def start(seconds: float, write: Callable[[str], object] | None = None) -> None:
     """Turns the watchdog on for devices created from now on, or changes its time.
 

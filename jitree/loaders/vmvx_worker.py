@@ -16,6 +16,7 @@ from jitree.dispatch.native_module import NativeModule
 from jitree.errors import error_context
 from jitree.hal.command_layout import SPAN_FIRST
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
+from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 from jitree.regs.objects import VmBuffer, VmList
@@ -107,6 +108,7 @@ class Worker:
         :meth:`Context.register`."""
         self.promotion = Promotion()
         self.context = Context(RefTypes(), tier=self.promotion.engine() if tier == "auto" else tier)
+        self.context.invoker.watch_call = watcher_of_calls()
         try:
             self.context.register([*modules, executable])
             if constants:

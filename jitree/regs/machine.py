@@ -17,7 +17,7 @@ from jitree.regs.memory import Block
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from jitree.regs.records import ModuleRecord
 
@@ -97,7 +97,7 @@ class Machine:
     __slots__ = (
         "__weakref__", "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64",
         "failure", "frame", "frames", "frames_address", "function", "functions", "i32", "i64", "module", "pc",
-        "pending", "refs", "resume_pc", "slow_call", "sought", "state", "state_address", "table",
+        "pending", "refs", "resume_pc", "seen", "slow_call", "sought", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
@@ -134,6 +134,8 @@ class Machine:
         """Why STATE.slow could not execute an instruction; raised when machine code has left."""
         self.slow_call: object = None
         """What keeps the function at STATE.slow alive."""
+        self.seen: Sequence[tuple[FunctionRecord, int]] | None = None
+        """Where the call was when Python last looked (:meth:`locations`); None if nobody wants to know."""
         self.sought = 0
         """Branches looked at, since the fuel was last used up, for a way into native code."""
         self.completion: Completion | None = None
@@ -290,6 +292,11 @@ class Machine:
                 return
             caller = self.functions[self.frames[frame - FRAME_WORDS + _FUNCTION]]
             word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
+
+    def note(self, pc: int) -> None:
+        """Notes where the call is, for who wants to know that from another thread."""
+        if self.seen is not None:
+            self.seen = tuple(self.locations(pc))
 
     def limit_stack(self, size: int) -> None:
         """How many bytes of the processor's stack compiled functions may take."""

@@ -51,9 +51,6 @@ _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
 _PROMPT: Final = STATE.word("prompt")
-SLICE: Final = 10_000
-"""Instructions (some 10 ms) that the plain tier runs before it is asked again whether the loop is there."""
-
 RUNNING: Final = -1
 """In place of a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
 
@@ -107,6 +104,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                 machine.publish(following)
             if left == LEFT_FUEL:
                 machine.refuel()
+                machine.note(following)
                 promote(machine, following)
                 if state[_PROMPT] == PROMPT:
                     machine.pc = machine.resume_pc = following
@@ -161,20 +159,3 @@ class FastEngine:
         if not machine.state[_MATH]:
             attach_library(machine)
         run_loop(self._run, machine, stay)
-
-
-def run_slice(machine: Machine) -> bool:
-    """Runs some instructions in Python; whether the engine must stop."""
-    handlers = HANDLERS
-    pc = following = machine.pc
-    try:
-        for _ in range(SLICE):
-            pc = following
-            following = handlers[machine.code[pc]](machine, pc)
-            if following < 0:
-                return True
-    except BaseException:
-        machine.pc = pc
-        raise
-    machine.pc = following
-    return False

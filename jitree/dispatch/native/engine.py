@@ -14,9 +14,9 @@ from jitree.dispatch.fast.engine import (
     make_entry,
     run_function,
     run_loop,
-    run_slice,
 )
 from jitree.dispatch.native import slow_calls
+from jitree.dispatch.plain.engine import run_slice
 from jitree.regs.layout import STATE
 from jitree.regs.machine import FIRST_FUEL, Machine
 from jitree.vmfb.words import OPCODE

@@ -7,6 +7,9 @@ from typing import Final
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.machine import Machine
 
+SLICE: Final = 10_000
+"""Instructions, some 10 ms, after which somebody looks whether there is something better to do."""
+
 
 class PlainEngine:
     """Runs everything in Python."""
@@ -16,12 +19,23 @@ class PlainEngine:
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        handlers = HANDLERS
-        pc = following = machine.pc
-        try:
-            while following >= 0:
-                pc = following
-                following = handlers[machine.code[pc]](machine, pc)
-        except BaseException:
-            machine.pc = pc
-            raise
+        while not run_slice(machine):
+            pass
+
+
+def run_slice(machine: Machine) -> bool:
+    """Runs some instructions in Python; whether the engine must stop."""
+    handlers = HANDLERS
+    pc = following = machine.pc
+    try:
+        for _ in range(SLICE):
+            pc = following
+            following = handlers[machine.code[pc]](machine, pc)
+            if following < 0:
+                return True
+    except BaseException:
+        machine.pc = pc
+        raise
+    machine.pc = following
+    machine.note(following)
+    return False
