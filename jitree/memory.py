@@ -10,8 +10,10 @@ import ctypes
 import errno
 import mmap
 import os
+from functools import partial
 from typing import Final
 
+from jitree.endings import Ending
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 
 NONE: Final = 0
@@ -37,28 +39,23 @@ _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 class Mapping:
     """Private anonymous pages, without access at first; unmapped when the object goes."""
 
-    __slots__ = ("_size", "_start", "address", "size")
+    __slots__ = ("_ending", "address", "size")
 
     def __init__(self, size: int, alignment: int = PAGE_SIZE) -> None:
         """Reserves ``size`` bytes, rounded up to pages, at a multiple of ``alignment`` (a power of two).
 
         RESOURCE_EXHAUSTED if the address space has no room.
         """
-        self._start: int = 0
         self.size = page_up(max(size, 1))
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
-        self._size = self.size + slack
-        start = _mmap(None, self._size, NONE, _FLAGS, -1, 0)
+        whole = self.size + slack
+        start = _mmap(None, whole, NONE, _FLAGS, -1, 0)
         if start is None or start == _FAILED:
             raise ResourceExhaustedError(
-                f"{self._size} bytes of memory could not be reserved: {os.strerror(ctypes.get_errno())}"
+                f"{whole} bytes of memory could not be reserved: {os.strerror(ctypes.get_errno())}"
             )
-        self._start = start
+        self._ending = Ending(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
-
-    def __del__(self, unmap: ctypes._NamedFuncPointer = _munmap) -> None:
-        if self._start:
-            unmap(self._start, self._size)
 
     def protect(self, offset: int, size: int, access: int) -> None:
         """Sets the access of the pages that hold these bytes.

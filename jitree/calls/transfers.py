@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,8 +74,8 @@ def copy_view(view: BufferView, device: Device) -> BufferView:
     return BufferView(target, view.shape, view.element_type, view.encoding)
 
 
-def _lend() -> None:
-    """What the memory of an array that was only lent calls at the end. It tells such memory from other."""
+_lend: Final[Callable[[], object]] = partial(bool)
+"""What the memory of an array that was only lent calls at the end. It tells such memory from other."""
 
 
 def lend_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
@@ -98,7 +99,7 @@ def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> B
 
 
 def _wrap_or_copy(
-    array: npt.NDArray[Any], row: ElementType, device: Device, release: Callable[[], None] | None
+    array: npt.NDArray[Any], row: ElementType, device: Device, release: Callable[[], object] | None
 ) -> BufferView:
     if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
         data = _flat(array).data

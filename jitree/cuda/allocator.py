@@ -5,8 +5,8 @@ the stream before whatever will. Pinned memory, which the host touches out of th
 what was submitted before it came back is done. Both are cut from large regions (:mod:`suballocator`):
 the driver's own allocation of host-visible memory takes half a millisecond and stops the device.
 
-Pieces come back from ``Allocation.__del__``, which Python may run anywhere, also in the middle of an
-allocation on the same thread: so they are only put on a list, which the next allocation works off.
+Pieces come back when an ``Allocation`` dies, which may be anywhere, also in the middle of an allocation on
+the same thread: so they are only put on a list, which the next allocation works off.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Source, Suballocator
+from jitree.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal import recording
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
@@ -69,7 +71,7 @@ class _Registration(NamedTuple):
     address: int
     view: memoryview
     array: object
-    release: Callable[[], None] | None
+    release: Callable[[], object] | None
 
 
 class _Loan(NamedTuple):
@@ -77,7 +79,7 @@ class _Loan(NamedTuple):
 
     stream: Stream
     owner: object
-    release: Callable[[], None] | None
+    release: Callable[[], object] | None
 
 
 class CudaAllocator(Allocator):
@@ -113,7 +115,7 @@ class CudaAllocator(Allocator):
         piece = self._take(pool, memory_type, size)
         buffer = Buffer(Allocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
-            source=piece, release=_give_back, asynchronous=True,
+            source=piece, release=carefully(partial(_give_back, piece)), asynchronous=True,
         ))  # fmt: skip
         if recording.active is not None:
             recording.allocated(Request(memory_type, usage, size, buffer))
@@ -124,7 +126,7 @@ class CudaAllocator(Allocator):
         view: memoryview,
         memory_type: int,
         usage: int,
-        release: Callable[[], None] | None = None,
+        release: Callable[[], object] | None = None,
     ) -> Buffer | None:
         """As :meth:`Allocator.import_host`: host memory can be pinned in place, but not become device-local.
 
@@ -146,16 +148,16 @@ class CudaAllocator(Allocator):
             context.api.check_alive()
             return None
         device_address = int(context.api.call("cuMemHostGetDevicePointer", address, 0))
+        registration = _Registration(self._stream, address, view, array, release)
         return Buffer(Allocation(
             device_address, view.nbytes, memory_type | _PINNED,
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
             host_address=address,
-            source=_Registration(self._stream, address, view, array, release), release=_unregister,
-            asynchronous=True,
+            source=registration, release=carefully(partial(_unregister, registration)), asynchronous=True,
         ))  # fmt: skip
 
     def import_device(
-        self, address: int, length: int, owner: object, release: Callable[[], None] | None = None
+        self, address: int, length: int, owner: object, release: Callable[[], object] | None = None
     ) -> Buffer:
         """A buffer over device memory of somebody else, kept by ``owner`` until no submitted work uses it.
 
@@ -164,9 +166,10 @@ class CudaAllocator(Allocator):
         if length:
             self._context.enter()
             self._check_ordinal(address)
+        loan = _Loan(self._stream, owner, release)
         return Buffer(Allocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
-            source=_Loan(self._stream, owner, release), release=_release_foreign,
+            source=loan, release=carefully(partial(_release_foreign, loan)),
         ))  # fmt: skip
 
     def query_compatibility(
@@ -323,35 +326,11 @@ def _keep_nothing() -> None:
 
 
 def _unregister(registration: _Registration) -> None:
-    registration.stream.retain(_Unregistration(registration))
-
-
-class _Unregistration:
-    """Has host memory become an ordinary part of the process again when it dies, which may be anywhere."""
-
-    __slots__ = ("_registration",)
-
-    def __init__(self, registration: _Registration) -> None:
-        self._registration = registration
-
-    def __del__(self) -> None:
-        registration = self._registration
-        context = registration.stream.context
-        context.discard("cuMemHostUnregister", registration.address, registration, registration.release)
+    """Has host memory become an ordinary part of the process again when nothing submitted uses it."""
+    stream, address, *_, release = registration
+    stream.retain(stream.context.discarding("cuMemHostUnregister", address, registration, release))
 
 
 def _release_foreign(loan: _Loan) -> None:
-    loan.stream.retain(_Release(loan))
-
-
-class _Release:
-    """Lets go of somebody's memory when it dies."""
-
-    __slots__ = ("_loan",)
-
-    def __init__(self, loan: _Loan) -> None:
-        self._loan = loan
-
-    def __del__(self) -> None:
-        if self._loan.release is not None:
-            self._loan.release()
+    """Lets go of somebody's memory when nothing submitted uses it."""
+    loan.stream.retain((loan, Ending(None if loan.release is None else carefully(loan.release))))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from jitree.dlpack import NAME, VERSIONED_NAME, Managed, Tensor, Versioned, is_valid, pointer
+from jitree.endings import Ending
 
 _USED: Final = b"used_dltensor"
 _USED_VERSIONED: Final = b"used_dltensor_versioned"
@@ -38,13 +38,11 @@ _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 
 _exported: Final[dict[int, tuple[object, ...]]] = {}
-"""What lives until a record's deleter is called, by the number in its context."""
-_numbers: Final = itertools.count(1)
+"""What lives until a record's deleter is called, by the record's address."""
 
 
 def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None) -> Any:
     """A capsule over memory that ``keeper`` keeps until the consumer has done with it."""
-    number = next(_numbers)
     rank = len(contents.shape)
     shape = (ctypes.c_int64 * rank)(*contents.shape)
     strides = (ctypes.c_int64 * rank)(*_row_major(contents.shape))
@@ -56,12 +54,12 @@ def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None
     record: Managed | Versioned
     if max_version is not None and max_version[0] >= VERSION[0]:
         flags = _READ_ONLY if contents.read_only else 0
-        record = Versioned(*VERSION, number, ctypes.cast(_release_versioned, ctypes.c_void_p), flags, tensor)
+        record = Versioned(*VERSION, None, ctypes.cast(_release, ctypes.c_void_p), flags, tensor)
         name = VERSIONED_NAME
     else:
-        record = Managed(tensor, number, ctypes.cast(_release, ctypes.c_void_p))
+        record = Managed(tensor, None, ctypes.cast(_release, ctypes.c_void_p))
         name = NAME
-    _exported[number] = (record, shape, strides, keeper)
+    _exported[ctypes.addressof(record)] = (record, shape, strides, keeper)
     return _new(ctypes.addressof(record), name, ctypes.cast(_drop_capsule, ctypes.c_void_p))
 
 
@@ -70,7 +68,6 @@ class Taken:
 
     def __init__(self, capsule: Any) -> None:
         """ValueError for what is no unused capsule of DLPack, or one of a version that is not known."""
-        self._deleter: Callable[[int], None] | None = None
         address = id(capsule)
         if is_valid(address, VERSIONED_NAME):
             versioned = Versioned.from_address(pointer(address, VERSIONED_NAME))
@@ -86,8 +83,7 @@ class Taken:
         else:
             raise ValueError("no DLPack capsule, or one that has been used already")
         self._address = ctypes.addressof(record)
-        if record.deleter:
-            self._deleter = _Deleter(record.deleter)
+        self._ending = Ending(partial(_Deleter(record.deleter), self._address) if record.deleter else None)
         tensor = record.tensor
         strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
         self.contents = Contents(
@@ -95,30 +91,16 @@ class Taken:
             tensor.bits, tensor.lanes, (tensor.device_kind, tensor.device_number), read_only,
         )  # fmt: skip
 
-    def __del__(self) -> None:
-        deleter, self._deleter = self._deleter, None
-        if deleter is not None:
-            deleter(self._address)
-
-
-def _drop_record(address: int) -> None:
-    _exported.pop(Managed.from_address(address).context, None)
-
-
-def _drop_versioned_record(address: int) -> None:
-    _exported.pop(Versioned.from_address(address).context, None)
-
 
 def _drop_unused(capsule: int) -> None:
     """The end of a capsule that nobody has used."""
-    if is_valid(capsule, VERSIONED_NAME):
-        _drop_versioned_record(pointer(capsule, VERSIONED_NAME))
-    elif is_valid(capsule, NAME):
-        _drop_record(pointer(capsule, NAME))
+    for name in (VERSIONED_NAME, NAME):
+        if is_valid(capsule, name):
+            _exported.pop(pointer(capsule, name), None)
 
 
-_release: Final = _Deleter(_drop_record)
-_release_versioned: Final = _Deleter(_drop_versioned_record)
+_release: Final = _Deleter(_exported.pop)
+"""No Python code, at whose beginning an interrupt could come."""
 _drop_capsule: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop_unused)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.cuda import nccl
 from jitree.cuda.rendezvous import environment_provider
+from jitree.endings import Ending
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal import checks
 from jitree.hal.objects import Channel, ChannelProvider
@@ -30,11 +32,9 @@ class CudaChannel(Channel):
         self.library = library
         self.context = context
         self.communicator = communicator
+        self._ending = Ending(partial(_abandoned.append, (library, context, communicator)))
         self._rank = library.query("ncclCommUserRank", communicator)
         self._count = library.query("ncclCommCount", communicator)
-
-    def __del__(self) -> None:
-        _abandoned.append((self.library, self.context, self.communicator))
 
     @property
     def rank(self) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jitree.cuda.api import Api, Handle
 from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
+from jitree.endings import Ending, carefully
 
 
 class Context:
@@ -21,8 +23,10 @@ class Context:
         self.device: Handle = self.api.call("cuDeviceGet", ordinal)
         self.info = DeviceDescription(self.api, self.device)
         self.handle: Handle = self.api.call("cuDevicePrimaryCtxRetain", self.device)
+        # Everything made in it refers to it: this is the end of the last.
+        self._ending = Ending(carefully(partial(_give_back, self.api, self.device)))
         self._lock = allocate_lock()
-        self._discarded: deque[tuple[str, Handle, object, Callable[[], None] | None]] = deque()
+        self._discarded: deque[tuple[str, Handle, object, Callable[[], object] | None]] = deque()
         self._peers: set[int] = {ordinal}
 
     def enter(self) -> None:
@@ -45,15 +49,15 @@ class Context:
                 raise self.api.failure("cuCtxEnablePeerAccess", result)
             self._peers.add(other.ordinal)
 
-    def discard(
-        self, call: str, handle: Handle, keeper: object = None, done: Callable[[], None] | None = None
-    ) -> None:
-        """Gives something back at the next :meth:`release_discarded`: finalizers run anywhere, also in the
-        middle of another device's calls, and must not touch the driver.
+    def discarding(
+        self, call: str, handle: Handle, keeper: object = None, done: Callable[[], object] | None = None
+    ) -> Ending:
+        """What, when it dies, gives something back at the next :meth:`release_discarded`: things end
+        anywhere, also in the middle of another device's calls, and must not touch the driver.
 
         ``keeper`` is kept until then, when ``done`` is called.
         """
-        self._discarded.append((call, handle, keeper, done))
+        return Ending(partial(self._discarded.append, (call, handle, keeper, done)))
 
     def release_discarded(self) -> None:
         """Gives back what has been discarded; the context must be current. For any thread."""
@@ -67,10 +71,9 @@ class Context:
             if done is not None:
                 done()
 
-    def __del__(self) -> None:
-        """Gives the context back. Everything made in it refers to it: this is the end of the last."""
-        if hasattr(self, "handle"):
-            self.api.attempt("cuDevicePrimaryCtxRelease", self.device)
+
+def _give_back(api: Api, device: Handle) -> None:
+    api.attempt("cuDevicePrimaryCtxRelease", device)
 
 
 class DeviceDescription:

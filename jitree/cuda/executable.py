@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription, SourceLocation
+from jitree.endings import Ending
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -75,15 +76,14 @@ class _Image:
         self.is_cubin = ptx.is_cubin(image)
         self.signatures = {} if self.is_cubin else ptx.signatures(image)
         self._modules: list[Any] = []
+        self._endings: list[Ending] = []
         cubins = jit.compile_image(context, image)
         context.enter()
         context.release_discarded()
         for cubin in cubins:
-            self._modules.append(context.api.call("cuModuleLoadData", cubin))
-
-    def __del__(self) -> None:
-        for module in self._modules:
-            self.context.discard("cuModuleUnload", module)
+            module = context.api.call("cuModuleLoadData", cubin)
+            self._modules.append(module)
+            self._endings.append(context.discarding("cuModuleUnload", module))
 
     def function(self, name: str) -> Any:
         """The CUfunction. NOT_FOUND when no module has it."""

@@ -57,18 +57,14 @@ class Graph:
         self._executable: Any = None
         context.release_discarded()
         self._graph = self._api.call("cuGraphCreate", 0)
+        self._endings = [context.discarding("cuGraphDestroy", self._graph)]
         self._parameters = [LaunchParameters(block) for block in blocks]
         count = sum(len(group) for _, segment in parts for group in segment.groups)
         self._structures = array("Q", bytes(PARAMETERS_SIZE * count))
         self._nodes: list[list[tuple[Launch, int, Any, Any]]] = []
         self._add_parts(parts)
         self._executable = self._api.call("cuGraphInstantiate", self._graph, 0)
-
-    def __del__(self) -> None:
-        if self._executable is not None:
-            self._context.discard("cuGraphExecDestroy", self._executable)
-        if self._graph is not None:
-            self._context.discard("cuGraphDestroy", self._graph)
+        self._endings.append(context.discarding("cuGraphExecDestroy", self._executable))
 
     def launch(self, stream: Stream, blocks: Sequence[array[int]]) -> None:
         """Runs it with the parameters in ``blocks``; only what differs from the last run is changed."""

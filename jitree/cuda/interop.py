@@ -8,11 +8,13 @@ what the consumer had submitted by then. Only memory that begins where kernels c
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.cuda import capsules, submissions
+from jitree.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -191,7 +193,9 @@ class CudaExchange:
         contents = capsules.Contents(
             buffer.address, view.shape, None, code, bits, 1, self.dlpack_device, read_only
         )
-        return capsules.make(contents, _Export(self._stream, buffer.allocation, consumer), max_version)
+        # Its end may come on any thread, also inside another library's calls.
+        keeper = Ending(carefully(partial(self._stream.give_back, buffer.allocation, consumer)))
+        return capsules.make(contents, keeper, max_version)
 
     def array_interface(self, view: BufferView, wait: Fence | None) -> dict[str, Any]:
         """As :meth:`ArrayExchange.array_interface`; work submitted to ``stream`` makes the elements."""
@@ -226,20 +230,6 @@ class CudaExchange:
         event = stream.mark()
         stream.api.wait_for_event(consumer, event)
         stream.events.release(event)
-
-
-class _Export:
-    """Keeps memory for a consumer; its end may come on any thread, also inside another library's calls."""
-
-    __slots__ = ("_allocation", "_consumer", "_stream")
-
-    def __init__(self, stream: Stream, allocation: object, consumer: int) -> None:
-        self._stream = stream
-        self._allocation = allocation
-        self._consumer = consumer
-
-    def __del__(self) -> None:
-        self._stream.give_back(self._allocation, self._consumer)
 
 
 def _code(row: ElementType) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.cuda import jit, ptx
+from jitree.endings import Ending
 
 if TYPE_CHECKING:
     from jitree.cuda.context import Context
@@ -33,15 +34,14 @@ class Kernels:
     """The functions of ``kernels.ptx`` in one context."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
         context.enter()
         self._functions: dict[str, Any] = {}
-        self._modules: list[Any] = []
+        self._endings: list[Ending] = []
         text = _TEXT.read_bytes()
         cubins = jit.compile_image(context, text)
         for part, cubin in zip(ptx.split(text), cubins, strict=True):
             module = context.api.call("cuModuleLoadData", cubin)
-            self._modules.append(module)
+            self._endings.append(context.discarding("cuModuleUnload", module))
             for name in ptx.signatures(part):
                 self._functions[name] = context.api.call("cuModuleGetFunction", module, name.encode())
         self.copy_function = self._functions["jitree_copy"]
@@ -55,9 +55,7 @@ class Kernels:
 
     def close(self) -> None:
         """Unloads the functions; nothing may run them any more."""
-        modules, self._modules = self._modules, []
-        for module in modules:
-            self._context.discard("cuModuleUnload", module)
+        self._endings.clear()
 
     def copy(self, stream: Stream, target: int, source: int, length: int) -> None:
         """Copies between ranges that do not overlap, of any size and alignment, in one launch.

@@ -116,7 +116,7 @@ class Allocator(Unique, abc.ABC):
         view: memoryview,
         memory_type: int,
         usage: int,
-        release: Callable[[], None] | None = None,
+        release: Callable[[], object] | None = None,
     ) -> Buffer | None:
         """A buffer over host memory without copying, or None when the device cannot use that memory as it is.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.endings import Ending
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
 from jitree.identity import Unique
@@ -33,7 +34,7 @@ MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions machine code sees; behind them it sees the buffer's allowed access."""
 
 
-class Allocation(Unique):
+class Allocation(Ending, Unique):
     """A piece of memory and what keeps it alive.
 
     Whoever holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
@@ -41,7 +42,7 @@ class Allocation(Unique):
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "_release", "address", "allowed_access", "allowed_usage", "asynchronous",
+        "__weakref__", "_owners", "address", "allowed_access", "allowed_usage", "asynchronous",
         "byte_length", "host_address", "memory_type", "source",
     )  # fmt: skip
 
@@ -55,13 +56,14 @@ class Allocation(Unique):
         *,
         host_address: int | None,
         source: object = None,
-        release: Callable[[Any], None] | None = None,
+        release: Callable[[], object] | None = None,
         asynchronous: bool = False,
     ) -> None:
         """``address`` is what the device uses, ``host_address`` where the host sees it (None: it does not).
 
-        ``source`` is kept, and passed to ``release`` at the end.
+        ``source`` is kept; ``release`` is the action of an :class:`Ending`.
         """
+        super().__init__(release)
         self.address = address
         self.byte_length = byte_length
         self.memory_type = memory_type
@@ -72,16 +74,7 @@ class Allocation(Unique):
         self.asynchronous = asynchronous
         """Whether a device works on the memory while the host does other things: machine code must not
         look."""
-        self._release = release
         self._owners = 1
-
-    def __del__(self) -> None:
-        try:
-            release = self._release
-        except AttributeError:  # an interrupt came while it was made
-            return
-        if release is not None:
-            release(self.source)
 
     @property
     def __array_interface__(self) -> dict[str, object]:

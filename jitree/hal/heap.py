@@ -1,7 +1,7 @@
 """The allocator of the local drivers: host memory, aligned to 64 bytes, in a pool of reusable blocks.
 
-A block goes back to the pool from ``Allocation.__del__``, which Python may run anywhere, also in the middle
-of an allocation on the same thread. So it only appends to a deque (atomic by its documentation), and the next
+A block goes back to the pool when its ``Allocation`` dies, which may be anywhere, also in the middle of an
+allocation on the same thread. So that only appends to a deque (atomic by its documentation), and the next
 allocation or look at the statistics moves what is there under the lock.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 import numpy as np
 
+from jitree.endings import carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
 from jitree.hal.buffer import Allocation, Buffer
@@ -89,9 +91,10 @@ class HeapAllocator(Allocator):
             return self._allocate_aligned(memory_type, usage, size, alignment)
         memory_type = host_memory_type(memory_type)
         block = self._take(memory_type, size)
+        source = block, memory_type, size
         return Buffer(Allocation(
             block[0], size, memory_type, (usage or _DEFAULT_USAGE) | _HOST_USAGE, _ALL,
-            host_address=block[0], source=(block, memory_type, size), release=self._returned.append,
+            host_address=block[0], source=source, release=partial(self._returned.append, source),
         ))  # fmt: skip
 
     def import_host(
@@ -99,7 +102,7 @@ class HeapAllocator(Allocator):
         view: memoryview,
         memory_type: int,
         usage: int,
-        release: Callable[[], None] | None = None,
+        release: Callable[[], object] | None = None,
     ) -> Buffer | None:
         """As :meth:`Allocator.import_host`; None for memory that is not aligned to 64 bytes."""
         if not view.c_contiguous:
@@ -111,7 +114,7 @@ class HeapAllocator(Allocator):
         return Buffer(Allocation(
             address, view.nbytes, host_memory_type(memory_type), (usage or _DEFAULT_USAGE) | _HOST_USAGE,
             _READ if view.readonly else _ALL, host_address=address, source=(view, array, release),
-            release=_release_import,
+            release=None if release is None else carefully(release),
         ))  # fmt: skip
 
     def query_compatibility(
@@ -224,11 +227,6 @@ def _new_block(capacity: int, size: int) -> Block:
         raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
     address: int = memory.ctypes.data
     return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
-
-
-def _release_import(source: tuple[memoryview, object, Callable[[], None] | None]) -> None:
-    if source[2] is not None:
-        source[2]()
 
 
 class ZeroedAllocator(HeapAllocator):

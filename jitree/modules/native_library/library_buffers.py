@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import Any, Final
 
+from jitree.endings import carefully
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.modules.native_library import hal_layout as layout
@@ -27,8 +27,7 @@ class LibraryBuffer:
         self.library = library
 
     def release(self) -> None:
-        if not sys.is_finalizing():
-            release(self.pointer)
+        release(self.pointer)
 
 
 def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer:
@@ -60,10 +59,10 @@ def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer
             f"the C module gave a buffer at address {address:#x}; programs need memory that is aligned "
             f"to {ALIGNMENT} bytes"
         )
+    counted = LibraryBuffer(pointer, library)
     return Buffer(Allocation(
         address, buffer.byte_length, properties.memory_type, properties.allowed_usage,
-        properties.allowed_access, host_address=address, source=LibraryBuffer(pointer, library),
-        release=LibraryBuffer.release,
+        properties.allowed_access, host_address=address, source=counted, release=carefully(counted.release),
     ))  # fmt: skip
 
 

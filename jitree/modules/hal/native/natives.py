@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from jitree.dispatch import image
+from jitree.endings import Borrowed
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
@@ -53,7 +54,7 @@ _Free = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class StorageAllocation(Allocation):
-    """Memory of a pool, of which it holds a reference: ``source`` is the handle, ``memory`` the array."""
+    """Memory of a pool, of which it holds a reference; ``memory`` is the array."""
 
     __slots__ = ("memory",)
     memory: object
@@ -156,7 +157,7 @@ class Natives:
         self.settle()
         if self._storage is not None:
             self._storage.close()
-        self._table = weakref.proxy(self._table)
+        self._table = cast("HandleTable", Borrowed(self._table))
 
     def _push_blank(self, address: int) -> None:
         word = (address - self._table.base) >> 3
@@ -214,7 +215,7 @@ class Natives:
         table = self._table
         allocation = StorageAllocation(
             base, capacity, memory_type, usage, _ALL,
-            host_address=base, source=(storage,), release=table.deferred.append,
+            host_address=base, release=partial(table.deferred.append, (storage,)),
         )  # fmt: skip
         allocation.memory = table.kept(storage)
         return allocation

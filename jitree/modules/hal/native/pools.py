@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from jitree.endings import Borrowed, Ending, carefully
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.command_layout import LIST
 from jitree.hal.heap import HeapAllocator, size_class
@@ -65,6 +66,7 @@ class StoragePool:
         self._lent = 0
         words[NATIVES.word("queue")] = queue
         allocator.borrowers.add(self)
+        self._ending = Ending(carefully(partial(_forget, allocator, words)))
 
     @classmethod
     def of(cls, device: LocalDevice, table: HandleTable, words: array[int]) -> StoragePool | None:
@@ -77,7 +79,7 @@ class StoragePool:
     @property
     def counts(self) -> Sequence[int]:
         """See :class:`~jitree.hal.heap.Borrower`."""
-        return self._words[_FIRST_ACCOUNT : _FIRST_ACCOUNT + _ACCOUNTS * _ACCOUNT_WORDS]
+        return _counts(self._words)
 
     def stop(self) -> None:
         """Answers allocate no more: the device has another allocator now."""
@@ -132,13 +134,18 @@ class StoragePool:
         """Gives idle blocks back and lends no more. What is still in use counts as freed."""
         self.stop()
         self.trim()
-        self._table = weakref.proxy(self._table)
+        self._table = cast("HandleTable", Borrowed(self._table))
         for account in range(_ACCOUNTS):
             first = _FIRST_ACCOUNT + account * _ACCOUNT_WORDS
             self._words[first + 1] = self._words[first]
 
-    def __del__(self) -> None:
-        self._allocator.forget(self.counts)
+
+def _counts(words: array[int]) -> array[int]:
+    return words[_FIRST_ACCOUNT : _FIRST_ACCOUNT + _ACCOUNTS * _ACCOUNT_WORDS]
+
+
+def _forget(allocator: HeapAllocator, words: array[int]) -> None:
+    allocator.forget(_counts(words))
 
 
 class ArenaPool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jitree.endings import Ending
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.command_buffer import Reference
 from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT
@@ -89,15 +91,11 @@ def _memory_of(table: HandleTable, handle: int) -> object:
 class _StorageReference:
     """A reference to storage that Python holds."""
 
-    __slots__ = ("_deferred", "_handle", "_memory")
+    __slots__ = ("_ending", "_memory")
 
     def __init__(self, table: HandleTable, handle: int) -> None:
-        self._deferred = table.deferred
-        self._handle = table.retain(handle)
+        self._ending = Ending(partial(table.deferred.append, (table.retain(handle),)))
         self._memory = table.kept(handle)
-
-    def __del__(self) -> None:
-        self._deferred.append((self._handle,))
 
 
 def _fields(address: int, offsets: dict[str, int], size: int) -> dict[str, int]:

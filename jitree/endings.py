@@ -1,0 +1,106 @@
+"""What happens when nothing refers to something any more: at the right time, and in any case.
+
+``__del__`` and callbacks of weak references come too early: of a circle the garbage collector finalizes every
+object before it takes the first one apart, and what runs in between may use any of them. Memory that machine
+code uses would be gone by then. And when they are interrupted (Ctrl-C), what they were to do is lost, and so
+is the interrupt: Python drops what they raise.
+
+An ending is an object that the garbage collector does not look at. It dies with what holds it: when nobody
+can use that any more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import sys
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator
+from operator import attrgetter, call
+from typing import Any, Final
+
+from jitree.errors import FailedPreconditionError
+
+_untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
+
+
+class Ending:
+    """Calls ``action`` when it dies: a function in C, such as ``partial(deque.append, …)``, which no
+    interrupt can come before, or what :func:`carefully` makes of one in Python.
+
+    The garbage collector does not see what an ending refers to. So it must not refer to what holds it: that
+    would never die. At exit of the interpreter nothing is called: a thread may still be in machine code, and
+    the process gives back everything.
+    """
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Callable[[], object] | None) -> None:
+        self._action = action or _nothing
+        _untrack(self)
+
+    # Python looks `__del__` up in the class and calls what it gets: here the action itself, got by a property
+    # in C. A function would be Python code, at whose beginning an interrupt may come.
+    __del__: Any = property(attrgetter("_action"))
+
+    def cancel(self) -> None:
+        """Nothing happens at the end."""
+        self._action = _nothing
+
+
+_nothing: Final[Callable[[], object]] = bool
+
+
+def object_at(address: int) -> Any:
+    """The object with that ``id``, which must be alive: whoever calls knows that somebody holds it."""
+    return ctypes.cast(address, ctypes.py_object).value
+
+
+class Borrowed:
+    """Stands for the owner of what holds it, without keeping it: a weak reference may have been cleared while
+    the owner is still used, by what a garbage collector runs. Only for what nobody but the owner uses."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, owner: object) -> None:
+        self._address = id(owner)
+
+    def __call__(self) -> Any:
+        return object_at(self._address)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self(), name)
+
+
+def carefully(action: Callable[[], object]) -> Callable[[], object]:
+    """For endings, an action in Python. An interrupt that comes as it begins is raised after it."""
+    steps = _steps(action)
+    next(steps)
+    return steps.__next__
+
+
+def _steps(action: Callable[[], object]) -> Iterator[None]:
+    """A generator: it begins inside of ``try``, while a function could be interrupted before that."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        action()
+        again = map(call, (interrupt_main,))
+        # Behind a call Python would look for interrupts and raise it here, where it is lost.
+        _ = [*again]
+    else:
+        action()
+    yield
+
+
+def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """FAILED_PRECONDITION at exit of the interpreter: modules that calls need are gone, or on their way."""
+    if is_finalizing():
+        raise FailedPreconditionError("the interpreter is shutting down; make calls before the program ends")
+
+
+def _end_nothing() -> None:
+    del Ending.__del__
+
+
+atexit.register(_end_nothing)
