@@ -11,6 +11,7 @@ from jitree.calls.declaration import TORCH_ASYNC_SUFFIX, Parameter, Signature, s
 from jitree.calls.number_packing import describe
 from jitree.calls.transfers import lend_or_copy, own
 from jitree.dispatch.function import Function as VmFunction
+from jitree.endings import require_interpreter
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.identity import Unique
@@ -214,6 +215,7 @@ class Function(Unique):
         return self(*arguments, **named)
 
     def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
+        require_interpreter()
         if named:
             arguments = self.in_order(*arguments, **named)
         if len(arguments) != self._argument_count:

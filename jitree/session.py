@@ -21,6 +21,7 @@ from jitree.dispatch.engine import WAITING_TIERS, default_tier
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.elements import is_masked
+from jitree.endings import require_interpreter
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -455,6 +456,7 @@ class Session(Unique):
                 give_back_free_memory()
 
     def _require_open(self) -> None:
+        require_interpreter()
         if self._closed:
             raise FailedPreconditionError("the session has been closed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from jitree.errors import StatusError
@@ -38,7 +39,10 @@ def describe_call(name: str, machine: Machine) -> str:
 
 def annotate(error: BaseException, machine: Machine) -> None:
     """Adds the VM frames of a failed call to its error, innermost first: to ``backtrace`` of a StatusError,
-    as a note to any other exception. A failure inside a native function also gets its name."""
+    as a note to any other exception. A failure inside a native function also gets its name. At exit of the
+    interpreter there is nothing left that could tell."""
+    if sys.is_finalizing():
+        return
     frames = list(machine.locations(machine.pc))
     omitted = len(frames) - 2 * _SHOWN_FRAMES
     if omitted > 0:

@@ -62,8 +62,8 @@ class Invoker:
         self.closed = False
         self.shortcomings: list[str] = []
         """What native functions found wrong in the call in progress, which goes on; raised at its end."""
-        self._turn = array("q", bytes(TURN.size))
-        self.turn_address: int = self._turn.buffer_info()[0]
+        self.turn = array("q", bytes(TURN.size))
+        self.turn_address: int = self.turn.buffer_info()[0]
         """Of the TURN record."""
         self.watch_turn: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
         """Entered by threads while they wait for the lock."""
@@ -82,16 +82,16 @@ class Invoker:
     def ready(self) -> Machine | None:
         """The machine of direct calls, if one may be made now: nothing of the context runs, and the machine
         waits for nothing."""
-        return self._direct if self._turn[_READY] else None
+        return self._direct if self.turn[_READY] else None
 
     @property
     def nesting(self) -> int:
         """Calls in progress, one inside the other."""
-        return self._turn[_NESTING]
+        return self.turn[_NESTING]
 
     @nesting.setter
     def nesting(self, count: int) -> None:
-        self._turn[_NESTING] = count
+        self.turn[_NESTING] = count
 
     def wait_for_turn(self) -> bool:
         """Takes the lock, which another thread has. True."""
@@ -106,7 +106,7 @@ class Invoker:
 
     def _in_turn(self) -> threading.RLock:
         """The lock, to be taken; notices whether another thread has it."""
-        if self._turn[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
+        if self.turn[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
             self._notice_crowd()
             with self.watch_turn(self.lock), self.lock:
                 pass
@@ -135,7 +135,7 @@ class Invoker:
     def close(self) -> None:
         """No more calls."""
         self.closed = True
-        self._turn[_READY] = 0
+        self.turn[_READY] = 0
         self._direct = None
         self._idle.clear()
 
@@ -144,7 +144,7 @@ class Invoker:
         self._closing = (
             "the context was in use by another thread when this process was forked; make a new one"
         )
-        self._turn[_NESTING] = 0
+        self.turn[_NESTING] = 0
         self.close()
 
     # -- direct calls --------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Invoker:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
         if machine is not None and not self.nesting and machine.pending is None:
-            self._turn[_READY] = 1
+            self.turn[_READY] = 1
 
     def carry_on(self, machine: Machine, entry: Entry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
@@ -183,7 +183,7 @@ class Invoker:
         finally:
             machine.release_frames()
             machine.state[_STATE_FRAME] = machine.frames_address
-            self._turn[_NESTING] = 0
+            self.turn[_NESTING] = 0
             self.settle()
 
     # -- synchronous ---------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Invoker:
                 finally:
                     self._give_back(machine)
             finally:
-                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def repeat(self, call: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
@@ -235,7 +235,7 @@ class Invoker:
                     call.reached = call.cell(machine)
                     self._give_back(machine)
             finally:
-                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def finish(self, call: GridCall, machine: Machine) -> None:
@@ -252,7 +252,7 @@ class Invoker:
                     if self.table.deferred:
                         self.table.drain_deferred()
             finally:
-                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def _run_each(self, machine: Machine, call: GridCall, starts: Iterable[None]) -> None:
@@ -287,7 +287,7 @@ class Invoker:
             raise ResourceExhaustedError(
                 f"stack overflow: native functions called back into the context {MAXIMUM_NESTING} times"
             )
-        self._turn[_READY] = 0
+        self.turn[_READY] = 0
         self.nesting += 1
 
     def _take_machine(self, prompt: int = PATIENT) -> Machine:
@@ -349,20 +349,20 @@ class Invoker:
             wait(None)
         finally:
             take(how)
-            self._turn[_READY] = 0
-            self._turn[_NESTING] += 1
+            self.turn[_READY] = 0
+            self.turn[_NESTING] += 1
             self.shortcomings = shortcomings
-            self._turn[_FAULTS] = 1 if shortcomings else 0
+            self.turn[_FAULTS] = 1 if shortcomings else 0
 
     def fail_at_end(self, text: str) -> None:
         """See :meth:`jitree.dispatch.context.Context.fail_at_end`."""
         self.shortcomings.append(text)
-        self._turn[_FAULTS] = 1
+        self.turn[_FAULTS] = 1
 
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
         if self.nesting == 1:
-            self._turn[_FAULTS] = 0
+            self.turn[_FAULTS] = 0
             if self.shortcomings:
                 raise _failed(self._take_shortcomings())
 
@@ -402,7 +402,7 @@ class Invoker:
                     _add_to(error, self._take_shortcomings())
                 raise
             finally:
-                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
@@ -457,7 +457,7 @@ class Invoker:
                 return action()
             finally:
                 self.shortcomings = others
-                self._turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import os
+from functools import partial
 from typing import Protocol
 
+from jitree.endings import Ending
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -110,10 +112,11 @@ class DescriptorFile(File):
     """An open file; positions of other users do not matter (``pread``, ``pwrite``). The GIL is released
     meanwhile."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_ending")
 
     def __init__(self, descriptor: int, access: int, name: str) -> None:
         """Takes over ``descriptor``."""
+        self._ending = Ending(partial(os.close, descriptor))
         super().__init__(access, name)
         self._descriptor = descriptor
 
@@ -130,11 +133,6 @@ class DescriptorFile(File):
             raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
         except OSError as error:
             raise UnavailableError(f"file '{name}' cannot be opened: {error.strerror}") from error
-
-    def __del__(self) -> None:
-        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
-        if descriptor >= 0:
-            os.close(descriptor)
 
     @property
     def length(self) -> int:

@@ -12,10 +12,12 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from jitree.c_allocator import allocator_address
+from jitree.endings import Ending, carefully
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -63,7 +65,6 @@ class PluginLibrary(ImportProvider):
     def __init__(self, library: _Library) -> None:
         """NOT_FOUND without query function, FAILED_PRECONDITION for another interface, UNAVAILABLE for
         sanitizer builds, or the status that the plugin's load function returns."""
-        self._unload: Callable[[int], None] | None = None
         self._library = library
         query = library.symbol(QUERY_SYMBOL)
         if query is None:
@@ -84,11 +85,7 @@ class PluginLibrary(ImportProvider):
         status = _LOAD(load)(environment.buffer_info()[0], 0, None, ctypes.addressof(self._self))
         if status:
             raise status_error(status & _CODE_MASK, f"executable plugin '{self.name}' refused to load")
-        self._unload = _UNLOAD(unload)
-
-    def __del__(self) -> None:
-        if self._unload is not None:
-            self._unload(self._self.value or 0)
+        self._ending = Ending(carefully(partial(_unload, _UNLOAD(unload), self._self, library)))
 
     def resolve(self, symbol: str) -> tuple[int, int] | None:
         """(function address, context), None if the plugin does not have it; else what it fails with."""
@@ -119,6 +116,11 @@ class PluginLibrary(ImportProvider):
                 "without sanitizer"
             )
         return self._library.read_string(name, "the plugin's name") if name else ""
+
+
+def _unload(unload: Callable[[int], None], plugin: ctypes.c_void_p, library: object) -> None:
+    """Ends a plugin of a library, which is open until then."""
+    unload(plugin.value or 0)
 
 
 class FunctionTable(ImportProvider):

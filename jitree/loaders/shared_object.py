@@ -6,11 +6,11 @@ import _ctypes
 import ctypes
 import os
 import tempfile
-import weakref
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from jitree.endings import Ending, carefully
 from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import host_architecture
@@ -32,18 +32,10 @@ class _Range(NamedTuple):
 
 
 class _Descriptor:
-    """An open file, closed with the object at the latest."""
+    """An open file, closed with the object."""
 
     def __init__(self, number: int) -> None:
-        self._number = number
-
-    def close(self) -> None:
-        number, self._number = self._number, -1
-        if number >= 0:
-            os.close(number)
-
-    def __del__(self) -> None:
-        self.close()
+        self._ending = Ending(partial(os.close, number))
 
 
 class SharedObject:
@@ -72,7 +64,7 @@ class SharedObject:
             raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
         self._library = library
         self._ranges = _mapped_ranges(status.st_dev, status.st_ino)
-        weakref.finalize(self, _close, library._handle, keep).atexit = False
+        self._ending = Ending(carefully(partial(_close, library._handle, keep)))
 
     @staticmethod
     def from_bytes(data: Buffer) -> SharedObject:
@@ -134,9 +126,8 @@ class SharedObject:
 
 
 def _close(handle: int, keep: _Descriptor | None) -> None:
+    """Closes a library; ``keep`` lives until then."""
     _ctypes.dlclose(handle)
-    if keep is not None:
-        keep.close()
 
 
 @cache

@@ -9,9 +9,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
-from jitree.errors import StatusError
+from jitree.endings import object_at
+from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local.kernel_call import WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
@@ -28,9 +29,6 @@ _LARGEST_RESULT: Final = 0x7FFFFFFF
 _WORKGROUP: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _LEFT: Final = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)
 
-_functions: WeakValueDictionary[int, _Function] = WeakValueDictionary()
-_numbers: Final = count(1)
-
 
 class Workers:
     """The workers of one executable: as many as threads have been in it at once."""
@@ -40,10 +38,12 @@ class Workers:
         self._compiled = None if compiled is None else ref(compiled)
         self._idle = [self._create()]
         self._failures: dict[int, BaseException] = {}
+        self._closed = False
         self._results = count(1)
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self._closed = True  # other finalizers may still run kernels
             for worker in getattr(self, "_idle", ()):
                 worker.close()
 
@@ -77,6 +77,8 @@ class Workers:
         return self._failures.pop(result, None)
 
     def _take(self) -> Worker:
+        if self._closed:
+            raise FailedPreconditionError("the executable has been dropped")
         try:
             return self._idle.pop()
         except IndexError:
@@ -97,20 +99,19 @@ class Workers:
 
 
 class _Function:
-    """An entry of an executable, found by its number from the C functions below."""
+    """An entry of an executable, found by its address from the C functions below. Whoever calls those holds
+    the executable."""
 
-    __slots__ = ("__weakref__", "_compiled", "_environment", "_label", "_ordinal", "_workers")
+    __slots__ = ("_compiled", "_environment", "_label", "_ordinal", "_workers")
 
     def __init__(self, workers: Workers, compiled: CompiledKernels | None, ordinal: int, label: str) -> None:
-        number = next(_numbers)
         self._workers = workers
         self._compiled = compiled
         self._ordinal = ordinal
         self._label = label
         lanes = 0 if compiled is None else compiled.lanes_address
         # A record of vmvx_layout.ENVIRONMENT.
-        self._environment = array("q", (number, lanes, _RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS))
-        _functions[number] = self
+        self._environment = array("q", (id(self), lanes, _RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS))
 
     @property
     def environment(self) -> int:
@@ -158,7 +159,8 @@ def _finish(environment: int, dispatch: int, workgroup: int, lane: int) -> int:
 
 
 def _function(environment: int) -> _Function:
-    return _functions[ctypes.c_int64.from_address(environment).value]
+    function: _Function = object_at(ctypes.c_int64.from_address(environment).value)
+    return function
 
 
 _RUN: Final = _WORKGROUP(_run)

@@ -9,7 +9,7 @@ from jitree.regs.layout import Record
 ENVIRONMENT: Final = Record(
     "vmvx environment",
     """
-    i64 number            # of the function, under which the process finds it
+    i64 function          # the Python object that the record belongs to
     i64 lanes             # address of the executable's LANES record
     i64 run               # address of the C function that runs a span on the VM
     i64 crowd             # address of the C function that runs a span when no lane is free

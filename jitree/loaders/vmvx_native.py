@@ -13,6 +13,7 @@ from typing import Final
 from jitree.dispatch import image
 from jitree.dispatch.fast.engine import LOOP
 from jitree.dispatch.native.tiering import NativeModule
+from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
@@ -53,10 +54,13 @@ class CompiledKernels:
         self._table = array("q", bytes(LANES.size + 8 * (MAXIMUM_LANES - 1)))
         self._nanoseconds = 0
         self._image: image.Image | None = None
+        self._closed = False
         self._codes: list[Callable[[int, int, int], int] | None] = []
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self._closed = True  # other finalizers may still run kernels
+            self._table[LANES.word("count")] = 0
             for lane in getattr(self, "_lanes", {}).values():
                 lane.close()
 
@@ -105,6 +109,8 @@ class CompiledKernels:
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
         """Runs a span that has found no lane, waiting for the kernels if they are not there; None when there
         cannot be more lanes, or the kernel is not compiled. UNAVAILABLE if the kernels cannot be built."""
+        if self._closed:
+            raise FailedPreconditionError("the executable has been dropped")
         if self._image is None:
             self._use(self._provider.wait())
         elif self._codes[ordinal] is not None and not self._add_lane():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.endings import Ending
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -91,6 +93,23 @@ def convert(source: int, bits: int, target: int) -> int:
     return 0 if source in _INTEGER_BITS else to_bits(target, from_bits(source, bits))
 
 
+class _Held:
+    """The handles that the slots of a list hold, whoever looks first: what is dropped when the list dies."""
+
+    __slots__ = ("words",)
+
+    def __init__(self) -> None:
+        self.words = memoryview(b"")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(_handles(self.words))
+
+
+def _handles(slots: memoryview) -> list[int]:
+    words = slots.tolist()
+    return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
+
+
 class VmList(Unique):
     """A list of elements of one type: a LIST_* code, LIST_VARIANT (anything) or the number of a ref type.
 
@@ -99,7 +118,8 @@ class VmList(Unique):
     """
 
     __slots__ = (
-        "__weakref__", "_objects", "_slots", "capacity", "element_type", "handle", "size", "table", "words",
+        "__weakref__", "_ending", "_held", "_objects", "_slots", "capacity", "element_type", "handle",
+        "size", "table", "words",
     )  # fmt: skip
 
     def __init__(self, element_type: int | str = LIST_VARIANT, capacity: int = 0) -> None:
@@ -116,6 +136,9 @@ class VmList(Unique):
         """Whose handles the references in the slots are; None while they are Python objects."""
         self.handle = 0
         """The list's own entry in that table while VM code refers to it."""
+        self._held = _Held()
+        self._ending: Ending | None = None
+        """Drops the references that are held in handles of ``table``."""
         self._objects: dict[int, object] = {}
         self._slots = np.zeros(0, np.int64)
         self.words = self._slots.data
@@ -157,9 +180,13 @@ class VmList(Unique):
         for index, handle in zip(self._objects, handles, strict=True):
             self.words[index * _WORDS + 1] = handle
         self._objects.clear()
+        if self.holds_references:
+            self._ending = Ending(partial(table.deferred.append, self._held))
 
     def _unbind(self) -> None:
         table, self.table = self.table, None
+        if self._ending is not None:
+            self._ending.cancel()
         if table is not None:
             for index in range(self.size):
                 if self.words[index * _WORDS] == LIST_REF:
@@ -168,14 +195,10 @@ class VmList(Unique):
                     self.words[index * _WORDS + 1] = 0
 
     def _publish(self) -> None:
+        self._held.words = self.words[: self.size * _WORDS]
         if self.handle and self.table is not None:
             self.table.set_extent(self.handle, address_of(self._slots), self.size)
             self.table.set_word(self.handle, "rank", self.capacity)
-
-    def __del__(self) -> None:
-        table = getattr(self, "table", None)
-        if table is not None and self.holds_references:
-            table.deferred.append(self._handles(0))
 
     @property
     def holds_references(self) -> bool:
@@ -183,8 +206,7 @@ class VmList(Unique):
         return self.element_type > 0 or self.element_type in (LIST_VARIANT, LIST_REF)
 
     def _handles(self, start: int) -> list[int]:
-        words = self.words[start * _WORDS : self.size * _WORDS].tolist()
-        return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
+        return _handles(self.words[start * _WORDS : self.size * _WORDS])
 
     # -- size --------------------------------------------------------------------------------------
 

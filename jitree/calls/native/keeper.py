@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
-from jitree.regs.layout import ENTRY, OWNER_CODE, STATE
+from jitree.regs.layout import ENTRY, OWNER_CODE, STATE, TURN
 
 if TYPE_CHECKING:
     import threading
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY.word("rank")
 _OWNER: Final = ENTRY.word("owner")
+_NESTING: Final = TURN.word("nesting")
 
 
 class Keeper:
@@ -35,7 +35,7 @@ class Keeper:
         self.lock: threading.RLock = invoker.lock
         """The context's."""
         self.record: int = self._words.buffer_info()[0]
-        self._attend = partial(_attend, weakref.ref(invoker), self._table, self.lock, interface, self.record)
+        self._attend = partial(_attend, invoker.turn, self._table, self.lock, interface, self.record)
         for field, value in {
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
             "extension": self._table.extension,
@@ -79,7 +79,7 @@ def _handle(owner: object) -> int:
 
 
 def _attend(
-    context: weakref.ref[Invoker],
+    turn: array[int],
     table: HandleTable,
     lock: threading.RLock,
     interface: Interface,
@@ -87,15 +87,14 @@ def _attend(
     handle: int,
 ) -> None:
     """Called when a large array was given back, or, with a ``handle``, when there is no more room to note
-    those that are. It refers to the context weakly: owners keep what they lead to, which the garbage
-    collector does not see."""
+    those that are. It refers to the TURN record and not to the context: owners keep what they lead to, which
+    the garbage collector does not see."""
     if handle:
         table.deferred.append((handle,))
     if not lock.acquire(blocking=False):
         return
     try:
-        invoker = context()
-        if invoker is None or invoker.nesting == 0:
+        if turn[_NESTING] == 0:
             natives, state = table.natives, array("q", bytes(STATE.size))
             place = state.buffer_info()[0] + STATE["released"]
             interface.take_back(record, 0 if natives is None else natives.record, place)

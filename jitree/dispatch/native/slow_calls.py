@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Generator
 from typing import Final
-from weakref import ReferenceType, ref
 
 from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.endings import Borrowed
 from jitree.regs.layout import SLOW_DONE, STATE
 from jitree.regs.machine import Machine
 
@@ -23,13 +23,13 @@ _ANSWER: Final = STATE.word("answer")
 
 def attach(machine: Machine) -> None:
     """Lets compiled functions on a machine have instructions executed in Python."""
-    answers = _answers(ref(machine))
+    answers = _answers(Borrowed(machine))
     next(answers)
     machine.slow_call = _SLOW_CALL(answers.send)
     machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
 
 
-def _answers(reference: ReferenceType[Machine]) -> Generator[None, int, None]:
+def _answers(borrowed: Borrowed) -> Generator[None, int, None]:
     """Executes an instruction each time it is sent to.
 
     A generator, because Ctrl-C may come at the very first moment in Python: here that is inside ``try``,
@@ -38,7 +38,7 @@ def _answers(reference: ReferenceType[Machine]) -> Generator[None, int, None]:
     while True:
         try:
             yield
-            machine = reference()
+            machine: Machine | None = borrowed()
             assert machine is not None
             pc = machine.adopt()
             if HANDLERS[machine.code[pc]](machine, pc) >= 0:
@@ -46,7 +46,7 @@ def _answers(reference: ReferenceType[Machine]) -> Generator[None, int, None]:
         except GeneratorExit:
             return
         except BaseException as error:
-            machine = reference()
+            machine = borrowed()
             assert machine is not None
             machine.failure = error
         machine = None

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.endings import Ending, carefully
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
@@ -135,14 +136,11 @@ class Team:
         self._helpers: _Helpers | None = None
         self._all: dict[int, _Helpers] = {}
         """By number of threads. Machine code may still read a record that has been replaced, so they stay."""
+        self._ending = Ending(None)
+        """Lets the helpers' threads end."""
         self._closed = False
         _teams.add(self)
         watchdog.ask(self)
-
-    def __del__(self) -> None:
-        helpers: _Helpers | None = getattr(self, "_helpers", None)
-        if helpers is not None:
-            helpers.stop()
 
     def start(self) -> None:
         """Starts the helpers if the native walker is there: from then on machine code uses the team."""
@@ -208,6 +206,7 @@ class Team:
         if helpers is None:
             helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, walker)
             self._all[count] = helpers
+        self._ending = Ending(carefully(helpers.stop))
         helpers.start()
         immediate, patience = (int(limit * walker.ticks_per_microsecond / 1000) for limit in self._limits)
         self._record.share(helpers.address, immediate, patience)
@@ -217,6 +216,7 @@ class Team:
     def _stop(self) -> list[threading.Thread]:
         """Ends the helpers; the threads to join. The caller holds the lock."""
         self._record.hold(NO_TEAM)
+        self._ending.cancel()
         helpers, self._helpers = self._helpers, None
         return [] if helpers is None else helpers.stop()
 
@@ -224,6 +224,7 @@ class Team:
         """In a forked child the helpers do not exist: they start anew, with records of their own, when
         needed."""
         self._lock = threading.Lock()
+        self._ending.cancel()
         self._helpers = None
         self._all = {}
         self._record.after_fork()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from jitree.endings import Ending, carefully
 from jitree.errors import (
     AbortedError,
     CancelledError,
@@ -50,11 +51,7 @@ class EventParking:
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
-
-    def __del__(self) -> None:
-        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._ending = Ending(partial(os.close, self._descriptor))
 
     def wait(self) -> None:
         os.eventfd_read(self._descriptor)
@@ -217,15 +214,10 @@ class WorkerPool:
 
     def __init__(self, name: str, topology: Topology, parking: Callable[[], Parking] | None = None) -> None:
         self._shared = _Shared(name, topology, parking or make_parking)
+        self._ending = Ending(carefully(partial(_drop, self._shared)))
         self._closed = False
         _pools.add(self)
         watchdog.ask(self)
-
-    def __del__(self) -> None:
-        shared = getattr(self, "_shared", None)
-        if shared is not None and not self._closed:
-            for task in shared.stop():
-                task.cancel(CancelledError("the device was dropped while work was queued"))
 
     @property
     def name(self) -> str:
@@ -278,6 +270,7 @@ class WorkerPool:
         if self._closed:
             return
         self._closed = True
+        self._ending.cancel()
         left = self._shared.stop()
         for thread in tuple(self._shared.threads.values()):
             if thread is not threading.current_thread() and thread.ident is not None:
@@ -288,10 +281,18 @@ class WorkerPool:
     def _after_fork(self) -> None:
         """In the child no thread but the forking one exists: start over, with the tasks that were waiting."""
         left, stopping = self._shared.tasks, self._shared.stopping
+        self._ending.cancel()
         self._shared = _Shared(self.name, self.topology, self._shared.new_parking)
         self._shared.stopping = stopping
+        self._ending = Ending(carefully(partial(_drop, self._shared)))
         for task in left:
             task.cancel(AbortedError("the process was forked before the work was started"))
+
+
+def _drop(shared: _Shared) -> None:
+    """Nothing refers to the pool any more."""
+    for task in shared.stop():
+        task.cancel(CancelledError("the device was dropped while work was queued"))
 
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jitree.c_allocator import allocator_address
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.endings import Ending, carefully
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -58,7 +57,7 @@ class LibraryModule(NativeModule):
         with error_context(f"creating a module by '{create}'"):
             address = _create(library, create, self._references.instance.address, parameters or {})
             self._interface = interface = ModuleInterface(address, library)
-            weakref.finalize(self, _release, interface).atexit = False
+            self._ending = Ending(carefully(interface.release))
             self.name = interface.name
             self.version = interface.version
             self.attrs = interface.attributes()
@@ -134,11 +133,6 @@ def _create(library: Library, create: str, instance: int, parameters: Mapping[st
 
 def _allocator() -> Allocator:
     return Allocator(None, allocator_address())
-
-
-def _release(interface: ModuleInterface) -> None:
-    if not sys.is_finalizing():
-        interface.release()
 
 
 def _caller(ordinal: int, cconv: str) -> Callable[..., Any]:

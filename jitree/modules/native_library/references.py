@@ -8,12 +8,13 @@ in libraries may have threads of its own.
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import weakref
+from functools import partial
 from typing import ClassVar, Final
 
 from jitree.c_allocator import allocate, allocator_address, free
+from jitree.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library.hal_objects import HalObjects
@@ -47,31 +48,17 @@ _FARTHEST_BASE: Final = 4096
 class LibraryObject:
     """An object of a C module's own type. It can be passed on, kept and dropped."""
 
-    __slots__ = ("__weakref__", "pointer", "type")
+    __slots__ = ("__weakref__", "ending", "pointer", "type")
     type_name: ClassVar[str]
 
     def __init__(self, pointer: int, type_word: int) -> None:
         self.pointer = pointer
         self.type = type_word
+        self.ending: Ending | None = None
+        """Gives the count back."""
 
     def __repr__(self) -> str:
         return f"<!{self.type_name} at {self.pointer:#x}>"
-
-
-class _Owned(weakref.ref[LibraryObject]):
-    """Releases the C object when the Python object is gone."""
-
-    __slots__ = ("library", "pointer", "table", "type")
-    library: object
-    pointer: int
-    table: References
-    type: int
-
-
-def _object_gone(owned: weakref.ref[LibraryObject]) -> None:
-    assert isinstance(owned, _Owned)
-    if not sys.is_finalizing():
-        owned.table.forget(owned)
 
 
 class References:
@@ -82,7 +69,7 @@ class References:
         self._ref_types = ref_types
         self._lock = threading.RLock()
         self._classes: dict[str, type[LibraryObject]] = {}
-        self._objects: dict[tuple[int, int], _Owned] = {}
+        self._objects: dict[tuple[int, int], weakref.ref[LibraryObject]] = {}
         self._buffers: dict[int, VmBuffer] = {}
         self._addresses: dict[int, int] = {}
         self._buffer_type = self.instance.add(_BUFFER, self._destroy_buffer)
@@ -144,9 +131,8 @@ class References:
             obj = None if known is None else known()
             if obj is None:
                 obj = cls(pointer, type_word)
-                owned = _Owned(obj, _object_gone)
-                owned.library, owned.table, owned.pointer, owned.type = library, self, pointer, type_word
-                self._objects[pointer, type_word] = owned
+                found = self._objects[pointer, type_word] = weakref.ref(obj)
+                obj.ending = Ending(carefully(partial(self._forget, (pointer, type_word), found, library)))
                 return obj
         self.release(pointer, type_word)
         return obj
@@ -157,11 +143,10 @@ class References:
             self._add(pointer, type_word, 1)
         return self.take(pointer, type_word, library)
 
-    def forget(self, owned: _Owned) -> None:
-        """The Python object is gone."""
-        key = (owned.pointer, owned.type)
+    def _forget(self, key: tuple[int, int], gone: object, library: object) -> None:
+        """A Python object is gone, which ``gone`` referred to; its library is open until then."""
         with self._lock:
-            if self._objects.get(key) is owned:
+            if self._objects.get(key) is gone:
                 del self._objects[key]
         self.release(*key)
 

@@ -8,9 +8,11 @@ those of its functions, and asks ``resolve_state`` for the state of its module.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Final
 
 from jitree.c_allocator import allocator_address, free
+from jitree.endings import Ending, carefully
 from jitree.errors import FailedPreconditionError
 from jitree.modules.native_library.layout import (
     DESTROY,
@@ -38,6 +40,7 @@ class CallStack:
         )
         base = ctypes.addressof(self._block)
         self._stack = Stack.from_buffer(self._block)
+        self._ending = Ending(carefully(partial(_free_storage, self._block)))
         self.address = base
         storage = base + ctypes.sizeof(Stack) + len(_GUARD)
         storage += -storage % 16
@@ -87,9 +90,12 @@ class CallStack:
         if any(ctypes.string_at(guard, len(_GUARD)) != _GUARD for guard in self._guards):
             raise FailedPreconditionError(_layout_text("memory around the stack was overwritten"))
 
-    def __del__(self) -> None:
-        if self._stack.owns_storage:
-            free(self._stack.storage or 0)
+
+def _free_storage(block: ctypes.Array[ctypes.c_char]) -> None:
+    """Of a stack that has ended in ``block``; where the library put it."""
+    stack = Stack.from_buffer(block)
+    if stack.owns_storage:
+        free(stack.storage or 0)
 
 
 def _layout_text(what: str) -> str:

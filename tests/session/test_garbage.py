@@ -1,0 +1,106 @@
+"""Objects in circles whose ``__del__`` uses a session: whatever the garbage collector finalizes first, a call
+gives its result or a status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
+_PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
+
+_SCRIPT = """
+import gc, sys
+import numpy as np
+import jitree
+from jitree.errors import StatusError
+
+tier, device, *paths = sys.argv[1:]
+X = np.arange(4, dtype=np.float32)
+outcomes = []
+
+class User:
+    def __del__(self, StatusError=StatusError, write=sys.stderr.write, isinstance=isinstance, str=str):
+        for use in self.uses:
+            try:
+                outcome = "right" if use() else "wrong"
+            except StatusError:
+                outcome = "status"
+            except BaseException as error:
+                outcome = f"{type(error).__name__}: {error}"
+            if outcome not in ("right", "status"):
+                write(f"{self.age}: {outcome}\\n")
+            self.outcomes.append(outcome)
+
+def uses(session, name, arguments, kept):
+    function = session[name]
+    right = np.asarray(function(*arguments)).tobytes()
+    view = np.asarray(kept)
+    return (
+        lambda: np.asarray(function(*arguments)).tobytes() == right,
+        lambda: bytes(view) == right,
+        lambda: np.asarray(function(*arguments)).tobytes() == right and bytes(view) == right,
+        lambda: kept.view.shape is not None and kept.to_host().tobytes() == right,
+        lambda: np.asarray(function.submit(*arguments)).tobytes() == right,
+        lambda: session.to_device(X).to_host().tobytes() == X.tobytes(),
+    )
+
+def circle(path):
+    users = [User()]
+    session = jitree.Session(device, tier=tier)
+    users.append(User())
+    module = session.load(path)
+    users.append(User())
+    name = next(iter(module.names))
+    tensors = [item.tensor for item in module[name].arguments]
+    arguments = [np.ones([size or 4 for size in item.shape], item.element_type.dtype) for item in tensors]
+    for count in (1, 1, 1, 10):
+        for _ in range(count):
+            kept = module[name](*arguments)
+        users.append(User())
+    for age, user in enumerate(users):
+        user.uses = uses(session, module[name].full_name, arguments, kept)
+        user.age, user.outcomes, user.others = age, outcomes, users
+
+for path in paths:
+    circle(path)
+"""
+_COLLECT = (
+    _SCRIPT
+    + """
+    gc.collect()
+    assert len(outcomes) == 7 * 6, len(outcomes)
+    outcomes.clear()
+"""
+)
+
+
+def _run(script: str, *arguments: str) -> None:
+    program = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+_CASES = pytest.mark.parametrize(
+    ("tier", "device"), [("plain", "local-sync"), ("fast", "local-sync"), ("fast", "local-task")]
+)
+_PATHS = tuple(
+    str(path)
+    for path in (
+        _EXAMPLE / "digits.llvm-cpu.vmfb", _EXAMPLE / "digits.vmvx.vmfb", _PROGRAMS / "library.vmfb",
+        _PROGRAMS / "asynchronous.vmfb",
+    )
+)  # fmt: skip
+
+
+@_CASES
+def test_calls_in_finalizers(tier: str, device: str) -> None:
+    _run(_COLLECT, tier, device, *_PATHS)
+
+
+@_CASES
+def test_calls_in_finalizers_at_exit(tier: str, device: str) -> None:
+    _run(_SCRIPT, tier, device, *_PATHS)
