@@ -11,8 +11,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
+from jitree.callbacks import Callback
 from jitree.endings import object_at
-from jitree.errors import FailedPreconditionError, StatusError
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local.kernel_call import WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
@@ -26,8 +27,8 @@ _CODE: Final = ENTRY_POINT.word("code")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
-_WORKGROUP: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_LEFT: Final = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)
+_UNFINISHED: Final = -1
+"""What the C functions return when Python could not even say why they failed."""
 
 
 class Workers:
@@ -74,6 +75,8 @@ class Workers:
         return self._keep(error)
 
     def take_failure(self, result: int) -> BaseException | None:
+        if result == _UNFINISHED:
+            return ResourceExhaustedError("no stack or memory was left for the code that runs the kernel")
         return self._failures.pop(result, None)
 
     def _take(self) -> Worker:
@@ -116,6 +119,10 @@ class _Function:
     @property
     def environment(self) -> int:
         return self._environment.buffer_info()[0]
+
+    def fail(self, error: BaseException, workgroup: int) -> int:
+        """What to return for an error that came outside of the functions below."""
+        return self._workers.fail(error, self._label, workgroup)
 
     def run(self, dispatch: int, workgroup: int) -> int:
         """Runs a span on the VM."""
@@ -163,12 +170,14 @@ def _function(environment: int) -> _Function:
     return function
 
 
-_RUN: Final = _WORKGROUP(_run)
-_CROWD: Final = _WORKGROUP(_crowd)
-_FINISH: Final = _LEFT(_finish)
-_RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS = (
-    ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (_RUN, _CROWD, _FINISH)
-)
+def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int, lane: int = 0) -> int:
+    return _function(environment).fail(error, workgroup)
+
+
+_RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)
+_CROWD: Final = Callback(_crowd, 3, _fail, _UNFINISHED)
+_FINISH: Final = Callback(_finish, 4, _fail, _UNFINISHED)
+_RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS = _RUN.address, _CROWD.address, _FINISH.address
 
 
 class VmvxExecutable(TabledExecutable):
