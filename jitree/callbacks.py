@@ -2,9 +2,9 @@
 
 ctypes has no way to pass on what a callback raises: it prints that, and the caller gets whatever is in a
 register. And Ctrl-C comes where code in Python begins, in front of any ``try`` that a callback has. So
-machine code is called instead of ctypes: it puts the arguments and the failure into a record, has Python called
-with the address of that, and returns what it says then. On the main thread, which alone is interrupted by
-signals, a generator is called: it begins inside of its ``try``.
+machine code is called instead of ctypes: it puts the arguments and the failure into a record, has Python
+called with the address of that, and returns what it says then. On the main thread, which alone is interrupted
+by signals, a generator is called: it begins inside of its ``try``.
 """
 
 from __future__ import annotations

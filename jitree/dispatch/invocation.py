@@ -71,6 +71,8 @@ class Invoker:
         """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
         without this class."""
         self._direct: Machine | None = None
+        self._is_direct_going_on = False
+        """Whether Python is completing a direct call, which waits if the machine has something pending."""
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
         """By ``time.monotonic``."""
@@ -164,15 +166,20 @@ class Invoker:
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
-        if machine is not None and not self.nesting and machine.pending is None:
+        if machine is not None and not self.nesting and not self._is_direct_going_on:
+            machine.pending = machine.completion = None  # of a call whose end had no room on Python's stack
             self.turn[_READY] = 1
 
     def carry_on(self, machine: Machine, entry: Entry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
         if machine.state[_STATE_PROMPT] == CROWDED and not self._is_crowded():
             machine.state[_STATE_PROMPT] = PATIENT
-        entry.go_on(machine)
-        self._complete(machine)
+        try:
+            self._is_direct_going_on = True
+            entry.go_on(machine)
+            self._complete(machine)
+        finally:
+            self._is_direct_going_on = False
 
     def abandon(self, error: BaseException, machine: Machine, function: Function) -> None:
         """Ends a direct call that failed, and adds to the error where that was."""

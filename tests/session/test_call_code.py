@@ -434,6 +434,26 @@ def test_what_was_found_wrong_before_another_call(session: Session, monkeypatch:
     assert waited
 
 
+def test_a_waiting_call_without_room_for_its_end(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's stack is so full that not even the end of the call can be made: the next ones are as usual."""
+    await_fence = session.load(ASYNCHRONOUS).await_fence
+    fence = Fence.create(session.device)
+    direct(await_fence, fence, 0)
+    invoker = session.context.invoker
+
+    def overflow(*_: object) -> None:
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(invoker, "wait_unlocked", overflow)
+        patch.setattr(invoker, "abandon", overflow)
+        with pytest.raises(RecursionError):
+            await_fence(fence, -1)
+    fence.signal()
+    assert [await_fence(fence, -1) for _ in range(2)] == [0, 0]
+    assert invoker.ready is not None and invoker.ready.pending is None
+
+
 def test_a_call_when_python_ends() -> None:
     """By an object that outlives the names of all modules."""
     program = f"""
