@@ -154,10 +154,12 @@ def _wait_for_compiled_code(program: Program) -> None:
 
     try:
         if program.session.tier == "auto":
+            from jitree.calls.native.image import RECIPE
             from jitree.dispatch import image
             from jitree.dispatch.fast.engine import LOOP
 
             image.wait(LOOP)
+            image.wait(RECIPE)
         wait_for_hal()
     except UnavailableError as error:
         print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
@@ -174,7 +176,8 @@ class LastResults:
         self._results: list[Any] = []
 
     def keep_from(self, prepared: PreparedCall) -> tuple[Call, Start]:
-        """The two ways to call a function, which leave their results here."""
+        """The two ways to call a function, which leave their results here as the VM gives them: these calls
+        take longer than those of Python programs."""
         self._prepared = prepared
         call, start = prepared.call, prepared.start
 
@@ -208,15 +211,15 @@ def _measure(
         prepared = PreparedCall(function, inputs)
     except StatusError as error:
         return [Row(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
-    call, start = (prepared.call, prepared.start) if last is None else last.keep_from(prepared)
+    call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
     return measure(Benchmark(name, _batch(call, start, plan.batch_size, concurrency)), plan)
 
 
-def _batch(call: Call, start: Start, size: int, concurrency: int) -> Callable[[], None]:
-    """Makes the calls of one batch and waits for their results."""
+def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int) -> Callable[[], object]:
+    """Makes the calls of one batch and waits for their results, which die inside the measured time."""
     if size == 1:
-        return lambda: _discard(call())
+        return call
     if concurrency == 1:
 
         def one_after_the_other() -> None:
@@ -235,10 +238,6 @@ def _batch(call: Call, start: Start, size: int, concurrency: int) -> Callable[[]
             fence.wait()
 
     return overlapping
-
-
-def _discard(results: list[Any]) -> None:
-    """Results die here, inside the measured time, as they do in the reference tool."""
 
 
 # -- reports -----------------------------------------------------------------------------------------

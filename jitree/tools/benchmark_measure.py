@@ -45,7 +45,7 @@ class Benchmark:
     """A named call. ``call_batch`` makes ``batch_size`` calls and waits for their results."""
 
     name: str
-    call_batch: Callable[[], None]
+    call_batch: Callable[[], object]
 
 
 def parse_duration(text: str) -> Duration:
@@ -118,7 +118,7 @@ def _timed(benchmark: Benchmark, count: int | None, wanted: float) -> tuple[int,
         attempt = min(MAX_ITERATIONS, max(math.ceil(growth * attempt), attempt + 1))
 
 
-def _run(call_batch: Callable[[], None], count: int) -> tuple[float, float]:
+def _run(call_batch: Callable[[], object], count: int) -> tuple[float, float]:
     cpu = time.process_time()
     started = time.perf_counter()
     for _ in range(count):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree import elements
+from jitree.array import Array
 from jitree.calls import packing
 from jitree.calls.transfers import copy_to_device, to_numpy
 from jitree.errors import InvalidArgumentError, StatusError
@@ -20,7 +22,7 @@ from jitree.tools.values import SCALAR_TYPES
 from jitree.types import BY_NAME, ENCODING_DENSE, element_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jitree.calls.declaration import Parameter
     from jitree.hal.device import Device
@@ -43,6 +45,10 @@ class PreparedCall:
         self._invoke = function.session.context.invoke
         with _in_call(function):
             self._arguments = _pack(function, arguments, self._device)
+        self._values = [
+            _python_value(value, argument, self._device)
+            for value, argument in zip(arguments, self._arguments, strict=True)
+        ]
 
     def call(self) -> list[Any]:
         """VM results; those of an asynchronous function are computed."""
@@ -54,6 +60,10 @@ class PreparedCall:
         with _in_call(function):
             signal.wait()
         return results
+
+    def python_call(self) -> Callable[[], object]:
+        """The same call as Python programs make it, with arrays on the device; it returns what they get."""
+        return partial(self._function, *self._values)
 
     def start(self) -> tuple[list[Any], Fence]:
         """Begins a call of an asynchronous function: its results, and the fence they are computed at."""
@@ -138,6 +148,13 @@ def _pack_one(value: hv.HostValue, packer: packing.Packer, device: Device) -> ob
             shape = (len(value.data),)
             return packer.pack(_to_view(hv.Tensor(_BYTE, shape, value.data), device).buffer)
     return packer.pack(None)
+
+
+def _python_value(value: hv.HostValue, packed: object, device: Device) -> object:
+    """An argument as Python programs have it."""
+    if isinstance(value, hv.Scalar):
+        return value.value
+    return Array(packed, device) if isinstance(packed, BufferView) else packed
 
 
 def _to_view(tensor: hv.Tensor, device: Device) -> BufferView:

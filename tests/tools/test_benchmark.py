@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jitree import module
+from jitree.dispatch.context import Context
 from jitree.errors import StatusError
 from jitree.tools import benchmark
 from tests.assembler import Assembler
+from tests.session.direct import needs_machine_code
 from tests.tools.command import ECHO
 
 NAME = "BM_two/process_time/real_time"
@@ -65,6 +69,28 @@ def test_reports_in_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )  # fmt: skip
     assert f"{NAME} " not in out and f"{NAME}_mean" in out
     assert path.read_text().count(f'"{NAME}",3,') == 2
+
+
+@needs_machine_code
+@pytest.mark.parametrize("size", [1, 4])
+def test_calls_are_made_as_python_programs_make_them(
+    size: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By machine code, from the third one on."""
+    general: list[str] = []
+    invoke = Context.invoke
+
+    def counted(context: Context, function: Any, arguments: Any) -> list[Any]:
+        general.append(function.name)
+        return invoke(context, function, arguments)
+
+    monkeypatch.setattr(Context, "invoke", counted)
+    monkeypatch.setattr(module, "_LONG_SECONDS", 1000.0)
+    code, out, _ = outcome(
+        capsys, "--tier=fast", *TWO[:-1], "--benchmark_min_time=40x", f"--batch_size={size}"
+    )
+    assert code == 0 and out.splitlines()[3].split()[5] == "40"
+    assert general.count("two") == 2
 
 
 def test_a_failing_call(capsys: pytest.CaptureFixture[str]) -> None:
