@@ -48,14 +48,11 @@ def listed(name: str, what: str, values: Iterable[T]) -> tuple[T, ...]:
 def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
         sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-        found = tuple(map(operator.index, sizes))
+        return tuple(map(operator.index, sizes))
     except TypeError:
-        found = (-1,)
-    if any(size < 0 for size in found):
         raise InvalidArgumentError(
-            f"empty: expected a size or a tuple of sizes, integers from 0 on, but got {describe(shape)}"
-        )
-    return found
+            f"empty: expected a size or a tuple of sizes, which are integers, but got {describe(shape)}"
+        ) from None
 
 
 def element_row(dtype: npt.DTypeLike) -> ElementType:

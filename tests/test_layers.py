@@ -14,7 +14,7 @@ PACKAGE = ROOT / "jitree"
 
 GROUND = {
     "errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags",
-    "endings", "identity", "private_files",
+    "callbacks", "endings", "identity", "private_files",
 }  # fmt: skip
 
 LAYERS = [

@@ -14,7 +14,7 @@ from jitree.dispatch import backtrace, conversion, forks
 from jitree.dispatch.engine import Engine, Entry
 from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction
 from jitree.dispatch.grid_call import Cell, GridCall
-from jitree.dispatch.pending import YIELD, Pending
+from jitree.dispatch.pending import Pending, happened
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
@@ -431,7 +431,7 @@ class Invoker:
             with self._watched(function, machine):
                 self._locked(lambda: self._start(machine, function, arguments), shortcomings)
                 while machine.pending is not None:
-                    await _happened(machine.pending)
+                    await happened(machine.pending)
                     self._locked(lambda: self._resume(machine), shortcomings)
             results = function.unpack(machine)
             if shortcomings:
@@ -472,7 +472,7 @@ class Invoker:
             shortcomings: list[str] = []
             result = self._locked(lambda: self._call_native(function, arguments), shortcomings)
             while isinstance(result, Pending):
-                await _happened(result)
+                await happened(result)
                 result = self._locked(partial(self._result_of, result), shortcomings)
             results = conversion.host_results(function.convention, result)
             if shortcomings:
@@ -492,14 +492,3 @@ def _add_to(error: BaseException, texts: Sequence[str]) -> None:
         error.with_context(f"before that {text}")
     else:
         error.add_note(text)
-
-
-async def _happened(pending: Awaited) -> None:
-    import asyncio  # 17 ms, and only asynchronous programs need it
-
-    if pending is YIELD:
-        await asyncio.sleep(0)
-    elif pending.awaitable is not None:
-        await pending.awaitable()
-    else:
-        await asyncio.get_running_loop().run_in_executor(None, pending.wait, None)

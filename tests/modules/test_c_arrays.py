@@ -6,6 +6,7 @@ import ctypes
 import gc
 import mmap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,10 @@ def test_changed_views_are_others(session: jitree.Session) -> None:
 
 def test_nothing_is_kept_or_freed_too_early(session: jitree.Session) -> None:
     vector = view(session, np.arange(100))
+    allocation = vector.buffer.allocation
     released = []
-    vector.buffer.allocation._release, inner = lambda _: released.append(1), vector.buffer.allocation._release
+    allocation._action = partial(released.append, 1)
+    del allocation
     for _ in range(10):
         call(session, "drop", vector)
         call(session, "sum", vector)
@@ -170,7 +173,6 @@ def test_nothing_is_kept_or_freed_too_early(session: jitree.Session) -> None:
     assert call(session, "sum", call(session, "kept")) == 4950
     gc.collect()
     assert released == [1]
-    del inner
 
 
 def test_views_that_libraries_make(session: jitree.Session) -> None:
@@ -246,15 +248,15 @@ def test_interrupted_allocations_fail(written: int | None, status: int, left: in
 @pytest.mark.parametrize(
     ("what", "error", "match"),
     [
-        (0, OutOfRangeError, "a view 5xi32 of a buffer of 16 bytes, which is too small"),
-        (1, OutOfRangeError, "a view -1xi32"),
+        (0, OutOfRangeError, "16 bytes cannot be viewed as `5xi32`, which has 20"),
+        (1, OutOfRangeError, "dimension 0 is negative"),
         (2, FailedPreconditionError, "a view of rank 1048576, which is not laid out as"),
-        (3, OutOfRangeError, "a view 4x"),
+        (3, OutOfRangeError, "cannot be viewed as `4x"),
         (4, FailedPreconditionError, "memory that the host cannot see"),
         (5, FailedPreconditionError, "20241104 to 3.13"),
         (6, InvalidArgumentError, "aligned to 64 bytes"),
         (7, FailedPreconditionError, "a buffer of 16 bytes, which is not laid out"),
-        (8, OutOfRangeError, "a view 4611686018427387904xi32"),
+        (8, OutOfRangeError, "4611686018427387904xi32`: its byte length overflows"),
     ],
 )
 def test_what_libraries_make_is_checked(

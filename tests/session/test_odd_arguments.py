@@ -67,7 +67,7 @@ def test_odd_arguments_give_a_status(session: Session, name: str) -> None:
 
 
 def test_odd_shapes_and_types_are_named(session: Session) -> None:
-    for shape in ((1.5,), 2.0, (2, -1), "12", None):
+    for shape in ((1.5,), 2.0, "12", None):
         with pytest.raises(InvalidArgumentError, match=r"empty: expected a size or a tuple .* but got"):
             session.empty(shape)  # type: ignore[arg-type]
     for dtype in ("no type", object, [("a", "f4")], "M8[s]"):

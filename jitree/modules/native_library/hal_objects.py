@@ -33,7 +33,7 @@ from jitree.modules.native_library.library_buffers import (
 )
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import code_of, read_memory
-from jitree.types import element_type, format_shaped_type
+from jitree.types import element_type
 
 _VIEW: Final = "hal.buffer_view"
 _BUFFER: Final = "hal.buffer"
@@ -139,7 +139,7 @@ class HalObjects:
         structure.allocator = self._view_allocator
         structure.buffer = self._give_buffer(view.buffer)
         structure.element_type, structure.encoding = view.element_type, view.encoding
-        structure.byte_length = _length(view.element_type, view.shape)
+        structure.byte_length = element_type(view.element_type).byte_length(view.shape)
         structure.rank = rank
         _dimensions(address, rank)[:] = view.shape
         with self._lock:
@@ -202,12 +202,10 @@ class HalObjects:
         ):  # fmt: skip
             return known
         buffer = self._buffer(view.buffer, library)
-        if min(shape, default=0) < 0 or _length(view.element_type, shape) > buffer.byte_length:
-            raise OutOfRangeError(
-                f"the C module gave a view {format_shaped_type(shape, element_type(view.element_type))} of a "
-                f"buffer of {buffer.byte_length} bytes, which is too small"
-            )
-        return BufferView(buffer, shape, view.element_type, view.encoding)
+        try:
+            return BufferView(buffer, shape, view.element_type, view.encoding)
+        except OutOfRangeError as error:
+            raise error.with_context("taking a view that the C module gave") from None
 
     def _buffer(self, pointer: int, library: object) -> Buffer:
         with self._lock:
@@ -280,11 +278,6 @@ class HalObjects:
 
 def _is_device(value: object) -> bool:
     return isinstance(value, Device)
-
-
-def _length(code: int, shape: tuple[int, ...]) -> int:
-    """INVALID_ARGUMENT for a number that is no element type."""
-    return element_type(code).byte_length(shape)
 
 
 def _dimensions(view: int, rank: int) -> Any:
