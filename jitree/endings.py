@@ -86,11 +86,12 @@ def _steps(action: Callable[[], object]) -> Iterator[None]:
     except KeyboardInterrupt:
         action()
         again = map(call, (interrupt_main,))
-        # Behind a call Python would look for interrupts and raise it here, where it is lost.
+        # Python looks for interrupts after calls and jumps, and would raise it here, where it is lost.
         _ = [*again]
+        yield
     else:
         action()
-    yield
+        yield
 
 
 def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
