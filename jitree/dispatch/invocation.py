@@ -167,7 +167,8 @@ class Invoker:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
         if machine is not None and not self.nesting and not self._is_direct_going_on:
-            machine.pending = machine.completion = None  # of a call whose end had no room on Python's stack
+            if not self.turn[_READY]:
+                machine.reset()  # the end of a call may have had no room on Python's stack
             self.turn[_READY] = 1
 
     def carry_on(self, machine: Machine, entry: Entry) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final
-from weakref import ref
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet, ref
 
 from jitree.callbacks import Callback
 from jitree.endings import object_at
-from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
+from jitree.errors import CancelledError, FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
-from jitree.hal.local.kernel_call import WORKGROUP_STATE
+from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
 
@@ -27,8 +29,13 @@ _CODE: Final = ENTRY_POINT.word("code")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
+_TABLES: Final = 24
+"""Offset of the addresses in a dispatch state."""
 _UNFINISHED: Final = -1
 """What the C functions return when Python could not even say why they failed."""
+
+
+T = TypeVar("T")
 
 
 class Workers:
@@ -38,9 +45,14 @@ class Workers:
         self._create_worker = create
         self._compiled = None if compiled is None else ref(compiled)
         self._idle = [self._create()]
-        self._failures: dict[int, BaseException] = {}
+        self._failures: dict[int, tuple[BaseException, bytes]] = {}
+        self._running: dict[Worker, bytes] = {}
+        """What dispatches are being run by which worker, by their keys."""
+        self._interrupted: dict[bytes, int] = {}
+        """Dispatches that were, and the numbers of their failures."""
         self._closed = False
         self._results = count(1)
+        _all.add(self)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
@@ -54,30 +66,63 @@ class Workers:
         try:
             worker = self._take()
         except BaseException as error:
-            return self._keep(error)
+            return self.fail(error, label, dispatch, workgroup)
         try:
-            write_first(workgroup, worker.run(ordinal, read_span(dispatch, workgroup)))
+            run = partial(worker.run, ordinal, read_span(dispatch, workgroup))
+            write_first(workgroup, self.attend(worker, dispatch, run))
         except BaseException as error:
             x, y, z = worker.calls[ordinal].reached
             WORKGROUP_STATE.pack_into(
                 (ctypes.c_uint8 * WORKGROUP_STATE.size).from_address(workgroup), 0, x, y, z, 0, 0, 0, 0
             )
-            return self.fail(error, label, workgroup)
+            return self.fail(error, label, dispatch, workgroup)
         finally:
             self._idle.append(worker)
         return 0
 
-    def fail(self, error: BaseException, label: str, workgroup: int) -> int:
-        """The number of an error in the workgroup whose id is in the workgroup state."""
+    def attend(self, worker: Worker, dispatch: int, run: Callable[[], T]) -> T:
+        """Has a worker run its part of a dispatch, until another part of it is interrupted."""
+        key = _key(dispatch)
+        worker.halt(False)
+        self._running[worker] = key
+        try:
+            worker.halt(key in self._interrupted)
+            return run()
+        finally:
+            del self._running[worker]
+
+    def fail(self, error: BaseException, label: str, dispatch: int, workgroup: int) -> int:
+        """The number of an error in the workgroup whose id is in the workgroup state. An interrupt ends all
+        parts of the dispatch, which fail with it."""
+        key = _key(dispatch)
+        if key in self._interrupted:
+            return self._interrupted[key]
         if isinstance(error, StatusError):
             x, y, z, *_ = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
             error.with_context(f"in workgroup ({x}, {y}, {z}) of {label}")
-        return self._keep(error)
+        result = self._keep(error, key)
+        if not isinstance(error, Exception):
+            self._interrupt(key, result)
+        return result
+
+    def _interrupt(self, key: bytes, result: int) -> None:
+        """Ends all parts of a dispatch with the number of a failure."""
+        self._interrupted[key] = result
+        for worker, other in tuple(self._running.items()):
+            if other == key:
+                worker.halt(True)
+
+    def interrupt_all(self, error: BaseException) -> None:
+        """Ends what is running, with an error."""
+        for key in set(self._running.values()):
+            self._interrupt(key, self._keep(error, key))
 
     def take_failure(self, result: int) -> BaseException | None:
         if result == _UNFINISHED:
             return ResourceExhaustedError("no stack or memory was left for the code that runs the kernel")
-        return self._failures.pop(result, None)
+        error, key = self._failures.pop(result, (None, b""))
+        self._interrupted.pop(key, None)  # all parts of the dispatch have ended
+        return error
 
     def _take(self) -> Worker:
         if self._closed:
@@ -93,12 +138,24 @@ class Workers:
             worker.promotion.compiled = self._compiled
         return worker
 
-    def _keep(self, error: BaseException) -> int:
+    def _keep(self, error: BaseException, key: bytes) -> int:
         result = (next(self._results) - 1) % _LARGEST_RESULT + 1
-        self._failures[result] = error
+        self._failures[result] = error, key
         while len(self._failures) > _KEPT_FAILURES:
             self._failures.pop(next(iter(self._failures)), None)
         return result
+
+
+_all: Final[WeakSet[Workers]] = WeakSet()
+
+
+def _interrupt_all() -> None:
+    """At exit of the interpreter, before threads are joined: a kernel may never end."""
+    for workers in tuple(_all):
+        workers.interrupt_all(CancelledError("the program has ended"))
+
+
+atexit.register(_interrupt_all)
 
 
 class _Function:
@@ -120,9 +177,9 @@ class _Function:
     def environment(self) -> int:
         return self._environment.buffer_info()[0]
 
-    def fail(self, error: BaseException, workgroup: int) -> int:
-        """What to return for an error that came outside of the functions below."""
-        return self._workers.fail(error, self._label, workgroup)
+    def fail(self, error: BaseException, dispatch: int, workgroup: int) -> int:
+        """What to return for an error that came outside of the functions below, too."""
+        return self._workers.fail(error, self._label, dispatch, workgroup)
 
     def run(self, dispatch: int, workgroup: int) -> int:
         """Runs a span on the VM."""
@@ -140,16 +197,18 @@ class _Function:
         try:
             result = self._compiled.run(self._ordinal, self.environment, dispatch, workgroup)
         except BaseException as error:
-            return self._workers.fail(error, self._label, workgroup)
+            return self.fail(error, dispatch, workgroup)
         return self.run(dispatch, workgroup) if result is None else result
 
     def finish(self, dispatch: int, workgroup: int, lane: int) -> int:
         """Runs the rest of a workgroup that left machine code."""
         assert self._compiled is not None
         try:
-            self._compiled.finish(lane, self._ordinal, read_span(dispatch, workgroup))
+            there = self._compiled.lane(lane)
+            finish = partial(there.finish, self._ordinal, read_span(dispatch, workgroup))
+            self._workers.attend(there.worker, dispatch, finish)
         except BaseException as error:
-            return self._workers.fail(error, self._label, workgroup)
+            return self.fail(error, dispatch, workgroup)
         return 0
 
 
@@ -171,7 +230,12 @@ def _function(environment: int) -> _Function:
 
 
 def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int, lane: int = 0) -> int:
-    return _function(environment).fail(error, workgroup)
+    return _function(environment).fail(error, dispatch, workgroup)
+
+
+def _key(dispatch: int) -> bytes:
+    """What the parts of one dispatch have in common: where its constants and bindings are."""
+    return ctypes.string_at(dispatch + _TABLES, DISPATCH_STATE.size - _TABLES)
 
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)

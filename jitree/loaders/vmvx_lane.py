@@ -39,7 +39,7 @@ class Lane:
 
     def __init__(self, worker: Worker) -> None:
         """``worker`` becomes the lane's own; its module has kernels."""
-        self._worker = worker
+        self.worker = worker
         table = self._table = worker.context.table
         self._machine = Machine(table, worker.context.invoker.functions)
         self._local, self._constants = VmBuffer.alias(_NO_MEMORY), VmBuffer.alias(_NO_MEMORY)
@@ -72,14 +72,14 @@ class Lane:
         for number, handle in enumerate(self._handles):
             self._table.set_word(handle, "count", 1 if number < _OWN_HANDLES else 2)  # the list's, too
         self._table.release_all(self._handles)
-        self._worker.close()
+        self.worker.close()
 
     def finish(self, ordinal: int, span: Span) -> None:
         """Runs the rest of a workgroup that left machine code; raises what the VM does."""
         self._show(span)
         try:
             with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
-                self._worker.context.invoker.finish(self._worker.calls[ordinal], self._machine)
+                self.worker.context.invoker.finish(self.worker.calls[ordinal], self._machine)
         finally:
             self._reset()
             self._refill()
@@ -87,7 +87,7 @@ class Lane:
     def _reset(self) -> None:
         """Makes state and handles what compiled kernels want after an engine has used them. Kernels must not
         ask Python, since its objects are out of date."""
-        self._machine.refuel()
+        self._machine.fill_fuel()
         self._machine.state[STATE.word("slow")] = 0
         self._machine.state[STATE.word("resume")] = 0
         for handle in self._handles:
@@ -97,7 +97,7 @@ class Lane:
         """The state, and where the frame of a kernel is: behind the host's, one like another."""
         machine = self._machine
         attach_library(machine)
-        machine.begin(self._worker.calls[0].host)
+        machine.begin(self.worker.calls[0].host)
         machine.publish(0)
         machine.state[STATE.word("scratch")] = self._scratch.buffer_info()[0]
         return (

@@ -17,7 +17,7 @@ from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
-from jitree.loaders.vmvx_worker import Span, Worker
+from jitree.loaders.vmvx_worker import Worker
 
 PATIENCE: Final = 20_000_000
 """Nanoseconds that an executable runs on the VM before its kernels are compiled in the background: what is
@@ -118,9 +118,9 @@ class CompiledKernels:
         code = self._codes[ordinal]
         return None if code is None else code(environment, dispatch, group)
 
-    def finish(self, lane: int, ordinal: int, span: Span) -> None:
-        """Runs the rest of a workgroup that left machine code on a lane; raises what the VM does."""
-        self._lanes[lane].finish(ordinal, span)
+    def lane(self, address: int) -> Lane:
+        """The lane with a LANE record."""
+        return self._lanes[address]
 
     def _use(self, ready: image.Image | None) -> None:
         if ready is None or self._image is not None or not self._add_lane():

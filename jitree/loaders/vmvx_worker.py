@@ -125,6 +125,10 @@ class Worker:
     def close(self) -> None:
         self.context.close()
 
+    def halt(self, halted: bool) -> None:
+        """Whether what runs is to end soon. For any thread."""
+        self.context.table.halted = halted
+
     def run(self, ordinal: int, span: Span) -> int:
         """Runs the workgroups in order until one fails, or compiled kernels can take over; raises what the VM
         does. The number of the first workgroup that did not run."""

@@ -88,7 +88,7 @@ class HandleTable:
 
     __slots__ = (
         "__weakref__", "_addresses", "_aliases", "_bytes", "_free", "_memory", "_objects", "_traits", "base",
-        "capacity", "deferred", "extension", "i32", "i64", "machines", "natives", "ref_types",
+        "capacity", "deferred", "extension", "halted", "i32", "i64", "machines", "natives", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
@@ -108,6 +108,8 @@ class HandleTable:
         self._free: list[int] = []
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
+        self.halted = False
+        """Whether what runs on machines of the table is to end at its next look at the fuel."""
         self.natives: NativeObjects | None = None
         self.machines: WeakSet[Machine] = WeakSet()
         """Whose state blocks refer to ``natives``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.errors import ResourceExhaustedError
+from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable, NativeObjects
 from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import Block
@@ -268,13 +268,21 @@ class Machine:
         if old:
             self.table.release(old)
 
+    def reset(self) -> None:
+        """Forgets what a call that is over waited for, and how much fuel it has used."""
+        self.pending = self.completion = None
+        if self.state[_STATE_FUEL] <= 0:
+            self.fill_fuel()
+
     def release_frames(self) -> None:
-        """Drops every reference in the registers of every frame: the call is over."""
+        """Drops every reference in the registers of every frame: the call is over. The next one finds fuel,
+        also where Ctrl-C came before this one had got more: machine code looks for the moment when it is used
+        up."""
+        self.reset()
         if self.state[_STATE_RELEASED]:  # Ctrl-C came before they were freed
             self.table.drain(self.state)
         count = (self.frames[self.frame + _REFS_END] - self._memory.address - _REFS_AT) >> 3
         self.frame = 0
-        self.pending = self.completion = None
         if count:
             refs = self._memory.i64[_REFS_AT >> 3 : (_REFS_AT >> 3) + count]
             handles = refs.tolist()
@@ -303,7 +311,18 @@ class Machine:
         self.state[_STATE_STACK] = size
 
     def refuel(self) -> None:
-        """Lets machine code make branches and calls again; fewer in a call that must not hold up others."""
+        """Lets machine code make branches and calls again; fewer in a call that must not hold up others.
+        CANCELLED if the table was halted."""
+        self.require_running()
+        self.fill_fuel()
+
+    def require_running(self) -> None:
+        """CANCELLED if the table was halted."""
+        if self.table.halted:
+            raise CancelledError("another thread's part of the same work was interrupted")
+
+    def fill_fuel(self) -> None:
+        """As :meth:`refuel`, whatever was halted."""
         self.state[_STATE_FUEL] = PROMPT_FUEL if self.state[_STATE_PROMPT] == PROMPT else FUEL
 
     def limit_fuel(self, most: int) -> None:

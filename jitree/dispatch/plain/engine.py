@@ -28,6 +28,7 @@ def run_slice(machine: Machine) -> bool:
     handlers = HANDLERS
     pc = following = machine.pc
     try:
+        machine.require_running()
         for _ in range(SLICE):
             pc = following
             following = handlers[machine.code[pc]](machine, pc)
