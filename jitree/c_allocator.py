@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Final
 
+from jitree.callbacks import Callback, keep
 from jitree.errors import StatusCode
 
 _MALLOC, _CALLOC, _REALLOC, _FREE = range(4)
@@ -37,6 +39,7 @@ def free(address: int) -> None:
 def _control(_: int, command: int, parameters: int, place: int) -> int:
     """``parameters`` points to a size, ``place`` to the block's address, which is read or written."""
     block = ctypes.c_void_p.from_address(place)
+    command &= 0xFFFFFFFF
     if command == _FREE:
         _libc.free(block.value)
         block.value = None
@@ -56,11 +59,16 @@ def _control(_: int, command: int, parameters: int, place: int) -> int:
     return int(StatusCode.OK)
 
 
-_CONTROL: Final = ctypes.CFUNCTYPE(
-    ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
-)(_control)
+def _failed(error: BaseException, *_: int) -> int:
+    keep(error)
+    return int(StatusCode.RESOURCE_EXHAUSTED)
+
+
+@cache
+def _callback() -> Callback:
+    return Callback(_control, 4, _failed, int(StatusCode.RESOURCE_EXHAUSTED))
 
 
 def allocator_address() -> int:
     """The address of the allocator's control function; valid as long as the process."""
-    return ctypes.cast(_CONTROL, ctypes.c_void_p).value or 0
+    return _callback().address

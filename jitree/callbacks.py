@@ -13,6 +13,7 @@ import ctypes
 import os
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable, Generator
 from functools import cache
 from typing import Any, Final
@@ -21,8 +22,8 @@ from jitree.endings import object_at
 from jitree.memory import Mapping, map_code
 
 _ARGUMENTS: Final = 6
-_CALLBACK, _RESULT, _RECORD_WORDS = 6, 7, 9
-"""Words of a record behind those of the arguments in registers; the last is where the others are."""
+_CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9
+"""Words of a record behind those of the arguments in registers; STACK is where the others are."""
 _LEVELS: Final = 16
 """Callbacks inside each other on the main thread; deeper ones are called as on any other."""
 _FIRST: Final = 4
@@ -58,8 +59,22 @@ _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)
 
 
+_kept: Final[deque[BaseException]] = deque()
+
+
+def keep(error: BaseException) -> None:
+    """Keeps an error for which C code in between has no place, until :func:`take_kept`."""
+    _kept.append(error)
+
+
+def take_kept() -> BaseException | None:
+    """What is to be raised when C code has returned."""
+    return _kept.popleft() if _kept else None
+
+
 class Callback:
-    """A C function of up to six integers; ``address`` is valid as long as the object.
+    """A C function of up to six integers; ``address`` is valid as long as the object. For a ``count`` of
+    seven the last argument is where those on the stack are (x86-64).
 
     The C function gives what ``function`` gives for ``count`` arguments; if that raises anything, what
     ``failed`` gives for the error and the arguments; and ``failure`` if that was not possible either.
@@ -90,12 +105,16 @@ class Callback:
 
     def answer(self, record: ctypes.Array[ctypes.c_int64]) -> None:
         """Calls the function with the arguments of a record."""
-        record[_RESULT] = self._function(*record[: self._count])
+        record[_RESULT] = self._function(*self._arguments(record))
 
     def fail(self, record: ctypes.Array[ctypes.c_int64], error: BaseException) -> None:
         """Answers with a failure."""
         record[_RESULT] = self._failure
-        record[_RESULT] = self._failed(error, *record[: self._count])
+        record[_RESULT] = self._failed(error, *self._arguments(record))
+
+    def _arguments(self, record: ctypes.Array[ctypes.c_int64]) -> tuple[int, ...]:
+        others = record[_STACK : _STACK + (self._count > _ARGUMENTS)]
+        return (*record[: min(self._count, _ARGUMENTS)], *others)
 
     def _attempt(self, *arguments: int) -> int:
         try:

@@ -11,7 +11,9 @@ from functools import partial
 
 import pytest
 
-from jitree.callbacks import Callback
+from jitree.c_allocator import allocator_address, free
+from jitree.callbacks import Callback, take_kept
+from jitree.errors import StatusCode
 
 _FAILURE = -7
 _TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 3)
@@ -85,3 +87,17 @@ def test_failing_twice_is_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None
     for run in (_on_another_thread, operator.methodcaller("__call__")):
         run(lambda: results.append(_TYPE(callback.address)(1, 2, 3)))
     assert results == [_FAILURE] * 2
+
+
+def test_an_interrupted_allocation_fails() -> None:
+    """Code in a library gets a status, its caller the interrupt."""
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
+    )
+    size, place = ctypes.c_size_t(64), ctypes.c_void_p()
+    allocate = partial(kind(allocator_address()), None, 0, ctypes.addressof(size), ctypes.addressof(place))
+    steps: list[Callable[[], object]] = [interrupt_main, allocate]
+    assert [*map(operator.methodcaller("__call__"), steps)] == [None, StatusCode.RESOURCE_EXHAUSTED]
+    assert place.value is None and isinstance(take_kept(), KeyboardInterrupt)
+    assert allocate() == 0 and place.value
+    free(place.value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
+from jitree.callbacks import Callback, keep
 from jitree.errors import InvalidArgumentError, StatusCode
+from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.layout import (
-    FUNCTIONS,
     LINKAGE_EXPORT,
     Call,
     Function,
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from jitree.modules.native_library.state import LibraryState
 
 
+_ON_STACK: Final = platform.machine() == "x86_64"
+
+
 class HostModule:
     """One module of the context, for one library."""
 
@@ -39,14 +44,15 @@ class HostModule:
         self._signature = Signature.from_buffer(self._identity, ctypes.sizeof(String))
         self._signature.version = version
         code = machine_code()
-        self._callbacks: dict[str, Any] = {
-            "destroy": FUNCTIONS["destroy"](_stay),
-            "get_function": FUNCTIONS["get_function"](self._get_function),
-            "begin_call": FUNCTIONS["begin_call"](self._begin_call),
+        unknown = int(StatusCode.UNKNOWN)
+        self._callbacks = {
+            "destroy": destructor(_stay),
+            "get_function": Callback(self._get_function, 6, self._fail, unknown),
+            "begin_call": Callback(self._begin_call, 7, self._fail, unknown),
         }
         self._module = Module(ctypes.addressof(self._identity), 1, name=code.name, signature=code.signature)
         for field, function in self._callbacks.items():
-            setattr(self._module, field, ctypes.cast(function, ctypes.c_void_p))
+            setattr(self._module, field, function.address)
         self._texts: list[tuple[String, String, object]] = []
 
     def add(self, function: VmFunction) -> Function:
@@ -64,28 +70,32 @@ class HostModule:
         return convention
 
     def _get_function(
-        self, _: int, linkage: int, ordinal: int, function: Any, name: Any, convention: Any
+        self, _: int, linkage: int, ordinal: int, function: int, name: int, convention: int
     ) -> int:
-        if linkage != LINKAGE_EXPORT or ordinal >= len(self._texts):
+        if linkage & 0xFFFFFFFF != LINKAGE_EXPORT or not 0 <= ordinal < len(self._texts):
             return int(StatusCode.NOT_FOUND)
-        if function:
-            function[0] = Function(ctypes.addressof(self._module), LINKAGE_EXPORT, ordinal)
-        if name:
-            name[0] = self._texts[ordinal][0]
-        if convention:
-            convention[0] = self._texts[ordinal][1]
+        own = Function(ctypes.addressof(self._module), LINKAGE_EXPORT, ordinal)
+        for place, value in zip((function, name, convention), (own, *self._texts[ordinal][:2]), strict=True):
+            if place:
+                ctypes.memmove(place, ctypes.addressof(value), ctypes.sizeof(value))
         return 0
 
-    def _begin_call(self, _: int, stack: int, call: Call) -> int:
+    def _begin_call(self, _: int, stack: int, third: int, *others: int) -> int:
         state = self._state()
         if state is None:
             return int(StatusCode.FAILED_PRECONDITION)
-        try:
-            self._call(state, call)
-            return 0
-        except BaseException as error:  # C code gets the code, the caller of the C code the exception
+        # A large structure is passed on the stack on x86-64, by its address elsewhere.
+        self._call(state, Call.from_address(others[-1] if _ON_STACK else third))
+        return 0
+
+    def _fail(self, error: BaseException, *_: int) -> int:
+        """C code gets the code, the caller of the C code the exception."""
+        state = self._state()
+        if state is None:
+            keep(error)
+        else:
             state.failure = error
-            return code_of(error)
+        return code_of(error)
 
     def _call(self, state: LibraryState, call: Call) -> None:
         if call.function.ordinal >= len(self.functions):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from jitree.c_allocator import allocator_address
+from jitree.callbacks import Callback, keep
 from jitree.errors import FailedPreconditionError
 from jitree.modules.native_library.layout import (
-    DESTROY,
     Allocator,
     Descriptor,
     Instance,
@@ -41,11 +41,11 @@ class TypeInstance:
     def add(self, name: str, destroy: Callable[[int], None]) -> int:
         """Registers a type of the runtime; gives what the refs of it have as type."""
         text = ctypes.create_string_buffer(name.encode())
-        function = DESTROY(destroy)
+        function = destructor(destroy)
         block = ctypes.create_string_buffer(ctypes.sizeof(Descriptor) + 8)
         address = ctypes.addressof(block) + 7 & -8
         descriptor = Descriptor.from_address(address)
-        descriptor.destroy = ctypes.cast(function, ctypes.c_void_p)
+        descriptor.destroy = function.address
         descriptor.name = String(ctypes.addressof(text), len(name))
         self._kept += (text, function, block)
         entry = self._types[self._instance.type_count]
@@ -62,6 +62,20 @@ class TypeInstance:
             if not address or address % 8:
                 raise _other_layout()
             yield type_name(address)
+
+
+def destructor(destroy: Callable[[int], None]) -> Callback:
+    """A C function for the end of an object. What it is interrupted in is done all the same."""
+
+    def end(address: int) -> int:
+        destroy(address)
+        return 0
+
+    def failed(error: BaseException, address: int) -> int:
+        keep(error)
+        return 0 if isinstance(error, Exception) else end(address)
+
+    return Callback(end, 1, failed, 0)
 
 
 def type_name(address: int) -> str:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any, Final
 
+from jitree.callbacks import Callback, keep, take_kept
 from jitree.errors import FailedPreconditionError, StatusCode, error_context
 from jitree.modules.native_library.layout import (
     CODE_MASK,
@@ -20,6 +21,7 @@ from jitree.modules.native_library.layout import (
     Pair,
     String,
 )
+from jitree.modules.native_library.layout import Dependency as DependencyRecord
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import read_memory, take_status
 from jitree.records import NamedTuple
@@ -73,7 +75,8 @@ class ModuleInterface:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function that returns a status; raises what it failed with."""
-        error = take_status(self._functions[name](self.self, *arguments))
+        status = take_status(self.begin(name, *arguments))
+        error = take_kept() or status
         if error is not None:
             raise error
 
@@ -135,14 +138,19 @@ class ModuleInterface:
     def dependencies(self) -> list[Dependency]:
         found: list[Dependency] = []
 
-        def note(_: int, dependency: Any) -> int:
-            item = dependency[0]
+        def note(_: int, address: int) -> int:
+            item = DependencyRecord.from_address(address)
             required = not item.flags & DEPENDENCY_OPTIONAL
             found.append(Dependency(text(item.name), item.minimum_version, required))
             return 0
 
+        def failed(error: BaseException, *_: int) -> int:
+            keep(error)
+            return int(StatusCode.UNKNOWN)
+
         if "enumerate_dependencies" in self:
-            self.call("enumerate_dependencies", DEPENDENCY(note), None)
+            callback = Callback(note, 2, failed, int(StatusCode.UNKNOWN))
+            self.call("enumerate_dependencies", ctypes.cast(callback.address, DEPENDENCY), None)
         return found
 
 

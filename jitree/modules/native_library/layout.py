@@ -171,9 +171,6 @@ class Instance(ctypes.Structure):
     )
 
 
-RESOLVE_STATE: Final = CFUNCTYPE(Status, c_void_p, c_void_p, POINTER(c_void_p))
-
-
 class Stack(ctypes.Structure):
     _fields_ = (
         ("top", c_void_p),

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.callbacks import Callback, take_kept
 from jitree.dispatch.pending import Pending
 from jitree.errors import (
     FailedPreconditionError,
@@ -20,7 +21,6 @@ from jitree.modules.native_library.interface import ModuleInterface
 from jitree.modules.native_library.layout import (
     CODE_MASK,
     LINKAGE_EXPORT,
-    RESOLVE_STATE,
     Call,
     Function,
     Span,
@@ -28,7 +28,7 @@ from jitree.modules.native_library.layout import (
 from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, unpack_values
 from jitree.modules.native_library.references import References
 from jitree.modules.native_library.stack import CallStack
-from jitree.modules.native_library.status import take_status
+from jitree.modules.native_library.status import code_of, take_status
 from jitree.vmfb.cconv import CallingConvention
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class LibraryState:
     def take_stack(self) -> CallStack:
         if self._stacks:
             return self._stacks.pop()
-        return CallStack(self._token, ctypes.cast(_RESOLVE_STATE, ctypes.c_void_p).value or 0)
+        return CallStack(self._token, _RESOLVE_STATE.address)
 
     def give_stack_back(self, stack: CallStack, leave: Callable[[], None]) -> None:
         """FAILED_PRECONDITION, now and for all further calls, if the library spoiled the stack."""
@@ -130,6 +130,9 @@ class LibraryState:
         failure, self.failure = self.failure, None
         error = take_status(status)
         assert error is not None
+        kept = take_kept()
+        if kept is not None:
+            return kept
         expected = failure.code if isinstance(failure, StatusError) else StatusCode.UNKNOWN
         if failure is None or error.code != expected:
             return error
@@ -199,13 +202,20 @@ _states: Final[weakref.WeakValueDictionary[int, LibraryState]] = weakref.WeakVal
 _tokens: Final = itertools.count(1)
 
 
-def _resolve_state(token: int, module: int, out: Any) -> int:
+def _resolve_state(token: int, module: int, out: int) -> int:
     """What code in a library asks when it enters a frame: the state of its module."""
     state = _states.get(token)
     if state is None or module != state.interface.address:
         return int(StatusCode.NOT_FOUND)
-    out[0] = state.pointer
+    ctypes.c_void_p.from_address(out).value = state.pointer
     return 0
 
 
-_RESOLVE_STATE: Final = RESOLVE_STATE(_resolve_state)
+def _not_resolved(error: BaseException, token: int, *_: int) -> int:
+    state = _states.get(token)
+    if state is not None:
+        state.failure = error
+    return code_of(error)
+
+
+_RESOLVE_STATE: Final = Callback(_resolve_state, 3, _not_resolved, int(StatusCode.UNKNOWN))
