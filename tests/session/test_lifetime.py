@@ -16,10 +16,11 @@ import jitree
 from jitree import Instance, NativeExport, NativeModule, Session
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import (
+    CancelledError,
     FailedPreconditionError,
     NotFoundError,
 )
-from tests.session.programs import ARITHMETIC, STATE
+from tests.session.programs import ARITHMETIC, ASYNCHRONOUS, STATE
 
 X = np.arange(4, dtype=np.float32)
 
@@ -39,6 +40,26 @@ def test_closing(session: Session) -> None:
         with pytest.raises(FailedPreconditionError, match="closed"):
             use()
     assert "closed" in repr(session)
+
+
+def test_submitted_results_after_closing() -> None:
+    """What was computed is right; the rest says that it was not, whichever way it is looked at."""
+    matrix = (np.arange(65536, dtype=np.float32).reshape(256, 256) % 7) / 64
+    with Session("local-task", tier="fast") as session:
+        product = session.load(ASYNCHRONOUS).product
+        expected = [np.array(product(matrix))]
+        for _ in range(5):
+            expected.append(np.array(product(expected[-1])))
+        results = [product.submit(matrix)]
+        for _ in expected[1:]:
+            results.append(product.submit(results[-1]))
+    cancelled = False
+    for result, right in zip(results, expected, strict=True):
+        for look in (np.asarray, np.from_dlpack, lambda array: array.to_host()):
+            try:
+                assert np.array_equal(np.asarray(look(result)), right) and not cancelled
+            except CancelledError:
+                cancelled = True
 
 
 def test_closing_in_a_call_is_refused(session: Session) -> None:
