@@ -19,6 +19,7 @@ GROUND = {
 
 LAYERS = [
     GROUND,
+    {"codegen"},
     {"vmfb"},
     {"regs"},
     {"dispatch"},
@@ -33,7 +34,7 @@ LAYERS = [
 ]
 """Each part imports only from itself and from the layers before its own."""
 
-PUBLIC_API = LAYERS[8]
+PUBLIC_API = LAYERS[9]
 """The session layer: files directly in the package, which may import one another."""
 
 APART = {("modules", "loaders"), ("modules", "cuda"), ("modules", "params")}

@@ -1,7 +1,7 @@
 """Makes the images that come with the package anew: ``python -m jitree.tools.ship_images``.
 
-To be run after a change of any file that an image of the package is made from; the same files and the same
-llvmlite give the same bytes. Only on x86-64, since an image may be generated for the machine.
+To be run after a change of any file that an image of the package is made from; the same files, numba,
+llvmlite and Python give the same bytes. Only on x86-64, since an image may be generated for the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jitree.tools.cache_warm import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
 COMPILER_FILE: Final = Path(shipped.FOLDER, "compiler.txt")
-"""Says which llvmlite the images were compiled with."""
+"""Says what the images were compiled with."""
 TARGET: Final = Target("x86_64-unknown-linux-gnu", shipped.PROCESSORS, "")
 
 
@@ -55,9 +55,12 @@ def image_file(recipe: Recipe) -> bytes:
 def compiler() -> str:
     """What :data:`COMPILER_FILE` says of the compiler that is installed."""
     import llvmlite
+    import numba
     from llvmlite.binding import llvm_version_info
 
-    return f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, llvm_version_info))}"
+    llvm = ".".join(map(str, llvm_version_info))
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, LLVM {llvm}, Python {python}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Arguments of calls: from Python objects into the registers of the host's frame. In the language of
-:mod:`jitree.dispatch.language.lowering`.
+"""Arguments of calls: from Python objects into the registers of the host's frame. Machine code.
 
 What is not in its usual form is left to the general way, which converts it or says what is wrong.
 """
@@ -30,7 +29,7 @@ from jitree.calls.native.python import (
     retained,
     type_of,
 )
-from jitree.dispatch.language.primitives import (
+from jitree.codegen.primitives import (
     Fields,
     call,
     load,

@@ -1,5 +1,4 @@
-"""Arrays that calls return, and what numpy gets to see of them. In the language of
-:mod:`jitree.dispatch.language.lowering`."""
+"""Arrays that calls return, and what numpy gets to see of them. Machine code."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from jitree.calls.native.layout import (
 )
 from jitree.calls.native.owners import Owners, handle_of, new_owner
 from jitree.calls.native.python import Python, drop, is_instance, retained
-from jitree.dispatch.language.primitives import Fields, call, load, load64, store64
+from jitree.codegen.primitives import Fields, call, load, load64, store64
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.entries import Entry
 from jitree.types import ENCODING_DENSE

@@ -1,5 +1,5 @@
 """Fences of calls of asynchronous functions: the second one behind the arguments is reached when the results
-are there. In the language of :mod:`jitree.dispatch.language.lowering`.
+are there. Machine code.
 
 The first one is null: arrays that are still computed are arguments for Python.
 """
@@ -16,7 +16,7 @@ from jitree.calls.native.python import (
     is_true,
 )
 from jitree.calls.native.results import take_results
-from jitree.dispatch.language.primitives import load, load64, store, store64
+from jitree.codegen.primitives import load, load64, store, store64
 from jitree.modules.hal.native.entries import (
     STATE_RELEASED,
     Entry,

@@ -1,4 +1,4 @@
-"""A call of a function. In the language of :mod:`jitree.dispatch.language.lowering`.
+"""A call of a function. Machine code.
 
 Everything happens on the context's machine of direct calls, with the context's lock held. Whatever is not as
 usual is done by Python: the whole call, when nothing has happened yet, or what is left of it.
@@ -22,7 +22,7 @@ from jitree.calls.native.python import (
     retained,
 )
 from jitree.calls.native.results import take_results
-from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
+from jitree.codegen.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE, TURN
 

@@ -1,5 +1,4 @@
-"""Owners: capsules that own a reference to a handle. In the language of
-:mod:`jitree.dispatch.language.lowering`.
+"""Owners: capsules that own a reference to a handle. Machine code.
 
 Arrays have an owner, and so have the numpy arrays over their memory, as their base: when the last of them is
 gone the handle is given back. That may happen at any time, in any thread that has the GIL; the next call puts
@@ -16,7 +15,7 @@ from jitree.calls.native.layout import (
     RETURNED,
 )
 from jitree.calls.native.python import Python, drop, invoke_with_number, retained
-from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
+from jitree.codegen.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.modules.hal.native.entries import Entry, release
 
 Owners = Fields(OWNERS)

@@ -1,13 +1,13 @@
 """Python's C interface, for machine code of calls.
 
-In the language of :mod:`jitree.dispatch.language.lowering`. ``python`` is the PYTHON record. Functions
+Machine code. ``python`` is the PYTHON record. Functions
 return new references; 0 means that an exception is set.
 """
 
 from __future__ import annotations
 
 from jitree.calls.native.layout import PYTHON, TYPE_AT
-from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store64
+from jitree.codegen.primitives import Fields, call, load, load64, stack, store64
 
 Python = Fields(PYTHON)
 

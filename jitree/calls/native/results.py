@@ -1,12 +1,11 @@
-"""Results of calls: from the registers of the host's frame to Python objects. In the language of
-:mod:`jitree.dispatch.language.lowering`."""
+"""Results of calls: from the registers of the host's frame to Python objects. Machine code."""
 
 from __future__ import annotations
 
 from jitree.calls.native.arrays import Call, new_result
 from jitree.calls.native.layout import PASS_F32, PASS_F64, PASS_I32, PASS_I64, RESULT
 from jitree.calls.native.python import Python, drop, invoke_with_number, retained
-from jitree.dispatch.language.primitives import (
+from jitree.codegen.primitives import (
     Fields,
     call,
     call_double,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from jitree.calls.native.arrays import array_method, buffer_method, find_elements
 from jitree.calls.native.function import function_method, place_method, submit_method
 from jitree.calls.native.owners import destroy_owner, new_owner, take_back
-from jitree.dispatch.language.lowering import IntegerFunction, lower
+from jitree.codegen import functions
 
 
 def texts() -> list[str]:
-    entries: list[IntegerFunction] = [
+    return functions.texts([
         function_method, submit_method, place_method, array_method, buffer_method, find_elements,
         new_owner, destroy_owner, take_back,
-    ]  # fmt: skip
-    return [lower(entries)]
+    ])  # fmt: skip

@@ -1,6 +1,6 @@
 """The key of an image that is built here, which tells whether a file in the cache is still that image.
 
-Computing it does not import llvmlite: its version is read from its version file.
+Computing it does not import the compilers: their versions are read from their version files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jitree.dispatch.image.hashing import hashed
 from jitree.dispatch.image.packages import folders_of
 from jitree.dispatch.image.recipe import Recipe
 
-_COMPILER: Final = "llvmlite"
+_COMPILERS: Final = ("llvmlite", "numba")
 
 
 def host_key(digest: bytes) -> bytes:
@@ -31,7 +31,7 @@ def key_of(recipe: Recipe) -> bytes:
 
 @cache
 def _environment() -> tuple[bytes, ...]:
-    return os.uname().machine.encode(), _processor(), _version(_COMPILER)
+    return os.uname().machine.encode(), _processor(), *map(_version, _COMPILERS)
 
 
 def _version(package: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import bit_length, load, load8, load64, store, store8, store64
+from jitree.codegen.primitives import bit_length, load, load8, load64, store, store8, store64
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry, retain, sweep
 from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal

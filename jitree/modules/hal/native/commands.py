@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import Fields, call, load, store
+from jitree.codegen.primitives import Fields, call, load, store
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import (
     MAXIMUM_UPDATE,

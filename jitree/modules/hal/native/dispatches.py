@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import Fields, below, load, load8, load32, load64, store, store32
+from jitree.codegen.primitives import Fields, below, load, load8, load32, load64, store, store32
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,

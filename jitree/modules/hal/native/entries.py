@@ -1,8 +1,8 @@
-"""Answers' handles: taken from the table's pools, counted, given back. In the language of :mod:`lowering`."""
+"""Answers' handles: taken from the table's pools, counted, given back. Machine code."""
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import Fields, load, load64, store, store64
+from jitree.codegen.primitives import Fields, load, load64, store, store64
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, NATIVES, STORAGE_POOLS
 from jitree.modules.hal.native.recording import release_recording
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE

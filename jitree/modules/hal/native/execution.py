@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import Fields, call, load, load64, stack, store, store64
+from jitree.codegen.primitives import Fields, call, load, load64, stack, store, store64
 from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.queue_record import QUEUE

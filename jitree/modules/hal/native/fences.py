@@ -4,7 +4,7 @@ those it made or looked at, which only Python signals.
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import load, store
+from jitree.codegen.primitives import load, store
 from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry
 from jitree.modules.hal.native.registers import (
     REFUSED,

@@ -91,11 +91,10 @@ RECIPE: Final = image.Recipe(
     generator="jitree.modules.hal.native.texts:texts",
     sources=(
         *image.files(_FOLDER, "", ".py"),
+        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
         *(
             os.path.join(_PACKAGE, name)
             for name in (
-                "dispatch/language/lowering.py",
-                "dispatch/language/primitives.py",
                 "regs/layout.py",
                 "types.py",
                 "vmfb/words.py",

@@ -1,11 +1,11 @@
-"""``hal.command_buffer.*``: rows appended to memory of fixed size. In the language of :mod:`lowering`.
+"""``hal.command_buffer.*``: rows appended to memory of fixed size. Machine code.
 
 What does not fit, or would fail, is left to Python, which takes over what has been recorded so far.
 """
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import Fields, load, load64, store, store64
+from jitree.codegen.primitives import Fields, load, load64, store, store64
 from jitree.hal.command_layout import COMMAND, LIST, PATCH, SLOT
 from jitree.modules.hal.native import entries
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, RECORDING, ROWS, SLOTS

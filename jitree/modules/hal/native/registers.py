@@ -1,11 +1,11 @@
-"""Arguments and results of answers. In the language of :mod:`lowering`.
+"""Arguments and results of answers. Machine code.
 
 ``words`` are (tag, register) pairs of arguments, then of results; two numbers in front say how many.
 """
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import load, load32, load64, store32, store64
+from jitree.codegen.primitives import load, load32, load64, store32, store64
 from jitree.modules.hal.native.entries import STATE_RELEASED, Entry, Natives, State, release
 from jitree.regs.layout import COMPILED_DONE
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64

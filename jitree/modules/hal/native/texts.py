@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from jitree.dispatch.language.lowering import IntegerFunction, entry_text, lower
+from jitree.codegen import functions
+from jitree.codegen.functions import IntegerFunction, entry_text
 from jitree.modules.hal.native.image import ANSWERS, FREE, SWEEP
 
 _PACKAGE = "jitree.modules.hal.native"
 
 
 def texts() -> list[str]:
-    functions: list[IntegerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
+    found: list[IntegerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
     entries: list[str] = []
     for answer in ANSWERS:
         module, _, name = answer.function.partition(".")
         function = _find(module, name)
-        functions.append(function)
+        found.append(function)
         entries.append(entry_text(f'"{answer.symbol}"', function, answer.constants))
-    return ["\n".join([lower(functions), *entries])]
+    return [*entries, *functions.texts(found)]
 
 
 def _find(module: str, name: str) -> IntegerFunction:

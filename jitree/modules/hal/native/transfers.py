@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import Fields, call, load, stack, store, store8, store64
+from jitree.codegen.primitives import Fields, call, load, stack, store, store8, store64
 from jitree.hal.command_layout import COMMAND, KIND_COPY, KIND_FILL
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
 from jitree.hal.local.walk_layout import FUNCTIONS

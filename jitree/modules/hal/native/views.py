@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.language.primitives import load, load64, store, store64
+from jitree.codegen.primitives import load, load64, store, store64
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length, range_of
 from jitree.modules.hal.native.entries import (
     NATIVES_RELEASED,

@@ -1,4 +1,4 @@
-"""The language of answers: what machine code does is what Python does."""
+"""Functions over integers: what machine code does is what Python does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.dispatch.image.compile import Target, compile_object, host_target
-from jitree.dispatch.image.link import link
-from jitree.dispatch.image.mapping import Image, map_image
-from jitree.dispatch.language.lowering import lower
-from jitree.dispatch.language.primitives import (
+from jitree.codegen import functions
+from jitree.codegen.forks import spread
+from jitree.codegen.primitives import (
     Fields,
     below,
     bit_length,
@@ -29,7 +27,10 @@ from jitree.dispatch.language.primitives import (
     store32,
     store64,
 )
-from jitree.errors import InternalError
+from jitree.dispatch.image.compile import Target, compile_object, host_target
+from jitree.dispatch.image.link import link
+from jitree.dispatch.image.mapping import Image, map_image
+from jitree.errors import InternalError, NotFoundError
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.texts import texts
 from jitree.regs.layout import Record
@@ -92,19 +93,24 @@ def memory(a: int, b: int) -> int:
     )  # fmt: skip
 
 
-def without_result(a: int, b: int) -> None:
-    """Gives 0."""
-    a += b
+def doubled_at(place: int, a: int) -> None:
+    store64(place, 2 * a)
 
 
-FUNCTIONS: list[Callable[..., object]] = [arithmetic, comparisons, loops, memory, without_result]
+def wrapping(a: int, b: int) -> int:
+    """Nothing assumes that sums, products and negations fit."""
+    return (a + 1 < a) + 2 * (a + b - b == a) + 4 * (-a > 0) + 8 * (a * 2 < a)
+
+
+FUNCTIONS: list[Callable[..., object]] = [arithmetic, comparisons, loops, memory]
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-40, 120)
 
 
 @cache
 def image() -> Image:
-    names = [function.__name__ for function in FUNCTIONS]
-    return map_image(link([compile_object([lower(FUNCTIONS)], names, host_target())], names))
+    known = [*FUNCTIONS, doubled_at, wrapping]
+    names = [function.__name__ for function in known]
+    return map_image(link([compile_object(functions.texts(known), names, host_target())], names))
 
 
 def signed(value: int) -> int:
@@ -121,6 +127,20 @@ def test_machine_code_does_what_python_does(function: Callable[..., object], a: 
     assert code(a, b) == signed(expected)
 
 
+@pytest.mark.parametrize("a", [0, 5, -7, (1 << 63) - 1, -(1 << 63)])
+def test_numbers_wrap(a: int) -> None:
+    code = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 3)(image().addresses["wrapping"])
+    expected = (signed(a + 1) < a) + 2 + 4 * (signed(-a) > 0) + 8 * (signed(a * 2) < a)
+    assert code(a, 1 << 62) == expected
+
+
+def test_functions_without_result() -> None:
+    place = ctypes.c_int64()
+    code = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(image().addresses["doubled_at"])
+    code(ctypes.addressof(place), 21)
+    assert place.value == 42
+
+
 def test_calls_of_addresses() -> None:
     library = ctypes.CDLL(None)
     address = ctypes.cast(library.llabs, ctypes.c_void_p).value
@@ -128,28 +148,65 @@ def test_calls_of_addresses() -> None:
     assert call(address, -5) == 5
 
 
-def with_floats(a: int) -> float:
-    return a * 0.5
+def with_floats(a: int) -> int:
+    half = a * 0.5
+    return 1 if half > 2.0 else 0
+
+
+def with_a_float(a: float) -> int:
+    return int(a)
+
+
+def with_mixed_signs(a: int) -> int:
+    return 1 if a + 0xFFFFFFFFFFFFFFFF > 5 else 0
 
 
 def with_lists(a: int) -> int:
     return [a][0]
 
 
+def with_raise(a: int, b: int) -> int:
+    if a < b:
+        raise ValueError("refused")
+    return a
+
+
 def with_unknown(a: int) -> int:
     return len(str(a))
 
 
-def before_it_is_set(a: int) -> int:
-    later = a
-    del later
-    return a
-
-
-@pytest.mark.parametrize("function", [with_floats, with_lists, with_unknown, before_it_is_set])
+@pytest.mark.parametrize(
+    "function", [with_floats, with_a_float, with_mixed_signs, with_lists, with_unknown, with_raise]
+)
 def test_everything_else_is_refused(function: Callable[..., object]) -> None:
-    with pytest.raises(InternalError, match=rf"^INTERNAL; {function.__name__}, line \d"):
-        lower([function])
+    with pytest.raises(InternalError, match=rf"^INTERNAL; {function.__name__}: "):
+        functions.texts([function])
+
+
+def steps(a: int, b: int) -> int:
+    count = 0
+    for _ in range(0, a, b):
+        count += 1
+    return count
+
+
+def test_what_can_raise_is_refused_by_name() -> None:
+    code = compile_object(functions.texts([steps]), ["steps"], host_target())
+    with pytest.raises(NotFoundError, match=r"raises\.ValueError\.steps"):
+        link([code], ["steps"])
+
+
+def squared(number: int) -> int:
+    if number == 7:
+        raise InternalError("seven")
+    return number * number
+
+
+def test_work_is_spread_over_copies_in_order() -> None:
+    assert spread(squared, range(6)) == [0, 1, 4, 9, 16, 25]
+    for numbers in ([7, 1, 2], [1, 7, 2]):
+        with pytest.raises(InternalError, match="seven"):
+            spread(squared, numbers)
 
 
 @pytest.mark.parametrize("triple", ["x86_64-linux-gnu", "aarch64-linux-gnu"])

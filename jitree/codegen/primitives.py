@@ -1,18 +1,17 @@
-"""What functions of the language are written with: memory, addresses, calls of addresses.
+"""What functions over 64-bit integers are written with: memory, addresses, calls of addresses.
 
-:mod:`lowering` translates them; called from Python they do the same, slowly, which tests use.
+:mod:`jitree.codegen.typed` says what they become as machine code; in Python they do the same, slowly.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from jitree.records import NamedTuple
-from jitree.regs.layout import Record
 
 _MASK: Final = (1 << 64) - 1
 
@@ -25,10 +24,19 @@ class Field(NamedTuple):
     """4 or 8 bytes; 32-bit fields are signed."""
 
 
+class Layout(Protocol):
+    """What :class:`jitree.regs.layout.Record` states of a record."""
+
+    name: str
+    types: dict[str, str]
+
+    def __getitem__(self, field: str) -> int: ...
+
+
 class Fields:
     """The fields of a record as attributes."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Layout) -> None:
         self._record = record
 
     def __getattr__(self, name: str) -> Field:

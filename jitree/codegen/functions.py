@@ -1,0 +1,64 @@
+"""Python functions on integers to LLVM IR: functions, and all that they call.
+
+Parameters and results are ``int`` (64 bits, wrapping), ``bool`` or ``None``, as annotated. Functions may use
+each other, what Numba can do with integers, and :mod:`~jitree.codegen.primitives` for memory and calls of C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any
+
+from jitree.codegen import typed  # noqa: F401  (makes the primitives known)
+from jitree.codegen.forks import spread
+from jitree.codegen.frontend import compiled, is_primitive, signature_of, types
+from jitree.errors import InternalError
+
+IntegerFunction = Callable[..., Any]
+
+
+def texts(functions: Iterable[IntegerFunction]) -> list[str]:
+    """The IR of functions and of all that they call, a text each; the symbols are the functions' names."""
+    return spread(_text, list(_reached(functions).values()))
+
+
+def _text(function: IntegerFunction) -> str:
+    """INTERNAL if a variable is a float or without sign: what Numba then does differs from Python."""
+    made = compiled(function, function.__name__, signature_of(function))
+    for name, kind in made.variables.items():
+        if isinstance(kind, types.Float) or (isinstance(kind, types.Integer) and not kind.signed):
+            raise InternalError(f"{function.__name__}: '{name}' has type {kind}, which is no signed integer")
+    return made.text
+
+
+def _reached(functions: Iterable[IntegerFunction]) -> dict[str, IntegerFunction]:
+    """By name. INTERNAL if two have the same."""
+    found: dict[str, IntegerFunction] = {}
+    waiting = list(functions)
+    while waiting:
+        function = waiting.pop()
+        name = function.__name__
+        if name not in found:
+            waiting += _callees(function)
+        if found.setdefault(name, function) is not function:
+            raise InternalError(f"two functions of the name {name}")
+    return found
+
+
+def _callees(function: IntegerFunction) -> list[IntegerFunction]:
+    used = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return [item for item in used if isinstance(item, FunctionType) and not is_primitive(item)]
+
+
+def entry_text(symbol: str, function: IntegerFunction, constants: Sequence[int]) -> str:
+    """A function as bytecode calls it, ``i32 (state, values, refs, words)``; ``constants`` come after."""
+    names = [f"i64 %a{number}" for number in range(4)]
+    passed = ", ".join([*names, *(f"i64 {value}" for value in constants)])
+    declared = ", ".join(["i64"] * (4 + len(constants)))
+    return "\n".join([
+        f"declare i64 @{function.__name__}({declared})",
+        f"define i32 @{symbol}({', '.join(names)}) nounwind \"no-builtins\" {{",
+        f"  %result = call i64 @{function.__name__}({passed})",
+        "  %status = trunc i64 %result to i32", "  ret i32 %status", "}",
+    ])  # fmt: skip

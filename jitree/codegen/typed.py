@@ -1,0 +1,119 @@
+"""What the functions of :mod:`jitree.codegen.primitives` become as machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from llvmlite import ir
+
+from jitree.codegen import primitives
+from jitree.codegen.frontend import constant, primitive, signature, types
+from jitree.codegen.primitives import Field, Fields
+
+_BYTE, _WORD, _LONG = (ir.IntType(width) for width in (8, 32, 64))
+_DOUBLE, _SINGLE = ir.DoubleType(), ir.FloatType()
+_STACK_ALIGNMENT: Final = 64
+
+
+def _integers(result: Any, count: int) -> Callable[..., Any]:
+    """The typing of a function from integers."""
+    return lambda *given: signature(result, *[types.int64] * count) if len(given) == count else None
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _load(builder: Any, address: Any, kind: Any, extend: str = "sext") -> Any:
+    value = builder.load(_pointer(builder, address, kind), typ=kind, align=1)
+    return value if kind is _LONG else getattr(builder, extend)(value, _LONG)
+
+
+def _store(builder: Any, address: Any, kind: Any, value: Any) -> None:
+    narrowed = value if kind is _LONG else builder.trunc(value, kind)
+    builder.store(narrowed, _pointer(builder, address, kind), align=1)
+
+
+def _memory(load: Callable[..., Any], store: Callable[..., Any], kind: Any, extend: str) -> None:
+    """Loads and stores of one width."""
+    primitive(
+        load, _integers(types.int64, 1), lambda builder, _, given: _load(builder, given[0], kind, extend)
+    )
+    primitive(
+        store, _integers(types.none, 2), lambda builder, _, given: _store(builder, given[0], kind, given[1])
+    )
+
+
+_memory(primitives.load8, primitives.store8, _BYTE, "zext")
+_memory(primitives.load32, primitives.store32, _WORD, "sext")
+_memory(primitives.load64, primitives.store64, _LONG, "")
+
+constant(Fields, getattr)
+constant(Field, getattr)
+
+
+def _place(builder: Any, stated: Any, record: Any) -> tuple[Any, Any]:
+    """The address and the type of a field of the record at an address."""
+    field: Field = stated.args[1].value
+    return builder.add(record, _LONG(field.offset)), _WORD if field.width == 4 else _LONG
+
+
+def _load_field(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    return _load(builder, *_place(builder, stated, given[0]))
+
+
+def _store_field(builder: Any, stated: Any, given: Sequence[Any]) -> None:
+    _store(builder, *_place(builder, stated, given[0]), given[2])
+
+
+primitive(primitives.load, lambda record, field: signature(types.int64, types.int64, field), _load_field)
+primitive(
+    primitives.store,
+    lambda record, field, value: signature(types.none, types.int64, field, types.int64),
+    _store_field,
+)
+
+
+def _call(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    kind = ir.FunctionType(_LONG, [value.type for value in given[1:]])
+    return builder.call(_pointer(builder, given[0], kind), given[1:])
+
+
+def _call_double(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    return _call(builder, stated, [given[0], builder.bitcast(given[1], _DOUBLE)])
+
+
+primitive(primitives.call, lambda *given: signature(types.int64, *[types.int64] * len(given)), _call)
+primitive(primitives.call_double, _integers(types.int64, 2), _call_double)
+
+
+def _narrow(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    single = builder.fptrunc(builder.bitcast(given[0], _DOUBLE), _SINGLE)
+    return builder.sext(builder.bitcast(single, _WORD), _LONG)
+
+
+def _widen(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    single = builder.bitcast(builder.trunc(given[0], _WORD), _SINGLE)
+    return builder.bitcast(builder.fpext(single, _DOUBLE), _LONG)
+
+
+def _bit_length(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    return builder.sub(_LONG(64), builder.ctlz(given[0], ir.IntType(1)(0)))
+
+
+def _stack(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    block = builder.alloca(_BYTE, size=given[0])
+    block.align = _STACK_ALIGNMENT
+    return builder.ptrtoint(block, _LONG)
+
+
+primitive(primitives.narrow, _integers(types.int64, 1), _narrow)
+primitive(primitives.widen, _integers(types.int64, 1), _widen)
+primitive(
+    primitives.below,
+    _integers(types.boolean, 2),
+    lambda builder, _, given: builder.icmp_unsigned("<", *given),
+)
+primitive(primitives.bit_length, _integers(types.int64, 1), _bit_length)
+primitive(primitives.stack, _integers(types.int64, 1), _stack)
