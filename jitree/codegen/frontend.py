@@ -15,6 +15,7 @@ Numba's own targets stay as they are; :data:`_TARGET` is one beside them. What d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import FunctionType
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from numba.core.typed_passes import NativeLowering, NoPythonBackend, NopythonTyp
 from numba.core.typing import builtins as _builtin_typing  # noqa: F401  (they register the operators)
 from numba.core.typing import templates
 from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
-from numba.cpython import builtins, numbers, rangeobj, tupleobj  # noqa: F401
+from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noqa: F401
 
 from jitree.errors import InternalError
 from jitree.records import NamedTuple
@@ -149,6 +150,8 @@ class _Typing(typing.Context):  # type: ignore[misc]
             if isinstance(value, cls):
                 return make(value)
         if isinstance(value, FunctionType) and self._lookup_global(value) is None:
+            if "float" in value.__annotations__.values():
+                return types.Function(_function_on_numbers(value))
             return types.ExternalFunction(value.__name__, signature_of(value))
         return super().resolve_value_type(value)
 
@@ -156,12 +159,15 @@ class _Typing(typing.Context):  # type: ignore[misc]
 class _Target(CPUContext):  # type: ignore[misc]
     symbol: str
     """The name that the function gets which is compiled now."""
+    called: dict[str, tuple[Callable[..., Any], Any]]
+    """By symbol: functions on numbers that were called, and as what."""
 
     def init(self) -> None:
         self.is32bit = False
         self._internal_codegen = _Codegen()
 
     def load_additional_registries(self) -> None:
+        self.install_registry(mathimpl.registry)
         self.install_registry(_code_rules)
 
     @property
@@ -217,6 +223,8 @@ _FLAGS.error_model = "numpy"
 _FLAGS.boundscheck = False
 _FLAGS.release_gil = False
 _FLAGS.enable_pyobject = False
+_INLINED: Final = _FLAGS.copy()
+_INLINED.forceinline = True
 
 
 class Compiled(NamedTuple):
@@ -229,10 +237,26 @@ class Compiled(NamedTuple):
 def compiled(function: Callable[..., Any], symbol: str, stated: Any) -> Compiled:
     """The LLVM IR of a function under a name. INTERNAL, with the place in the source, where it uses what has
     no machine code."""
-    _TARGET.symbol = symbol
+    return _compiled(function, symbol, stated, _FLAGS)
+
+
+def inlined(function: Callable[..., Any], symbol: str, stated: Any) -> dict[str, str]:
+    """As :func:`compiled`, of functions that become part of their callers. By symbol: the IR of the function,
+    and of the functions on numbers that it calls."""
+    texts: dict[str, str] = {}
+    waiting = {symbol: (function, stated)}
+    while waiting:
+        name, (wanted, kind) = waiting.popitem()
+        texts[name] = _compiled(wanted, name, kind, _INLINED).text
+        waiting |= {item: _TARGET.called[item] for item in _TARGET.called.keys() - texts.keys()}
+    return texts
+
+
+def _compiled(function: Callable[..., Any], symbol: str, stated: Any, flags: Any) -> Compiled:
+    _TARGET.symbol, _TARGET.called = symbol, {}
     try:
         result = compiler.compile_extra(
-            _TYPING, _TARGET, function, stated.args, stated.return_type, _FLAGS, {}, pipeline_class=_Compiler
+            _TYPING, _TARGET, function, stated.args, stated.return_type, flags, {}, pipeline_class=_Compiler
         )
     except (NumbaError, NotImplementedError, TypeError) as error:
         raise InternalError(f"{symbol}: {error}") from error
@@ -244,6 +268,27 @@ def signature_of(function: Callable[..., Any]) -> Any:
     stated = dict(function.__annotations__)
     result = _annotated(function, "return", stated.pop("return", None))
     return typing.signature(result, *(_annotated(function, name, kind) for name, kind in stated.items()))
+
+
+@cache
+def _function_on_numbers(function: Callable[..., Any]) -> Any:
+    """The typing of calls of a function on floats: they may have either width, and all have the same."""
+
+    def typed(*given: Any) -> Any:
+        floats = {kind for kind in given if isinstance(kind, types.Float)}
+        if len(floats) != 1:
+            return None
+        known = _ANNOTATED | {"float": floats.pop()}
+        *kinds, result = (known[kind] for kind in function.__annotations__.values())
+        return signature(result, *kinds)
+
+    def emit(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+        name = ".".join([function.__name__, *map(str, stated.args)])
+        _TARGET.called[name] = function, stated
+        kind = _TARGET.call_conv.get_function_type(stated.return_type, stated.args)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+
+    return _template(function, typed, emit)
 
 
 def _annotated(function: Callable[..., Any], name: str, kind: Any) -> Any:
@@ -267,6 +312,10 @@ def primitive(
     """Says what a call of a function becomes. ``typed(*argument types)`` gives the signature, or None where
     the types are wrong; ``emit(builder, signature, values)`` the value, None if there is no result."""
 
+    _typing_rules.register_global(function, types.Function(_template(function, typed, emit)))
+
+
+def _template(function: Callable[..., Any], typed: Callable[..., Any], emit: Callable[..., Any]) -> Any:
     class Template(templates.AbstractTemplate):  # type: ignore[misc]
         key = function
 
@@ -278,8 +327,8 @@ def primitive(
         return context.get_dummy_value() if value is None else value
 
     Template.__name__ = function.__name__
-    _typing_rules.register_global(function, types.Function(Template))
     _code_rules.lower(function, types.VarArg(types.Any))(code)
+    return Template
 
 
 _constants: Final[dict[type, Callable[[Any], Any]]] = {}

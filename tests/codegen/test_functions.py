@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from functools import cache
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.codegen import functions
+from jitree.codegen import frontend, functions
 from jitree.codegen.forks import spread
 from jitree.codegen.primitives import (
     Fields,
@@ -30,6 +31,7 @@ from jitree.codegen.primitives import (
 from jitree.dispatch.image.compile import Target, compile_object, host_target
 from jitree.dispatch.image.link import link
 from jitree.dispatch.image.mapping import Image, map_image
+from jitree.dispatch.primitives import divide
 from jitree.errors import InternalError, NotFoundError
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.texts import texts
@@ -214,3 +216,29 @@ def test_all_answers_build_for(triple: str) -> None:
     cpu = "x86-64" if triple.startswith("x86") else "generic"
     code = compile_object(texts(), RECIPE.entries, Target(triple, cpu, ""))
     assert set(RECIPE.entries) <= set(link([code], RECIPE.entries).entries)
+
+
+def third(x: float, scale: int) -> float:
+    return divide(x, 3.0) if scale == 0 else x
+
+
+def narrow_third(x: float) -> float:
+    return third(x, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "expected"),
+    [("float32", "float", "3f2aaaab"), ("float64", "double", "3fe5555555555555")],
+)
+def test_functions_on_floats_are_compiled_for_the_width_of_their_arguments(
+    kind: str, width: str, expected: str
+) -> None:
+    import jitree.dispatch.semantics_code  # noqa: F401  (makes the primitives known)
+
+    number = getattr(frontend.types, kind)
+    texts = frontend.inlined(narrow_third, "narrow", frontend.signature(number, number))
+    assert set(texts) == {"narrow", f"third.{kind}.int64"}
+    image = map_image(link([compile_object(list(texts.values()), ["narrow"], host_target())], ["narrow"]))
+    c_kind = ctypes.c_float if width == "float" else ctypes.c_double
+    result = ctypes.CFUNCTYPE(c_kind, c_kind)(image.addresses["narrow"])(2.0)
+    assert struct.pack(">f" if width == "float" else ">d", result).hex() == expected

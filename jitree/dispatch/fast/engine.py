@@ -34,10 +34,8 @@ LOOP: Final = image.Recipe(
         *image.files(_FAST, "", ".py"),
         *image.files(_DISPATCH, "semantics", ".py"),
         *image.files(_DISPATCH, "vector_math", ".py"),
-        *(
-            os.path.join(_DISPATCH, "native", name)
-            for name in ("scalars.py", "module_text.py", "counting.py")
-        ),
+        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
+        *(os.path.join(_DISPATCH, "native", name) for name in ("module_text.py", "counting.py")),
         os.path.join(_DISPATCH, "primitives.py"),
         *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
         os.path.join(_PACKAGE, "regs", "layout.py"),

@@ -50,7 +50,7 @@ _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
 )
 _FAILURE: Final = NATIVES.word("failure")
 
-_Free = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
 
 class StorageAllocation(Allocation):
@@ -73,7 +73,7 @@ class Natives:
         self._words = array("q", bytes(NATIVES.size))
         self.record: int = self._words.buffer_info()[0]
         self.sweep: int = code.addresses[SWEEP]
-        self._free: Callable[[int, int], int] = _Free(code.addresses[FREE])
+        self._free: Callable[[int, int], None] = _Free(code.addresses[FREE])
         self._kinds = {name: table.ref_types.lookup(f"hal.{name}") for name in _KINDS}
         for name, kind in self._kinds.items():
             self._set(name, kind)

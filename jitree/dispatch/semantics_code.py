@@ -1,0 +1,202 @@
+"""Semantics functions as machine code: types and instructions of the primitives that they are written over,
+and the LLVM IR that Numba makes of the functions.
+
+Only builders and tests import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from llvmlite import ir
+
+from jitree.codegen import forks
+from jitree.codegen.frontend import inlined, primitive, signature, types
+from jitree.dispatch import primitives, vector_math_ir
+from jitree.dispatch.semantics import SEMANTICS
+
+_NUMBERS: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
+
+MNEMONICS: Final = tuple(
+    mnemonic for mnemonic, semantic in SEMANTICS.items() if semantic.math_function is None
+)
+"""Instructions whose function becomes machine code; the others are calls of C functions."""
+
+
+def symbol(mnemonic: str) -> str:
+    """The name that the function of an instruction has as machine code."""
+    return f"semantics.{mnemonic}"
+
+
+def texts() -> list[str]:
+    """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, to be inlined."""
+    made = dict(pair for group in forks.spread(_made, MNEMONICS) for pair in group.items())
+    return list(made.values())
+
+
+def _made(mnemonic: str) -> dict[str, str]:
+    """By symbol: the function of an instruction, and what it calls."""
+    name, semantic = symbol(mnemonic), SEMANTICS[mnemonic]
+    if mnemonic in vector_math_ir.MNEMONICS:
+        return {name: vector_math_ir.function_text(mnemonic, f'@"{name}"', 1)}
+    arguments = [_NUMBERS[kind] for kind in semantic.argument_types]
+    return inlined(semantic.function, name, signature(_NUMBERS[semantic.result_type], *arguments))
+
+
+# -- what primitives become ----------------------------------------------------------------------------------
+
+Emit = Callable[[Any, Any, Sequence[Any]], Any]
+
+
+def _is_integer(*kinds: Any) -> bool:
+    return all(isinstance(kind, types.Integer) for kind in kinds)
+
+
+def _is_float(*kinds: Any) -> bool:
+    return all(isinstance(kind, types.Float) for kind in kinds)
+
+
+def _wider(kinds: Sequence[Any]) -> Any:
+    return max(kinds, key=lambda kind: kind.bitwidth)
+
+
+def _as(kind: Any, accepts: Callable[..., bool]) -> Callable[..., Any]:
+    """The typing of a conversion."""
+    return lambda given: signature(kind, given) if accepts(given) else None
+
+
+def _from(source: Any, kind: Any) -> Callable[..., Any]:
+    """The typing of a function of one operand."""
+    return lambda given: signature(kind, source)
+
+
+def _alike(count: int, accepts: Callable[..., bool]) -> Callable[..., Any]:
+    """The typing of an operation: operands and result have the type of the widest operand."""
+
+    def typed(*given: Any) -> Any:
+        if len(given) != count or not accepts(*given):
+            return None
+        return signature(_wider(given), *[_wider(given)] * count)
+
+    return typed
+
+
+def _resized(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    """An integer of another width; a longer one is what the operand's type, not the result's, says."""
+    source, target = stated.args[0], stated.return_type
+    kind = ir.IntType(target.bitwidth)
+    if target.bitwidth <= source.bitwidth:
+        return builder.trunc(given[0], kind)
+    return (builder.sext if source.signed else builder.zext)(given[0], kind)
+
+
+def _rounded(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    """A float of another width."""
+    source, target = stated.args[0], stated.return_type
+    if source == target:
+        return given[0]
+    if target == types.float32:
+        return builder.fptrunc(given[0], ir.FloatType())
+    return builder.fpext(given[0], ir.DoubleType())
+
+
+def _from_integer(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    kind = ir.FloatType() if stated.return_type == types.float32 else ir.DoubleType()
+    return (builder.sitofp if stated.args[0].signed else builder.uitofp)(given[0], kind)
+
+
+def _to_integer(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    return builder.fptosi(given[0], ir.IntType(64))
+
+
+def _instruction(name: str) -> Emit:
+    """An instruction of LLVM's, by its name in llvmlite."""
+    return lambda builder, _, given: getattr(builder, name)(*given)
+
+
+def _bits(target: Any) -> Emit:
+    return lambda builder, _, given: builder.bitcast(given[0], target)
+
+
+def _intrinsic(name: str) -> Emit:
+    """A function of LLVM that has one operand and a result of the same type."""
+
+    def emit(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+        return builder.call(builder.module.declare_intrinsic(name, [given[0].type]), given)
+
+    return emit
+
+
+def _leading_zeros(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    return builder.ctlz(given[0], ir.IntType(1)(0))
+
+
+def _choice(condition: Any, *given: Any) -> Any:
+    kind = _wider(given)
+    return signature(kind, types.boolean, kind, kind)
+
+
+def _divided(left: Any, right: Any, minimum: Any) -> Any:
+    return signature(types.none, left, right, minimum)
+
+
+def _nothing(builder: Any, stated: Any, given: Sequence[Any]) -> None:
+    """Whoever inlines the function has made sure before."""
+
+
+Function = Callable[..., Any]
+
+_CONVERSIONS: Final[tuple[tuple[Function, Any, Callable[..., bool], Emit], ...]] = (
+    (primitives.i8, types.int8, _is_integer, _resized),
+    (primitives.i16, types.int16, _is_integer, _resized),
+    (primitives.i32, types.int32, _is_integer, _resized),
+    (primitives.i64, types.int64, _is_integer, _resized),
+    (primitives.u32, types.uint32, _is_integer, _resized),
+    (primitives.u64, types.uint64, _is_integer, _resized),
+    (primitives.f32, types.float32, _is_float, _rounded),
+    (primitives.f64, types.float64, _is_float, _rounded),
+    (primitives.f32_from_integer, types.float32, _is_integer, _from_integer),
+    (primitives.f64_from_integer, types.float64, _is_integer, _from_integer),
+    (primitives.integer, types.int64, _is_float, _to_integer),
+)
+"""From one type to another."""
+
+_OF_ONE_TYPE: Final[tuple[tuple[Function, Any, Any, Emit], ...]] = (
+    (primitives.f32_to_bits, types.float32, types.int32, _bits(ir.IntType(32))),
+    (primitives.f32_of_bits, types.int32, types.float32, _bits(ir.FloatType())),
+    (primitives.f64_to_bits, types.float64, types.int64, _bits(ir.IntType(64))),
+    (primitives.f64_of_bits, types.int64, types.float64, _bits(ir.DoubleType())),
+    (primitives.leading_zeros_32, types.int32, types.int32, _leading_zeros),
+    (primitives.leading_zeros_64, types.int64, types.int64, _leading_zeros),
+    (primitives.require_unsigned_division, types.int64, types.none, _nothing),
+)
+"""One operand, whose type is known."""
+
+_OPERATIONS: Final[tuple[tuple[Function, int, Callable[..., bool], Emit], ...]] = (
+    (primitives.signed_quotient, 2, _is_integer, _instruction("sdiv")),
+    (primitives.unsigned_quotient, 2, _is_integer, _instruction("udiv")),
+    (primitives.signed_remainder, 2, _is_integer, _instruction("srem")),
+    (primitives.unsigned_remainder, 2, _is_integer, _instruction("urem")),
+    (primitives.shift_right_logical, 2, _is_integer, _instruction("lshr")),
+    (primitives.divide, 2, _is_float, _instruction("fdiv")),
+    (primitives.square_root, 1, _is_float, _intrinsic("llvm.sqrt")),
+    (primitives.round_down, 1, _is_float, _intrinsic("llvm.floor")),
+    (primitives.round_up, 1, _is_float, _intrinsic("llvm.ceil")),
+    (primitives.round_half_away, 1, _is_float, _intrinsic("llvm.round")),
+)
+"""Operands and result of one type."""
+
+
+def _make_known() -> None:
+    for function, kind, accepts, emit in _CONVERSIONS:
+        primitive(function, _as(kind, accepts), emit)
+    for function, source, kind, emit in _OF_ONE_TYPE:
+        primitive(function, _from(source, kind), emit)
+    for function, count, accepts, emit in _OPERATIONS:
+        primitive(function, _alike(count, accepts), emit)
+    primitive(primitives.choose, _choice, _instruction("select"))
+    primitive(primitives.require_signed_division, _divided, _nothing)
+
+
+_make_known()
