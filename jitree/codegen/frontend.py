@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from llvmlite import binding, ir
 from numba.core import cgutils, compiler, imputils, typing
@@ -36,6 +36,8 @@ from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noq
 
 from jitree.errors import InternalError
 from jitree.records import NamedTuple
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 types: Final[Any] = numba_types
 signature: Final[Any] = typing.signature
@@ -103,6 +105,7 @@ class _Library(CodeLibrary):  # type: ignore[misc]
     def __init__(self, codegen: Any, name: str) -> None:
         super().__init__(codegen, name)
         self.text = ""
+        self.linked: list[str] = []
 
     def add_ir_module(self, module: Any) -> None:
         for function in module.functions:
@@ -230,6 +233,8 @@ _INLINED.forceinline = True
 class Compiled(NamedTuple):
     text: str
     """LLVM IR."""
+    linked: list[str]
+    """What intrinsics have linked into the function."""
     variables: dict[str, Any]
     """The types of the function's variables."""
 
@@ -260,7 +265,37 @@ def _compiled(function: Callable[..., Any], symbol: str, stated: Any, flags: Any
         )
     except (NumbaError, NotImplementedError, TypeError) as error:
         raise InternalError(f"{symbol}: {error}") from error
-    return Compiled(result.library.text, result.fndesc.typemap)
+    return Compiled(result.library.text, result.library.linked, result.fndesc.typemap)
+
+
+def intrinsic(stated: Any) -> Callable[[Function], Function]:
+    """Makes a function what a call of it becomes: ``function(context, builder, signature, values)`` writes
+    IR. Calls are known to this front end and to Numba's own; :func:`link_texts` is for whole texts."""
+
+    def known(function: Function) -> Function:
+        template = typing.make_concrete_template(function.__name__, function, [stated])
+        templates.infer_global(function, types.Function(template))
+        imputils.lower_builtin(function, *stated.args)(function)
+        return function
+
+    return known
+
+
+def link_texts(context: Any, texts: list[str], entry: str) -> None:
+    """For intrinsics: makes IR texts part of the function that is being compiled, for this front end or for
+    Numba's own. ``entry`` is the one function of them that the intrinsic calls."""
+    library = context.active_code_library
+    if isinstance(library, _Library):
+        library.linked += texts
+        return
+    module = binding.parse_assembly(texts[0])
+    for text in texts[1:]:
+        module.link_in(binding.parse_assembly(text))
+    for function in module.functions:
+        if not function.is_declaration and function.name != entry:
+            function.linkage = "internal"
+    module.triple, module.data_layout = library._final_module.triple, library._final_module.data_layout
+    library._final_module.link_in(module)
 
 
 def signature_of(function: Callable[..., Any]) -> Any:

@@ -1,6 +1,8 @@
 """A program that prints what the machine code of the package's own images computes, for comparison.
 
-    python -m tests.dispatch.image_results shipped|built
+    python -m tests.dispatch.image_results shipped|built|function
+
+``function`` runs the loop by the Numba function that its image is made from.
 
 Floats that are no number are all printed alike: which of two goes on is open.
 """
@@ -19,6 +21,7 @@ from jitree.dispatch.image import shipped
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.modules.vmvx import native
 from jitree.tools.cache_warm import own_recipes
+from tests.dispatch.loop_function import use_the_function
 from tests.dispatch.test_semantics import by_loop, edge_columns, valid
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
@@ -64,6 +67,8 @@ def products() -> Iterator[bytes]:
 def main(kind: str) -> None:
     if kind == "built":
         shipped.load = lambda recipe, digest: None  # type: ignore[assignment]
+    if kind == "function":
+        use_the_function()
     for recipe in own_recipes():
         image.wait(recipe)
     for part in (instructions, programs, products):

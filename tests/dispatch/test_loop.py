@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree.dispatch.fast.engine import LOOP, FastEngine
-from jitree.dispatch.fast.skeleton import ESCAPES, LOOP_FILE, generate, generate_forms
+from jitree.dispatch.fast.skeleton import ESCAPES, generate
 from jitree.dispatch.plain.engine import PlainEngine
-from jitree.errors import InternalError, StatusError
+from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FUNCTION
@@ -31,24 +30,20 @@ SLOTS = 12
 REFS = 4
 
 
-def test_generated_text_is_current() -> None:
-    assert LOOP_FILE.read_text(encoding="ascii") == generate(), "run python -m jitree.dispatch.fast.skeleton"
-
-
 def test_generated_table_of_forms_is_current() -> None:
     text = generate_fused.TABLE_FILE.read_text(encoding="ascii")
     assert text == generate_fused.generate(), "run python -m jitree.vmfb.generate_fused"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:
-    text = LOOP_FILE.read_text(encoding="ascii")
+    text = generate()
     handled = {name for name in OPCODE_NAMES if f'define internal tailcc i64 @"op.{name}"(' in text}
     assert handled | ESCAPES == set(OPCODE_NAMES)
     assert not handled & ESCAPES
 
 
 def test_table_has_a_row_for_every_opcode_word() -> None:
-    table = generate_forms().split("@handlers = ")[1]
+    table = generate().split("@handlers = ")[1]
     assert table.startswith(f"internal constant [{len(BASE_OPCODE)} x ptr]")
 
 
@@ -218,32 +213,30 @@ def test_builds_for_aarch64(convention: str) -> None:
     """The text does not depend on the machine, and the linker knows every relocation that comes out."""
     from llvmlite.binding import llvm_version_info
 
-    from jitree.dispatch.fast.loop_texts import PRESERVE_NONE_SINCE, loop_texts
+    from jitree.dispatch.fast.loop_texts import PRESERVE_NONE_SINCE, skeleton_texts
     from jitree.dispatch.image.compile import Target, compile_object
     from jitree.dispatch.image.link import link
 
     if convention != "tailcc" and llvm_version_info < PRESERVE_NONE_SINCE:
         convention = "tailcc"
-    texts = loop_texts(convention)
-    flat = link([compile_object(texts, ("run",), Target("aarch64-linux-gnu", "generic", ""))], ("run",))
+    texts = skeleton_texts(convention)
+    flat = link([compile_object(texts, ("loop",), Target("aarch64-linux-gnu", "generic", ""))], ("loop",))
     table = np.frombuffer(flat.code, "<u8")[np.frombuffer(flat.rebase, "<u4") >> 3]
     assert len(table) == len(BASE_OPCODE)
     assert len(set(table.tolist())) > len(BASE_OPCODE) - len(ESCAPES), "a handler each"
     assert (table < len(flat.code)).all() and (table % 4 == 0).all()
 
 
-def test_a_text_of_another_table_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its code would take other words for its operands."""
-    from jitree.dispatch.fast import loop_texts
-
-    old = tmp_path / "loop.ll"
-    old.write_text(generate().replace("i64 8", "i64 16", 1), encoding="ascii")
-    monkeypatch.setattr(loop_texts, "LOOP_FILE", old)
-    with pytest.raises(InternalError, match="out of date"):
-        loop_texts.loop_texts()
-
-
 def test_the_image_is_of_one_table_and_layout() -> None:
     names = {os.path.basename(path) for path in LOOP.sources}
-    assert names >= {"loop.ll", "isa.tsv", "words.py", "forms.py", "layout.py", "primitives.py"}
+    assert names >= {
+        "skeleton.py",
+        "frontend.py",
+        "semantics_float.py",
+        "isa.tsv",
+        "words.py",
+        "forms.py",
+        "layout.py",
+        "primitives.py",
+    }
     assert all(os.path.exists(path) for path in LOOP.sources)

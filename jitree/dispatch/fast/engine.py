@@ -30,7 +30,6 @@ LOOP: Final = image.Recipe(
     title="the fast tier's loop",
     generator="jitree.dispatch.fast.loop_texts:loop_texts",
     sources=(
-        os.path.join(_FAST, "loop.ll"),
         *image.files(_FAST, "", ".py"),
         *image.files(_DISPATCH, "semantics", ".py"),
         *image.files(_DISPATCH, "vector_math", ".py"),

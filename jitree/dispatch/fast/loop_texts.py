@@ -1,42 +1,56 @@
-"""The texts of the loop's image: the handlers, and the semantics functions that they inline.
+"""The loop as a function that Numba compiles, and the texts of its image.
 
-Only the builder and tests import this module.
+Numba cannot say that handlers call each other in place of returning. So they are LLVM IR, which an intrinsic
+links into the function ``run`` where that is compiled: by Numba (:mod:`jitree.dispatch.fast.loop`), or by the
+builder of the image. Only those and tests import this module.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
+from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
+from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
 from jitree.dispatch import semantics_code
-from jitree.dispatch.fast.skeleton import LOOP_FILE, generate, generate_forms
-from jitree.errors import InternalError
+from jitree.dispatch.fast.skeleton import generate
 
 PRESERVE_NONE_SINCE: Final = (20, 0, 0)
 """LLVM that has this calling convention for tail calls on both machines. Handlers then have all registers to
 themselves and save none: calls are 10 % faster. ``tailcc`` exists everywhere."""
+SIGNATURE: Final = signature(types.int64, types.int64)
 
 
-def loop_texts(convention: str | None = None) -> list[str]:
-    """The IR texts of the loop's image: the skeleton and the semantics functions.
-
-    ``convention`` is the calling convention of the handlers, by default the best one for this machine.
-
-    INTERNAL if ``loop.ll`` is not of this instruction table and memory layout: its code would read and write
-    in the wrong places.
-    """
-    skeleton = LOOP_FILE.read_text(encoding="ascii")
-    if skeleton != generate():
-        raise InternalError(
-            f"{LOOP_FILE} is out of date; python -m jitree.dispatch.fast.skeleton writes it anew"
-        )
-    handlers = skeleton + generate_forms()
-    return [handlers.replace(" tailcc ", f" {convention or _convention()} "), *semantics_code.texts()]
+def skeleton_texts(convention: str) -> list[str]:
+    """``i64 loop(ptr state)``: the handlers, with their calling convention, and the semantics functions that
+    they inline."""
+    return [generate().replace(" tailcc ", f" {convention} "), *semantics_code.texts()]
 
 
-def _convention() -> str:
+def best_convention() -> str:
+    """The best calling convention for the handlers on this machine."""
     if llvm_version_info >= PRESERVE_NONE_SINCE and os.uname().machine in ("x86_64", "aarch64"):
         return "preserve_nonecc"
     return "tailcc"
+
+
+@intrinsic(SIGNATURE)
+def handlers(context: Any, builder: Any, stated: Any, given: Any) -> Any:
+    """``handlers(state)`` goes through the handlers, from where the state block says."""
+    link_texts(context, skeleton_texts(best_convention()), "loop")
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.IntType(64), [pointer])
+    return builder.call(ir.Function(builder.module, kind, "loop"), [builder.inttoptr(given[0], pointer)])
+
+
+def run(state: int) -> int:
+    """Runs bytecode on the state block at an address until Python is needed; why, is the result (LEFT_*)."""
+    return handlers(state)  # type: ignore[call-arg,no-any-return]
+
+
+def loop_texts() -> list[str]:
+    """The IR texts of the loop's image: the function ``run`` and what it links."""
+    made = compiled(run, "run", SIGNATURE)
+    return [made.text, *made.linked]

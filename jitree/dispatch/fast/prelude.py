@@ -52,7 +52,7 @@ leave:
 
 _RUN: Final = """\
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
-define i64 @run(ptr %state) #0 {{
+define i64 @loop(ptr %state) #0 {{
   %here = call ptr @llvm.frameaddress.p0(i32 0)
   %stack.at = getelementptr i8, ptr %state, i64 {stack}
   %stack = load i64, ptr %stack.at, align 8
