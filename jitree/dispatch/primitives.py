@@ -72,6 +72,11 @@ def f64(x: float) -> float:
     return x
 
 
+def unfolded(x: float) -> float:
+    """A constant of which a compiler knows nothing: a product with 1.0 is made, as it changes some NaNs."""
+    return x
+
+
 def choose(condition: bool, if_true: Number, if_false: Number) -> Number:
     """Both values are computed before; so it is one instruction, for vectors too."""
     return if_true if condition else if_false

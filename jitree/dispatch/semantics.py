@@ -1,8 +1,9 @@
 """The meaning of every arithmetic, comparison, conversion and bit instruction: one typed function each.
 
-The plain tier calls them, Numba compiles them for the fast tier; compiled functions say the same in LLVM IR
-(``native/scalars.py``). Tests compare all with numpy and with each other. Operand types come from the
-instruction table, so a row here cannot disagree with it.
+The plain tier calls them, and Numba compiles them: the fast tier's handlers inline the code, compiled
+functions and loop nests are written with the few instructions that LLVM leaves of it
+(:mod:`jitree.dispatch.semantics_rows`). Tests compare all with numpy. Operand types come from the instruction
+table, so a row here cannot disagree with it.
 """
 
 from __future__ import annotations

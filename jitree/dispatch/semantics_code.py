@@ -7,6 +7,7 @@ Only builders and tests import this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 from llvmlite import ir
@@ -24,11 +25,16 @@ MNEMONICS: Final = tuple(
 """Instructions whose function becomes machine code; the others are calls of C functions."""
 
 
+COMPILED: Final = tuple(mnemonic for mnemonic in MNEMONICS if mnemonic not in vector_math_ir.MNEMONICS)
+"""Those that Numba compiles."""
+
+
 def symbol(mnemonic: str) -> str:
     """The name that the function of an instruction has as machine code."""
     return f"semantics.{mnemonic}"
 
 
+@cache
 def texts() -> list[str]:
     """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, to be inlined."""
     made = dict(pair for group in forks.spread(_made, MNEMONICS) for pair in group.items())
@@ -181,6 +187,7 @@ _OPERATIONS: Final[tuple[tuple[Function, int, Callable[..., bool], Emit], ...]] 
     (primitives.shift_right_logical, 2, _is_integer, _instruction("lshr")),
     (primitives.divide, 2, _is_float, _instruction("fdiv")),
     (primitives.square_root, 1, _is_float, _intrinsic("llvm.sqrt")),
+    (primitives.unfolded, 1, _is_float, _intrinsic("llvm.arithmetic.fence")),
     (primitives.round_down, 1, _is_float, _intrinsic("llvm.floor")),
     (primitives.round_up, 1, _is_float, _intrinsic("llvm.ceil")),
     (primitives.round_half_away, 1, _is_float, _intrinsic("llvm.round")),

@@ -18,6 +18,7 @@ from jitree.dispatch.primitives import (
     round_half_away,
     round_up,
     square_root,
+    unfolded,
 )
 
 BIT_PATTERNS: Final = frozenset(
@@ -68,7 +69,7 @@ def fma_f64(a: float, b: float, c: float) -> float:
 def fpowi_f32(base: float, exponent: int) -> float:
     """By repeated squaring. Only the low 32 bits of the exponent count (seen in iree.runtime 3.13)."""
     steps = abs(i64(i32(exponent)))
-    power = f32(1.0)
+    power = unfolded(f32(1.0))
     while steps != 0:
         if steps & 1 == 1:
             power = f32(power * base)
@@ -80,7 +81,7 @@ def fpowi_f32(base: float, exponent: int) -> float:
 
 def fpowi_f64(base: float, exponent: int) -> float:
     steps = abs(i64(i32(exponent)))
-    power = 1.0
+    power = unfolded(1.0)
     while steps != 0:
         if steps & 1 == 1:
             power = power * base

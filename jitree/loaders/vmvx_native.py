@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jitree.dispatch import image
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_POINT

@@ -156,7 +156,7 @@ def _wait_for_compiled_code(program: Program) -> None:
         if program.session.tier == "auto":
             from jitree.calls.native.image import RECIPE
             from jitree.dispatch import image
-            from jitree.dispatch.fast.engine import LOOP
+            from jitree.dispatch.fast.image import LOOP
 
             image.wait(LOOP)
             image.wait(RECIPE)

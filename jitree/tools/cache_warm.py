@@ -54,7 +54,7 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
 def own_recipes() -> Iterator[Recipe]:
     """The images of the package itself, for any program."""
     from jitree.calls.native.image import RECIPE as CALLS
-    from jitree.dispatch.fast.engine import LOOP
+    from jitree.dispatch.fast.image import LOOP
     from jitree.hal.local import walk_image
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx

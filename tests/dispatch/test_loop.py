@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.fast.engine import LOOP, FastEngine
+from jitree.dispatch.fast.engine import FastEngine
+from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.fast.skeleton import ESCAPES, generate
 from jitree.dispatch.plain.engine import PlainEngine
 from jitree.errors import StatusError

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jitree.dispatch import semantics_rows, vector_math_ir
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.semantics import SEMANTICS
@@ -214,3 +216,20 @@ def test_bits_of_floats_pass_unchanged() -> None:
         assert by_plain(mnemonic, [patterns]).tolist() == expected.tolist()
         for tier in ("fast", "native"):
             assert by_loop(mnemonic, [patterns], tier).tolist() == expected.tolist()
+
+
+def test_rows_are_short_and_without_names_of_a_compiler() -> None:
+    """What compiled functions are written with: a few instructions that any LLVM knows."""
+    rows = semantics_rows.rows()
+    assert set(rows) | set(vector_math_ir.MNEMONICS) == {
+        mnemonic for mnemonic, semantic in SEMANTICS.items() if semantic.math_function is None
+    }
+    for mnemonic, row in rows.items():
+        assert len(row.lines) <= 8, mnemonic
+        assert bool(row.condition) == mnemonic.startswith("cmp."), mnemonic
+        text = "\n".join([*row.lines, row.text])
+        assert not re.search(r'range\(|#\d|!\w|%[^av\d]|"\$', text), f"{mnemonic}: {text}"
+    assert rows["add.i32"].lines == ["add i32 %a1, %a0"]
+    assert [mnemonic for mnemonic, row in rows.items() if row.text and "cast" in mnemonic] == [
+        "cast.f32.ui64"
+    ]

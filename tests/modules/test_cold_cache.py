@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 from jitree import Session
 from jitree.dispatch import image
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.image import shipped
 from jitree.hal.local import walk_image
 from jitree.modules.hal.native import image as hal, supply

@@ -6,7 +6,6 @@ It imports neither numba nor llvmlite; the loop is an image of machine code (see
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -15,34 +14,13 @@ import numpy as np
 
 from jitree.dispatch import image
 from jitree.dispatch.engine import Entry
+from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
-
-_FAST: Final = os.path.dirname(__file__)
-_DISPATCH: Final = os.path.dirname(_FAST)
-_PACKAGE: Final = os.path.dirname(_DISPATCH)
-LOOP: Final = image.Recipe(
-    name="loop",
-    title="the fast tier's loop",
-    generator="jitree.dispatch.fast.loop_texts:loop_texts",
-    sources=(
-        *image.files(_FAST, "", ".py"),
-        *image.files(_DISPATCH, "semantics", ".py"),
-        *image.files(_DISPATCH, "vector_math", ".py"),
-        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
-        *(os.path.join(_DISPATCH, "native", name) for name in ("module_text.py", "counting.py")),
-        os.path.join(_DISPATCH, "primitives.py"),
-        *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
-        os.path.join(_PACKAGE, "regs", "layout.py"),
-    ),
-    entries=("run",),
-    seconds=2.5,
-)
-"""The image of the loop: its entry ``run(state) -> LEFT_*``."""
 
 _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")

@@ -14,8 +14,9 @@ from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
 from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
-from jitree.dispatch import semantics_code
-from jitree.dispatch.fast.skeleton import generate
+from jitree.dispatch import semantics_code, semantics_rows
+from jitree.dispatch.fast import skeleton
+from jitree.dispatch.image.generated import Generated, Unit
 
 PRESERVE_NONE_SINCE: Final = (20, 0, 0)
 """LLVM that has this calling convention for tail calls on both machines. Handlers then have all registers to
@@ -26,7 +27,7 @@ SIGNATURE: Final = signature(types.int64, types.int64)
 def skeleton_texts(convention: str) -> list[str]:
     """``i64 loop(ptr state)``: the handlers, with their calling convention, and the semantics functions that
     they inline."""
-    return [generate().replace(" tailcc ", f" {convention} "), *semantics_code.texts()]
+    return [skeleton.generate().replace(" tailcc ", f" {convention} "), *semantics_code.texts()]
 
 
 def best_convention() -> str:
@@ -50,7 +51,11 @@ def run(state: int) -> int:
     return handlers(state)  # type: ignore[call-arg,no-any-return]
 
 
-def loop_texts() -> list[str]:
-    """The IR texts of the loop's image: the function ``run`` and what it links."""
+def generate() -> Generated:
+    """The loop's image: the function ``run``, what it links, and the rows as notes."""
     made = compiled(run, "run", SIGNATURE)
-    return [made.text, *made.linked]
+    return Generated(
+        [Unit([made.text, *made.linked], ("run",))],
+        (),
+        semantics_rows.encode(semantics_code.texts(), semantics_code.COMPILED),
+    )

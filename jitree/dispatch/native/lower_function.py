@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native import calls, control, lists, memory, references, scalars
+from jitree.dispatch.native import calls, control, lists, memory, references, rows, scalars
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant, operand
@@ -127,14 +127,14 @@ def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
     if result.type in ("f32", "f64"):
         folds = all(constant(value) is not None for value in instruction.operands)
         arguments = [
-            scalars.fenced(emitter.let, emitter.module, value.type, text)
+            rows.fenced(emitter.let, emitter.module.declare, value.type, 1, text)
             if value.type.startswith("f") and (folds or _is_neutral(value))
             else text
             for value, text in zip(instruction.operands, arguments, strict=True)
         ]
     if mnemonic.startswith(("div.i", "rem.i")):
         _require_quotient(emitter, mnemonic, *arguments)
-    condition = scalars.condition(emitter.let, mnemonic, arguments)
+    condition = rows.condition(emitter.let, emitter.module.declare, mnemonic, arguments)
     if condition is not None:
         emitter.conditions[result] = condition
         emitter.define(result, f"zext i1 {condition} to i32")

@@ -33,6 +33,7 @@ def sources() -> tuple[str, ...]:
         *(path for folder in sorted(_folders(_NATIVE)) for path in image.files(folder, "", ".py")),
         *image.files(_DISPATCH, "semantics", ".py"),
         *image.files(_DISPATCH, "vector_math", ".py"),
+        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
         os.path.join(_DISPATCH, "primitives.py"),
         *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
         os.path.join(_PACKAGE, "regs", "layout.py"),

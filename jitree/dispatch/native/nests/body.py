@@ -10,7 +10,7 @@ import struct
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.memory import Memory, Offsets, Operand, Places, Region
-from jitree.dispatch.native.nests.operations import EMITTERS, condition, fenced, uses_library
+from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader
 from jitree.dispatch.native.nests.recognise import Access, Predicate, Structure
@@ -153,7 +153,7 @@ class Body:
             self.widened(operand, kind, lanes)
             for operand, kind in zip(operands, ("i32", value.type, value.type), strict=True)
         ]
-        return Operand(EMITTERS[f"select.{value.type}"](self._writer, lanes, texts), lanes)
+        return Operand(emit(self._writer, f"select.{value.type}", lanes, texts), lanes)
 
     def _operation(self, value: Value, operands: list[Operand]) -> Operand:
         lanes = max((operand.lanes for operand in operands), default=1)
@@ -161,7 +161,7 @@ class Body:
         texts = [self.widened(operand, kind, lanes) for operand, kind in zip(operands, kinds, strict=True)]
         if uses_library(value):
             return Operand(self._library(value, lanes, kinds, texts), lanes)
-        return Operand(EMITTERS[value.operation](self._writer, lanes, texts), lanes)
+        return Operand(emit(self._writer, value.operation, lanes, texts), lanes)
 
     def _library(self, value: Value, lanes: int, kinds: list[str], texts: list[str]) -> str:
         """Calls a C function for each lane."""

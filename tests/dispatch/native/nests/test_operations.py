@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree.dispatch.native.nests.operations import EMITTERS
+from jitree.dispatch.native.nests.operations import COMPUTED
 from jitree.vmfb.isa import BY_MNEMONIC
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
@@ -62,13 +62,13 @@ def _check(mnemonic: str, count: int, constant: int | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    "mnemonic", sorted(name for name in EMITTERS if not name.startswith(("div.i", "rem.i", "fpowi")))
+    "mnemonic", sorted(name for name in COMPUTED if not name.startswith(("div.i", "rem.i", "fpowi")))
 )
 def test_vectors(mnemonic: str) -> None:
     _check(mnemonic, COUNT)
 
 
-@pytest.mark.parametrize("mnemonic", sorted(name for name in EMITTERS if name.startswith(("div.i", "rem.i"))))
+@pytest.mark.parametrize("mnemonic", sorted(name for name in COMPUTED if name.startswith(("div.i", "rem.i"))))
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_division_by_constants(mnemonic: str, divisor: int) -> None:
     _check(mnemonic, COUNT, divisor)

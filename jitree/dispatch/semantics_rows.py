@@ -1,0 +1,104 @@
+"""What each instruction is as a few of LLVM's: rows, made of what Numba makes of the semantics functions.
+
+Compiled functions are written with them, without numba: they are kept with the loop's image, as its notes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.dispatch import image
+from jitree.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Row(NamedTuple):
+    """An instruction. Its operands are ``%a0``, ``%a1`` …"""
+
+    lines: list[str]
+    """LLVM's instructions, each ``%0``, ``%1`` … in the order of the list; none where ``text`` is given."""
+    result: str
+    """An operand, one of those, or a constant."""
+    condition: str
+    """Of comparisons the i1 of which the result is the i32."""
+    text: str = ""
+    """Of what has more than one block: the definition of :func:`symbol`."""
+
+
+_TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
+"""Rows do not depend on the machine: nothing in them is decided by one."""
+_TRUTH: Final = re.compile(r"zext(?: nneg)? i1 (%\S+) to i32")
+_NAMES: Final = re.compile(r'%(?:"[^"]+"|[-\w.$]+)')
+_LABEL: Final = re.compile(r'^("[^"]+"|[-\w.$]+):')
+_UNSTABLE: Final = re.compile(r"\btail (?=call)|\brange\([^)]*\) | #\d+$|, !\w+ !\d+")
+"""What texts of one LLVM have and others do not know."""
+
+
+def symbol(mnemonic: str) -> str:
+    return f'@"semantics.{mnemonic}"'
+
+
+def encode(texts: list[str], mnemonics: Iterable[str]) -> bytes:
+    """The rows of instructions, from the IR of their functions; imports llvmlite."""
+    from jitree.dispatch.image.compile import Target, optimized_module
+
+    known = {f"semantics.{mnemonic}": mnemonic for mnemonic in mnemonics}
+    module = optimized_module(texts, known, Target(*_TARGET))
+    rows = {
+        known[function.name]: tuple(_row(function, known[function.name]))
+        for function in module.functions
+        if function.name in known
+    }
+    return zlib.compress(json.dumps(rows).encode(), 9)
+
+
+def decode(notes: bytes) -> Mapping[str, Row]:
+    """By mnemonic."""
+    return {mnemonic: Row(*fields) for mnemonic, fields in json.loads(zlib.decompress(notes)).items()}
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """Those of the loop's image; waits for it."""
+    from jitree.dispatch.fast.image import LOOP
+
+    return decode(image.wait(LOOP).notes)
+
+
+def _row(function: Any, mnemonic: str) -> Row:
+    blocks = list(function.blocks)
+    if len(blocks) > 1:
+        return Row([], "", "", _definition(function, mnemonic))
+    *body, last = (_UNSTABLE.sub("", str(item).strip()) for item in blocks[0].instructions)
+    names = {f"%{item.name}": f"%a{number}" for number, item in enumerate(function.arguments)}
+    names |= {line.split(" = ")[0]: f"%{number}" for number, line in enumerate(body)}
+
+    def renamed(text: str) -> str:
+        return _NAMES.sub(lambda found: names[found[0]], text)
+
+    lines = [renamed(line.split(" = ", 1)[1]) for line in body]
+    result = renamed(last.split()[-1])
+    made = _TRUTH.fullmatch(lines[-1]) if lines and result == f"%{len(lines) - 1}" else None
+    return Row(lines, result, made[1] if made else "")
+
+
+def _definition(function: Any, mnemonic: str) -> str:
+    """As text that any module may contain."""
+    first, *lines = (
+        _UNSTABLE.sub("", line.partition(";")[0].rstrip())
+        for line in str(function).splitlines()
+        if not line.startswith(";")
+    )
+    result, _, rest = first.removeprefix("define ").partition(" @")
+    arguments = rest[rest.index("(") : rest.index(")") + 1]
+    head = f"define internal {result.split()[-1]} {symbol(mnemonic)}{arguments} alwaysinline nounwind {{"
+    text = "\n".join([head, *(_LABEL.sub(r"%\1:", line) for line in lines if line)])
+    names = {name: f"%v{number}" for number, name in enumerate(dict.fromkeys(_NAMES.findall(text)))}
+    return _NAMES.sub(lambda found: names[found[0]], text).replace("\n%v", "\nv")
