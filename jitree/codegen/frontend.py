@@ -34,6 +34,7 @@ from numba.core.typing import templates
 from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
 from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noqa: F401
 
+from jitree.codegen.record import MemoryRecord
 from jitree.errors import InternalError
 from jitree.records import NamedTuple
 
@@ -149,9 +150,8 @@ class _Typing(typing.Context):  # type: ignore[misc]
         self.install_registry(_typing_rules)
 
     def resolve_value_type(self, value: Any) -> Any:
-        for cls, make in _constants.items():
-            if isinstance(value, cls):
-                return make(value)
+        if isinstance(value, type) and issubclass(value, MemoryRecord):
+            return _of_class(value)[1]
         if isinstance(value, FunctionType) and self._lookup_global(value) is None:
             if "float" in value.__annotations__.values():
                 return types.Function(_function_on_numbers(value))
@@ -326,8 +326,43 @@ def _function_on_numbers(function: Callable[..., Any]) -> Any:
     return _template(function, typed, emit)
 
 
+class RecordType(types.Type):  # type: ignore[misc]
+    """The type of records of a class: the value is the address."""
+
+    def __init__(self, cls: type[MemoryRecord]) -> None:
+        self.cls = cls
+        super().__init__(f"record.{cls.__module__}.{cls.__name__}")
+
+
+class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: RecordType) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+register_default(RecordType)(_RecordModel)
+
+
+_records: Final[dict[type, tuple[RecordType, Any]]] = {}
+"""Of record classes: the type, and that of their constructors."""
+
+
+def _of_class(cls: type[MemoryRecord]) -> tuple[RecordType, Any]:
+    if cls not in _records:
+        kind = RecordType(cls)
+        made = _template(cls, lambda place: signature(kind, types.int64), lambda builder, _, given: given[0])
+        _records[cls] = kind, types.Function(made)
+    return _records[cls]
+
+
+def record_type(cls: type[MemoryRecord]) -> RecordType:
+    return _of_class(cls)[0]
+
+
 def _annotated(function: Callable[..., Any], name: str, kind: Any) -> Any:
     stated = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    cls = function.__globals__.get(stated)
+    if isinstance(cls, type) and issubclass(cls, MemoryRecord):
+        return record_type(cls)
     if stated not in _ANNOTATED:
         known = ", ".join(_ANNOTATED)
         raise InternalError(f"{function.__name__}: '{name}' has type {stated}, not one of {known}")
@@ -337,6 +372,33 @@ def _annotated(function: Callable[..., Any], name: str, kind: Any) -> Any:
 def is_primitive(function: Callable[..., Any]) -> bool:
     """Whether :func:`primitive` has said what a function becomes."""
     return any(known is function for known, _ in _typing_rules.globals)
+
+
+def record_access(load: Callable[..., Any], store: Callable[..., Any]) -> None:
+    """Says what the fields of records become: ``load(builder, address, offset, width)`` gives the integer,
+    ``store(builder, address, offset, width, value)`` stores one."""
+
+    def of_field(target: type[MemoryRecord] | None) -> Any:
+        return types.int64 if target is None else record_type(target)
+
+    class Attributes(templates.AttributeTemplate):  # type: ignore[misc]
+        key = RecordType
+
+        def generic_resolve(self, kind: RecordType, name: str) -> Any:
+            field = kind.cls.fields_of_layout.get(name)
+            return None if field is None else of_field(field.target())
+
+    def read(context: Any, builder: Any, kind: RecordType, value: Any, name: str) -> Any:
+        field = kind.cls.fields_of_layout[name]
+        return load(builder, value, field.offset, field.width)
+
+    def write(context: Any, builder: Any, stated: Any, given: Any, name: str) -> None:
+        field = stated.args[0].cls.fields_of_layout[name]
+        store(builder, given[0], field.offset, field.width, given[1])
+
+    _typing_rules.register_attr(Attributes)
+    _code_rules.lower_getattr_generic(RecordType)(read)
+    _code_rules.lower_setattr_generic(RecordType)(write)
 
 
 def primitive(
@@ -364,31 +426,3 @@ def _template(function: Callable[..., Any], typed: Callable[..., Any], emit: Cal
     Template.__name__ = function.__name__
     _code_rules.lower(function, types.VarArg(types.Any))(code)
     return Template
-
-
-_constants: Final[dict[type, Callable[[Any], Any]]] = {}
-
-
-def constant(cls: type, attributes: Callable[[Any, str], Any]) -> None:
-    """Makes global objects of a class known while code is compiled, and only then: they have a type, of which
-    they are the only ``value``. ``attributes(value, name)`` gives their attributes, constants too."""
-
-    class Constant(types.Opaque):  # type: ignore[misc]
-        def __init__(self, value: Any) -> None:
-            self.value = value
-            super().__init__(repr(value))
-
-    class Attributes(templates.AttributeTemplate):  # type: ignore[misc]
-        key = Constant
-
-        def generic_resolve(self, kind: Any, name: str) -> Any:
-            return self.context.resolve_value_type(attributes(kind.value, name))
-
-    def dummy(context: Any, builder: Any, *arguments: Any) -> Any:
-        return context.get_dummy_value()
-
-    register_default(Constant)(models.OpaqueModel)
-    _typing_rules.register_attr(Attributes)
-    _code_rules.lower_getattr_generic(Constant)(dummy)
-    _code_rules.lower_constant(Constant)(dummy)
-    _constants[cls] = Constant

@@ -1,7 +1,8 @@
 """Python functions on integers to LLVM IR: functions, and all that they call.
 
-Parameters and results are ``int`` (64 bits, wrapping), ``bool`` or ``None``, as annotated. Functions may use
-each other, what Numba can do with integers, and :mod:`~jitree.codegen.primitives` for memory and calls of C.
+Parameters and results are ``int`` (64 bits, wrapping), ``bool``, ``None`` or a record class, as annotated.
+Functions may use each other, what Numba can do with integers, and :mod:`~jitree.codegen.primitives` for
+memory and calls of C.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any
 
-from jitree.codegen import typed  # noqa: F401  (makes the primitives known)
+from jitree.codegen import typed, typed_records  # noqa: F401  (they make the primitives known)
 from jitree.codegen.forks import spread
 from jitree.codegen.frontend import compiled, is_primitive, signature_of, types
 from jitree.errors import InternalError

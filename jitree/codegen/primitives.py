@@ -7,57 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from jitree.records import NamedTuple
-
 _MASK: Final = (1 << 64) - 1
-
-
-class Field(NamedTuple):
-    """A field of a record."""
-
-    offset: int
-    width: int
-    """4 or 8 bytes; 32-bit fields are signed."""
-
-
-class Layout(Protocol):
-    """What :class:`jitree.regs.layout.Record` states of a record."""
-
-    name: str
-    types: dict[str, str]
-
-    def __getitem__(self, field: str) -> int: ...
-
-
-class Fields:
-    """The fields of a record as attributes."""
-
-    def __init__(self, record: Layout) -> None:
-        self._record = record
-
-    def __getattr__(self, name: str) -> Field:
-        try:
-            return Field(self._record[name], 4 if self._record.types[name] == "i32" else 8)
-        except KeyError:
-            raise AttributeError(f"record {self._record.name} has no field {name}") from None
-
-
-def load(record: int, field: Field) -> int:
-    """The value of a field of the record at an address."""
-    address = record + field.offset
-    return load32(address) if field.width == 4 else load64(address)
-
-
-def store(record: int, field: Field, value: int) -> None:
-    address = record + field.offset
-    if field.width == 4:
-        store32(address, value)
-    else:
-        store64(address, value)
 
 
 def load8(address: int) -> int:

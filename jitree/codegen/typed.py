@@ -8,8 +8,7 @@ from typing import Any, Final
 from llvmlite import ir
 
 from jitree.codegen import primitives
-from jitree.codegen.frontend import constant, primitive, signature, types
-from jitree.codegen.primitives import Field, Fields
+from jitree.codegen.frontend import primitive, signature, types
 
 _BYTE, _WORD, _LONG = (ir.IntType(width) for width in (8, 32, 64))
 _DOUBLE, _SINGLE = ir.DoubleType(), ir.FloatType()
@@ -48,31 +47,6 @@ def _memory(load: Callable[..., Any], store: Callable[..., Any], kind: Any, exte
 _memory(primitives.load8, primitives.store8, _BYTE, "zext")
 _memory(primitives.load32, primitives.store32, _WORD, "sext")
 _memory(primitives.load64, primitives.store64, _LONG, "")
-
-constant(Fields, getattr)
-constant(Field, getattr)
-
-
-def _place(builder: Any, stated: Any, record: Any) -> tuple[Any, Any]:
-    """The address and the type of a field of the record at an address."""
-    field: Field = stated.args[1].value
-    return builder.add(record, _LONG(field.offset)), _WORD if field.width == 4 else _LONG
-
-
-def _load_field(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
-    return _load(builder, *_place(builder, stated, given[0]))
-
-
-def _store_field(builder: Any, stated: Any, given: Sequence[Any]) -> None:
-    _store(builder, *_place(builder, stated, given[0]), given[2])
-
-
-primitive(primitives.load, lambda record, field: signature(types.int64, types.int64, field), _load_field)
-primitive(
-    primitives.store,
-    lambda record, field, value: signature(types.none, types.int64, field, types.int64),
-    _store_field,
-)
 
 
 def _call(builder: Any, stated: Any, given: Sequence[Any]) -> Any:

@@ -14,16 +14,13 @@ from hypothesis import strategies as st
 from jitree.codegen import frontend, functions
 from jitree.codegen.forks import spread
 from jitree.codegen.primitives import (
-    Fields,
     below,
     bit_length,
     call,
-    load,
     load8,
     load32,
     load64,
     stack,
-    store,
     store8,
     store32,
     store64,
@@ -35,9 +32,7 @@ from jitree.dispatch.primitives import divide
 from jitree.errors import InternalError, NotFoundError
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.texts import texts
-from jitree.regs.layout import Record
 
-PAIR = Fields(Record("pair", "i32 narrow\ni32 other\ni64 wide"))
 SCALE = 3
 
 
@@ -83,14 +78,14 @@ def helper(a: int, b: int) -> int:
 
 def memory(a: int, b: int) -> int:
     place = stack(64)
-    store(place, PAIR.narrow, a)
-    store(place, PAIR.other, b)
-    store(place, PAIR.wide, a ^ b)
+    store32(place, a)
+    store32(place + 4, b)
+    store64(place + 8, a ^ b)
     store8(place + 16, a)
     store32(place + 20, b)
     store64(place + 24, a)
     return (
-        load(place, PAIR.narrow) + load(place, PAIR.other) + load(place, PAIR.wide) + load8(place + 16)
+        load32(place) + load32(place + 4) + load64(place + 8) + load8(place + 16)
         + load32(place + 20) + load64(place + 24) + load64(place) + bit_length(a & 0xFFFFFF)
     )  # fmt: skip
 

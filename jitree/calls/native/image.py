@@ -19,6 +19,7 @@ RECIPE: Final = image.Recipe(
             os.path.join(_FOLDER, f"{name}.py")
             for name in (
                 "layout",
+                "records",
                 "python",
                 "owners",
                 "arrays",

@@ -11,33 +11,33 @@ from jitree.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
     MAXIMUM_RETURNED,
-    OWNERS,
     RETURNED,
 )
-from jitree.calls.native.python import Python, drop, invoke_with_number, retained
-from jitree.codegen.primitives import Fields, call, load, load64, stack, store, store64
-from jitree.modules.hal.native.entries import Entry, release
-
-Owners = Fields(OWNERS)
+from jitree.calls.native.python import drop, invoke_with_number, retained
+from jitree.calls.native.records import Owners, Python
+from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.entries import release
+from jitree.modules.hal.native.records import Entry, Natives
 
 LARGE = 1 << 20
 """Bytes from which memory is given back at once if that is possible, not by the next call."""
 
 
-def new_owner(owners: int, handle: int) -> int:
+def new_owner(owners: Owners, handle: Entry) -> int:
     """Takes over a reference to a handle, in any case. 0 with an exception set."""
-    python = load(owners, Owners.python)
+    python = Python(owners.python)
     owner = call(
-        load(python, Python.new_capsule),
-        handle,
-        load(python, Python.owner_name),
-        load(python, Python.destroy_owner),
+        python.new_capsule,
+        place_of(handle),
+        python.owner_name,
+        python.destroy_owner,
     )
     if owner == 0:
         give_back_handle(owners, handle)
         return 0
-    call(load(python, Python.set_context), owner, owners)
-    retained(python, load(owners, Owners.keeper))
+    call(python.set_context, owner, place_of(owners))
+    retained(python, owners.keeper)
     return owner
 
 
@@ -47,39 +47,39 @@ def handle_of(owner: int) -> int:
 
 def destroy_owner(owner: int) -> None:
     """The destructor of owners."""
-    owners = load64(owner + CAPSULE_CONTEXT_AT)
-    give_back_handle(owners, handle_of(owner))
-    drop(load(owners, Owners.python), load(owners, Owners.keeper))
+    owners = Owners(load64(owner + CAPSULE_CONTEXT_AT))
+    give_back_handle(owners, Entry(handle_of(owner)))
+    drop(Python(owners.python), owners.keeper)
 
 
-def give_back_handle(owners: int, handle: int) -> None:
-    count = load(owners, Owners.count)
+def give_back_handle(owners: Owners, handle: Entry) -> None:
+    count = owners.count
     if count == MAXIMUM_RETURNED:
         attend(owners, handle)
         return
-    store64(owners + RETURNED + 8 * count, handle)
-    store(owners, Owners.count, count + 1)
-    if load(handle, Entry.length) >= LARGE:
-        attend(owners, 0)
+    store64(place_of(owners) + RETURNED + 8 * count, place_of(handle))
+    owners.count = count + 1
+    if handle.length >= LARGE:
+        attend(owners, Entry(0))
 
 
-def attend(owners: int, handle: int) -> None:
+def attend(owners: Owners, handle: Entry) -> None:
     """Calls the Python function of the record, whatever exception is on its way."""
-    python = load(owners, Owners.python)
+    python = Python(owners.python)
     error = stack(24)
-    call(load(python, Python.fetch_error), error, error + 8, error + 16)
-    result = invoke_with_number(python, load(owners, Owners.attend), handle)
+    call(python.fetch_error, error, error + 8, error + 16)
+    result = invoke_with_number(python, owners.attend, place_of(handle))
     if result == 0:
-        call(load(python, Python.clear_error))
+        call(python.clear_error)
     else:
         drop(python, result)
-    call(load(python, Python.restore_error), load64(error), load64(error + 8), load64(error + 16))
+    call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
 
 
-def take_back(owners: int, natives: int, released: int) -> None:
+def take_back(owners: Owners, natives: Natives, released: int) -> None:
     """Drops the references that were given back. Objects of Python's whose last ones they were join the list
     at ``released``. The context must be idle."""
-    count = load(owners, Owners.count)
+    count = owners.count
     for index in range(count):
-        release(natives, load64(owners + RETURNED + 8 * index), released)
-    store(owners, Owners.count, 0)
+        release(natives, Entry(load64(place_of(owners) + RETURNED + 8 * index)), released)
+    owners.count = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import bit_length, load, load8, load64, store, store8, store64
+from jitree.codegen.primitives import bit_length, load8, load64, store8, store64
+from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry, retain, sweep
+from jitree.modules.hal.native.entries import new_entry, retain, sweep
 from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, LARGEST_POOLED, STORAGE_POOLS
+from jitree.modules.hal.native.records import Entry, Natives, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     finish,
@@ -31,17 +33,17 @@ _WRITE = int(MemoryAccess.WRITE)
 _ALL = int(MemoryAccess.ALL)
 
 
-def device_allocator(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def device_allocator(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     device = reference(refs, words, 0)
-    if not is_kind(device, load(natives, Natives.device)):
+    if not is_kind(device, natives.device):
         return REFUSED
-    allocator = new_entry(state, natives, load(natives, Natives.allocator))
-    if allocator == 0:
+    allocator = new_entry(state, natives, natives.allocator)
+    if not allocator:
         return REFUSED
-    store(allocator, Entry.parent, retain(device))
+    allocator.parent = retain(device)
     return give(state, refs, words, allocator)
 
 
@@ -56,23 +58,23 @@ def class_of(size: int) -> int:
     return 17 + (bits - 11) * 4 + (((size - 1) >> (bits - 3)) + 1) - 5
 
 
-def take_storage(state: int, natives: int, size: int, account: int) -> int:
+def take_storage(state: State, natives: Natives, size: int, account: int) -> Entry:
     """Storage with one reference, 0 when there is no idle one of that size. ``account`` is 0 for the device's
     memory, 1 for the host's."""
     index = class_of(size)
-    pool = natives + STORAGE_POOLS + 8 * index
-    storage = load64(pool)
-    if storage == 0:
+    pool = place_of(natives) + STORAGE_POOLS + 8 * index
+    storage = Entry(load64(pool))
+    if not storage:
         sweep(state)
-        storage = load64(pool)
-        if storage == 0:
-            return 0
-    store64(pool, load(storage, Entry.link))
-    store(storage, Entry.count, 1)
-    store(storage, Entry.length, size)
-    store(storage, Entry.usage, account)
-    store(storage, Entry.link, LINK_POOLED)
-    counts = natives + ACCOUNTS + account * ACCOUNT_SIZE
+        storage = Entry(load64(pool))
+        if not storage:
+            return Entry(0)
+    store64(pool, place_of(storage.link))
+    storage.count = 1
+    storage.length = size
+    storage.usage = account
+    storage.link = Entry(LINK_POOLED)
+    counts = place_of(natives) + ACCOUNTS + account * ACCOUNT_SIZE
     store64(counts, load64(counts) + size)
     live = load64(counts) - load64(counts + 8)
     if live > load64(counts + 16):
@@ -80,13 +82,13 @@ def take_storage(state: int, natives: int, size: int, account: int) -> int:
     return storage
 
 
-def queue_alloca(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     queue = queue_of(natives, reference(refs, words, 0))
     fence = reference(refs, words, 3)
-    if queue == 0 or queue != load(natives, Natives.queue) or number(values, words, 4) != 0:
+    if not queue or queue != natives.queue or number(values, words, 4) != 0:
         return REFUSED
     if not is_reached(natives, reference(refs, words, 2)) or not can_signal(natives, fence):
         return REFUSED
@@ -98,38 +100,38 @@ def queue_alloca(state: int, values: int, refs: int, words: int) -> int:
     if not 0 <= size <= LARGEST_POOLED:
         return REFUSED
     storage = take_storage(state, natives, size, 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0)
-    if storage == 0:
+    if not storage:
         return REFUSED
-    buffer = new_entry(state, natives, load(natives, Natives.buffer))
-    if buffer == 0:
+    buffer = new_entry(state, natives, natives.buffer)
+    if not buffer:
         give_back(natives, storage)
         return REFUSED
     usage = number(values, words, 6)
-    store(buffer, Entry.address, load(storage, Entry.address))
-    store(buffer, Entry.length, size)
-    store(buffer, Entry.access, memory_type)
-    store(buffer, Entry.usage, (usage if usage != 0 else _DEFAULT_USAGE) | _HOST_USAGE)
-    store(buffer, Entry.encoding, _ALL)
-    store(buffer, Entry.parent, storage)
-    store(buffer, Entry.link, LINK_POOLED)
+    buffer.address = storage.address
+    buffer.length = size
+    buffer.access = memory_type
+    buffer.usage = (usage if usage != 0 else _DEFAULT_USAGE) | _HOST_USAGE
+    buffer.encoding = _ALL
+    buffer.parent = storage
+    buffer.link = Entry(LINK_POOLED)
     signal(fence)
     return give(state, refs, words, buffer)
 
 
-def give_back(natives: int, storage: int) -> None:
+def give_back(natives: Natives, storage: Entry) -> None:
     """As if it had not been taken."""
-    allocated = natives + ACCOUNTS + load(storage, Entry.usage) * ACCOUNT_SIZE
-    store64(allocated, load64(allocated) - load(storage, Entry.length))
-    store(storage, Entry.count, 0)
-    pool = natives + STORAGE_POOLS + 8 * load(storage, Entry.access)
-    store(storage, Entry.link, load64(pool))
-    store64(pool, storage)
+    allocated = place_of(natives) + ACCOUNTS + storage.usage * ACCOUNT_SIZE
+    store64(allocated, load64(allocated) - storage.length)
+    storage.count = 0
+    pool = place_of(natives) + STORAGE_POOLS + 8 * storage.access
+    storage.link = Entry(load64(pool))
+    store64(pool, place_of(storage))
 
 
-def queue_dealloca(state: int, values: int, refs: int, words: int) -> int:
+def queue_dealloca(state: State, values: int, refs: int, words: int) -> int:
     """The memory goes when nothing refers to it any more."""
-    natives = load(state, State.natives)
-    if natives == 0 or not is_kind(reference(refs, words, 4), load(natives, Natives.buffer)):
+    natives = state.natives
+    if not natives or not is_kind(reference(refs, words, 4), natives.buffer):
         return REFUSED
     return queue_barrier(state, values, refs, words, -1)
 
@@ -137,9 +139,9 @@ def queue_dealloca(state: int, values: int, refs: int, words: int) -> int:
 # -- ranges --------------------------------------------------------------------------------------------
 
 
-def range_length(buffer: int, offset: int, length: int) -> int:
+def range_length(buffer: Entry, offset: int, length: int) -> int:
     """The length of a range with -1 (the rest) resolved, -1 when it is not inside the buffer."""
-    available = load(buffer, Entry.length) - offset
+    available = buffer.length - offset
     if length == -1:
         length = available
     if offset < 0 or length < 0 or length > available:
@@ -147,36 +149,36 @@ def range_length(buffer: int, offset: int, length: int) -> int:
     return length
 
 
-def keeper(buffer: int) -> int:
+def keeper(buffer: Entry) -> Entry:
     """What keeps a buffer's memory: the handle that ranges of it have to keep."""
-    return load(buffer, Entry.parent) if load(buffer, Entry.owner) == OWNER_CODE else buffer
+    return buffer.parent if buffer.owner == OWNER_CODE else buffer
 
 
-def range_of(state: int, natives: int, buffer: int, offset: int, length: int) -> int:
+def range_of(state: State, natives: Natives, buffer: Entry, offset: int, length: int) -> Entry:
     """A reference to a range inside a buffer; the whole of it is the buffer itself. 0 without an entry."""
-    if offset == 0 and length == load(buffer, Entry.length):
+    if offset == 0 and length == buffer.length:
         return retain(buffer)
-    part = new_entry(state, natives, load(natives, Natives.buffer))
-    if part != 0:
-        store(part, Entry.address, load(buffer, Entry.address) + offset)
-        store(part, Entry.length, length)
-        store(part, Entry.access, load(buffer, Entry.access))
-        store(part, Entry.usage, load(buffer, Entry.usage))
-        store(part, Entry.encoding, load(buffer, Entry.encoding))
-        store(part, Entry.parent, retain(keeper(buffer)))
-        if load(buffer, Entry.owner) == OWNER_CODE:
-            store(part, Entry.link, load(buffer, Entry.link))
+    part = new_entry(state, natives, natives.buffer)
+    if part:
+        part.address = buffer.address + offset
+        part.length = length
+        part.access = buffer.access
+        part.usage = buffer.usage
+        part.encoding = buffer.encoding
+        part.parent = retain(keeper(buffer))
+        if buffer.owner == OWNER_CODE:
+            part.link = buffer.link
     return part
 
 
-def is_host_buffer(natives: int, buffer: int) -> bool:
+def is_host_buffer(natives: Natives, buffer: Entry) -> bool:
     """Whether it is a buffer whose address machine code on the host may use."""
-    return is_kind(buffer, load(natives, Natives.buffer)) and load(buffer, Entry.address) != 0
+    return is_kind(buffer, natives.buffer) and buffer.address != 0
 
 
-def buffer_subspan(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def buffer_subspan(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     source = reference(refs, words, 0)
     if not is_host_buffer(natives, source):
@@ -186,37 +188,35 @@ def buffer_subspan(state: int, values: int, refs: int, words: int) -> int:
     if length < 0:
         return REFUSED
     part = range_of(state, natives, source, offset, length)
-    if part == 0:
+    if not part:
         return REFUSED
     return give(state, refs, words, part)
 
 
-def buffer_length(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def buffer_length(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     buffer = reference(refs, words, 0)
-    if not is_kind(buffer, load(natives, Natives.buffer)):
+    if not is_kind(buffer, natives.buffer):
         return REFUSED
-    return give64(state, values, refs, words, load(buffer, Entry.length))
+    return give64(state, values, refs, words, buffer.length)
 
 
-def buffer_assert(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     buffer = reference(refs, words, 0)
-    if not is_kind(buffer, load(natives, Natives.buffer)):
+    if not is_kind(buffer, natives.buffer):
         return REFUSED
     if not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
-    if not is_kind(reference(refs, words, 2), load(natives, Natives.allocator)):
+    if not is_kind(reference(refs, words, 2), natives.allocator):
         return REFUSED
-    if load(buffer, Entry.length) < number(values, words, 3):
+    if buffer.length < number(values, words, 3):
         return REFUSED
-    if number(values, words, 4) & ~load(buffer, Entry.access) or number(values, words, 5) & ~load(
-        buffer, Entry.usage
-    ):
+    if number(values, words, 4) & ~buffer.access or number(values, words, 5) & ~buffer.usage:
         return REFUSED
     return finish(state, refs, words)
 
@@ -224,20 +224,20 @@ def buffer_assert(state: int, values: int, refs: int, words: int) -> int:
 # -- scalars -------------------------------------------------------------------------------------------
 
 
-def scalar(natives: int, buffer: int, offset: int, length: int, access: int) -> int:
+def scalar(natives: Natives, buffer: Entry, offset: int, length: int, access: int) -> int:
     """The address of 1 to 4 bytes that the host may access, else 0."""
     if not is_host_buffer(natives, buffer) or not 1 <= length <= 4:
         return 0
-    if offset < 0 or offset > load(buffer, Entry.length) - length:
+    if offset < 0 or offset > buffer.length - length:
         return 0
-    if load(buffer, Entry.encoding) & access == 0 or load(buffer, Entry.access) & _HOST_VISIBLE == 0:
+    if buffer.encoding & access == 0 or buffer.access & _HOST_VISIBLE == 0:
         return 0
-    return load(buffer, Entry.address) + offset
+    return buffer.address + offset
 
 
-def buffer_load(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def buffer_load(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     length = number(values, words, 2)
     place = scalar(natives, reference(refs, words, 0), number(values, words, 1), length, _READ)
@@ -249,9 +249,9 @@ def buffer_load(state: int, values: int, refs: int, words: int) -> int:
     return give32(state, values, refs, words, value)
 
 
-def buffer_store(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def buffer_store(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     value = number(values, words, 0)
     length = number(values, words, 3)

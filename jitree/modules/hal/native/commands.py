@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import Fields, call, load, store
+from jitree.codegen.primitives import call
+from jitree.codegen.record import place_of
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import (
     MAXIMUM_UPDATE,
@@ -11,14 +12,10 @@ from jitree.hal.enums import (
     CommandCategory,
     MemoryAccess,
 )
-from jitree.hal.local.walk_layout import FUNCTIONS
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
-from jitree.modules.hal.native.entries import STATE_RELEASED, Entry, Natives, State, new_entry
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry
 from jitree.modules.hal.native.layout import DATA, SLOTS
 from jitree.modules.hal.native.recording import (
-    Command,
-    List,
-    Recording,
     add_range,
     add_slot_range,
     has_room,
@@ -28,6 +25,7 @@ from jitree.modules.hal.native.recording import (
     take_recording,
     use_slot,
 )
+from jitree.modules.hal.native.records import Entry, Natives, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -40,7 +38,6 @@ from jitree.modules.hal.native.registers import (
 )
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER, OWNER_CODE
 
-Functions = Fields(FUNCTIONS)
 _ANY = int(CommandCategory.ANY)
 _TRANSFER = int(CommandCategory.TRANSFER)
 _NESTED = int(CommandBufferMode.NESTED)
@@ -50,9 +47,9 @@ _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
 
 
-def commands_create(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
+def commands_create(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives or not queue_of(natives, reference(refs, words, 0)):
         return REFUSED
     modes = number(values, words, 1)
     categories = number(values, words, 2)
@@ -60,50 +57,47 @@ def commands_create(state: int, values: int, refs: int, words: int) -> int:
     if modes & _NESTED or categories & _ANY == 0 or not 0 <= capacity <= SLOTS:
         return REFUSED
     recording = take_recording(state, natives)
-    if recording == 0:
+    if not recording:
         return REFUSED
-    commands = new_entry(state, natives, load(natives, Natives.command_buffer))
-    if commands == 0:
-        release_recording(natives, recording, state + STATE_RELEASED)
+    commands = new_entry(state, natives, natives.command_buffer)
+    if not commands:
+        release_recording(natives, recording, place_of(state) + STATE_RELEASED)
         return REFUSED
-    store(recording, Recording.modes, modes)
-    store(recording, Recording.categories, categories)
-    store(recording, Recording.affinity, number(values, words, 3))
-    store(recording, Recording.capacity, capacity)
-    store(commands, Entry.address, recording)
+    recording.modes = modes
+    recording.categories = categories
+    recording.affinity = number(values, words, 3)
+    recording.capacity = capacity
+    commands.address = place_of(recording)
     return give(state, refs, words, commands)
 
 
-def recording_of(natives: int, commands: int, category: int) -> int:
+def recording_of(natives: Natives, commands: Entry, category: int) -> Recording:
     """The RECORDING of a command buffer that machine code still records, else 0."""
-    if (
-        not is_kind(commands, load(natives, Natives.command_buffer))
-        or load(commands, Entry.owner) != OWNER_CODE
-    ):
-        return 0
-    recording = load(commands, Entry.address)
-    if load(recording, Recording.ready) or category & ~load(recording, Recording.categories):
-        return 0
+    if not is_kind(commands, natives.command_buffer) or commands.owner != OWNER_CODE:
+        return Recording(0)
+    recording = Recording(commands.address)
+    if recording.ready or category & ~recording.categories:
+        return Recording(0)
     return recording
 
 
-def commands_finalize(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def commands_finalize(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), 0)
-    if recording == 0:
+    if not recording:
         return REFUSED
-    store(recording, Recording.ready, 1)
+    recording.ready = 1
     return finish(state, refs, words)
 
 
-def commands_barrier(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def commands_barrier(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), 0)
-    if recording == 0 or not has_room(recording, 1, 0, 0):
+    if not recording or not has_room(recording, 1, 0, 0):
         return REFUSED
     new_row(recording, KIND_BARRIER, 0)
     return finish(state, refs, words)
@@ -112,20 +106,27 @@ def commands_barrier(state: int, values: int, refs: int, words: int) -> int:
 # -- transfers -----------------------------------------------------------------------------------------
 
 
-def allows(natives: int, buffer: int, usage: int, access: int) -> bool:
+def allows(natives: Natives, buffer: Entry, usage: int, access: int) -> bool:
     """Whether it is a buffer on the host that may be used like that."""
     if not is_host_buffer(natives, buffer):
         return False
-    return usage & ~load(buffer, Entry.usage) == 0 and access & ~load(buffer, Entry.encoding) == 0
+    return usage & ~buffer.usage == 0 and access & ~buffer.encoding == 0
 
 
 def usable(
-    natives: int, recording: int, buffer: int, slot: int, offset: int, length: int, usage: int, access: int
+    natives: Natives,
+    recording: Recording,
+    buffer: Entry,
+    slot: int,
+    offset: int,
+    length: int,
+    usage: int,
+    access: int,
 ) -> int:
     """The length of a range to record, -1 if it cannot be recorded here. What is in a slot (``buffer`` is 0)
     submissions know; ranges of it that are empty or reach to its end are Python's."""
-    if buffer == 0:
-        if length <= 0 or offset < 0 or not 0 <= slot < load(recording, Recording.capacity):
+    if not buffer:
+        if length <= 0 or offset < 0 or not 0 <= slot < recording.capacity:
             return -1
         return length
     if not allows(natives, buffer, usage, access):
@@ -134,23 +135,30 @@ def usable(
 
 
 def record(
-    recording: int, buffer: int, slot: int, offset: int, length: int, alignment: int, usage: int, access: int
+    recording: Recording,
+    buffer: Entry,
+    slot: int,
+    offset: int,
+    length: int,
+    alignment: int,
+    usage: int,
+    access: int,
 ) -> None:
     """Appends a range that is :func:`usable` to those of the last command."""
-    if buffer == 0:
+    if not buffer:
         use_slot(recording, slot, usage, access)
         add_slot_range(recording, slot, offset, length, alignment)
     else:
-        add_range(recording, load(buffer, Entry.address) + offset, length)
+        add_range(recording, buffer.address + offset, length)
         keep(recording, keeper(buffer))
 
 
-def commands_fill(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def commands_fill(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
-    if recording == 0 or not has_room(recording, 1, 1, 1):
+    if not recording or not has_room(recording, 1, 1, 1):
         return REFUSED
     if argument_count(words) > 7 and number(values, words, 7) != 0:
         return REFUSED
@@ -162,13 +170,13 @@ def commands_fill(state: int, values: int, refs: int, words: int) -> int:
     size = number(values, words, 6)
     if length < 0 or (size != 1 and size != 2 and size != 4):
         return REFUSED
-    address = 0 if target == 0 else load(target, Entry.address) + offset
+    address = 0 if not target else target.address + offset
     if (offset | length | address) & (size - 1):
         return REFUSED
     if length > 0:
         row = new_row(recording, KIND_FILL, 1)
-        store(row, Command.pattern, repeated(pattern, size))
-        store(row, Command.pattern_length, size)
+        row.pattern = repeated(pattern, size)
+        row.pattern_length = size
         record(recording, target, slot, offset, length, size, _TARGET, _WRITE)
     return finish(state, refs, words)
 
@@ -182,13 +190,13 @@ def repeated(pattern: int, size: int) -> int:
     return pattern
 
 
-def commands_update(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def commands_update(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
     source = reference(refs, words, 1)
-    if recording == 0 or not is_kind(source, KIND_BUFFER) or not has_room(recording, 1, 1, 1):
+    if not recording or not is_kind(source, KIND_BUFFER) or not has_room(recording, 1, 1, 1):
         return REFUSED
     if argument_count(words) > 7 and number(values, words, 7) != 0:
         return REFUSED
@@ -197,34 +205,34 @@ def commands_update(state: int, values: int, refs: int, words: int) -> int:
     offset = number(values, words, 4)
     slot = number(values, words, 6)
     length = usable(natives, recording, target, slot, offset, number(values, words, 5), _TARGET, _WRITE)
-    count = load(recording, Recording.data_count)
+    count = recording.data_count
     if (
         length < 0
         or length > MAXIMUM_UPDATE
-        or count + length > DATA * load(recording, Recording.scale)
+        or count + length > DATA * recording.scale
         or range_length(source, from_offset, length) < 0
     ):
         return REFUSED
-    if load(source, Entry.access) & ACCESS_READ == 0:
+    if source.access & ACCESS_READ == 0:
         return REFUSED
     if length > 0:
-        table = load(recording, Recording.list)
+        table = recording.list
         row = new_row(recording, KIND_UPDATE, 1)
-        store(row, Command.data, count)
-        store(row, Command.data_length, length)
+        row.data = count
+        row.data_length = length
         record(recording, target, slot, offset, length, 1, _TARGET, _WRITE)
-        memmove = load(load(natives, Natives.functions), Functions.memmove)
-        call(memmove, load(table, List.data) + count, load(source, Entry.address) + from_offset, length)
-        store(recording, Recording.data_count, count + length)
+        memmove = natives.functions.memmove
+        call(memmove, table.data + count, source.address + from_offset, length)
+        recording.data_count = count + length
     return finish(state, refs, words)
 
 
-def commands_copy(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def commands_copy(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
-    if recording == 0 or not has_room(recording, 1, 2, 2):
+    if not recording or not has_room(recording, 1, 2, 2):
         return REFUSED
     if argument_count(words) > 8 and number(values, words, 8) != 0:
         return REFUSED
@@ -239,11 +247,11 @@ def commands_copy(state: int, values: int, refs: int, words: int) -> int:
     )
     if length < 0 or usable(natives, recording, target, to_slot, to_offset, length, _TARGET, _WRITE) < 0:
         return REFUSED
-    if source == 0 or target == 0:
-        store(recording, Recording.copies, 1)
+    if not source or not target:
+        recording.copies = 1
     else:
-        first = load(source, Entry.address) + from_offset
-        second = load(target, Entry.address) + to_offset
+        first = source.address + from_offset
+        second = target.address + to_offset
         if first < second + length and second < first + length:
             return REFUSED
     if length > 0:

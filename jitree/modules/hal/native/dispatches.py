@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import Fields, below, load, load8, load32, load64, store, store32
+from jitree.codegen.primitives import below, load8, load32, load64, store32
+from jitree.codegen.record import place_of
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,
@@ -17,19 +18,9 @@ from jitree.hal.enums import (
 )
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
-from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.layout import CONSTANTS
-from jitree.modules.hal.native.recording import (
-    Command,
-    List,
-    Recording,
-    add_range,
-    add_slot_range,
-    has_room,
-    keep,
-    new_row,
-    use_slot,
-)
+from jitree.modules.hal.native.recording import add_range, add_slot_range, has_room, keep, new_row, use_slot
+from jitree.modules.hal.native.records import EntryPoint, Natives, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -42,7 +33,6 @@ from jitree.modules.hal.native.registers import (
 from jitree.regs.layout import KIND_BUFFER
 from jitree.vmfb.words import TAG_VALUE64
 
-EntryPoint = Fields(ENTRY_POINT)
 ENTRY_POINT_SIZE = ENTRY_POINT.size
 _DISPATCH = int(CommandCategory.DISPATCH)
 _ARGUMENT_FLAGS = int(
@@ -55,24 +45,20 @@ _NAME_SIZE = 16
 """Bytes of a row in an executable's table of names: address, length."""
 
 
-def commands_dispatch(state: int, values: int, refs: int, words: int) -> int:
+def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
     between them are 32."""
-    natives = load(state, State.natives)
-    if natives == 0:
+    natives = state.natives
+    if not natives:
         return REFUSED
     recording = recording_of(natives, reference(refs, words, 0), _DISPATCH)
     executable = reference(refs, words, 1)
-    if (
-        recording == 0
-        or not is_kind(executable, load(natives, Natives.executable))
-        or load(executable, Entry.address) == 0
-    ):
+    if not recording or not is_kind(executable, natives.executable) or executable.address == 0:
         return REFUSED
     function = number(values, words, 2)
-    if not below(function, load(executable, Entry.length)) or number(values, words, 6) & _ARGUMENT_FLAGS:
+    if not below(function, executable.length) or number(values, words, 6) & _ARGUMENT_FLAGS:
         return REFUSED
-    entry = load(executable, Entry.address) + function * ENTRY_POINT_SIZE
+    entry = EntryPoint(executable.address + function * ENTRY_POINT_SIZE)
     last = argument_count(words)
     first = last
     while first > 7 and load32(words + 8 * (first - 1)) == TAG_VALUE64:
@@ -85,11 +71,11 @@ def commands_dispatch(state: int, values: int, refs: int, words: int) -> int:
             return REFUSED
     if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
         return REFUSED
-    if load(recording, Recording.constant_count) + constants > CONSTANTS * load(recording, Recording.scale):
+    if recording.constant_count + constants > CONSTANTS * recording.scale:
         return REFUSED
-    if not agrees(load(entry, EntryPoint.constant_count), constants):
+    if not agrees(entry.constant_count, constants):
         return REFUSED
-    if not agrees(load(entry, EntryPoint.binding_count), bindings):
+    if not agrees(entry.binding_count, bindings):
         return REFUSED
     x = number(values, words, 3) & _COUNT_MASK
     y = number(values, words, 4) & _COUNT_MASK
@@ -102,24 +88,24 @@ def commands_dispatch(state: int, values: int, refs: int, words: int) -> int:
         use_binding(natives, recording, values, refs, words, index)
     if x == 0 or y == 0 or z == 0:
         return finish(state, refs, words)
-    table = load(recording, Recording.list)
+    table = recording.list
     row = new_row(recording, KIND_DISPATCH, bindings)
-    store(row, Command.operand, load(table, List.operand_count))
+    row.operand = table.operand_count
     for index in range(first, last, 5):
         add_binding(recording, values, refs, words, index)
-    count = load(recording, Recording.constant_count)
+    count = recording.constant_count
     for index in range(constants):
-        store32(load(table, List.constants) + 4 * (count + index), number(values, words, 7 + index))
-    store(recording, Recording.constant_count, count + constants)
-    store(row, Command.constant, count)
-    store(row, Command.constant_count, constants)
-    store(row, Command.count_x, x)
-    store(row, Command.count_y, y)
-    store(row, Command.count_z, z)
-    store(row, Command.entry, entry)
-    store(row, Command.object, keep(recording, executable))
-    if load(entry, EntryPoint.local_memory) > load(table, List.local_memory):
-        store(table, List.local_memory, load(entry, EntryPoint.local_memory))
+        store32(table.constants + 4 * (count + index), number(values, words, 7 + index))
+    recording.constant_count = count + constants
+    row.constant = count
+    row.constant_count = constants
+    row.count_x = x
+    row.count_y = y
+    row.count_z = z
+    row.entry = place_of(entry)
+    row.object = keep(recording, executable)
+    if entry.local_memory > table.local_memory:
+        table.local_memory = entry.local_memory
     return finish(state, refs, words)
 
 
@@ -128,54 +114,56 @@ def agrees(stated: int, count: int) -> bool:
     return stated < 0 or stated == count
 
 
-def valid_binding(natives: int, recording: int, values: int, refs: int, words: int, index: int) -> bool:
+def valid_binding(
+    natives: Natives, recording: Recording, values: int, refs: int, words: int, index: int
+) -> bool:
     """Whether the binding (reserved, slot, buffer, offset, length) at an argument can be recorded."""
     buffer = reference(refs, words, index + 2)
     offset = number(values, words, index + 3)
     length = number(values, words, index + 4)
-    if buffer == 0:
+    if not buffer:
         slot = number(values, words, index + 1)
-        return 0 <= slot < load(recording, Recording.capacity) and offset >= 0 and length >= -1
+        return 0 <= slot < recording.capacity and offset >= 0 and length >= -1
     if not is_host_buffer(natives, buffer):
         return False
     length = range_length(buffer, offset, length)
-    return length == 0 or (
-        length > 0 and (load(buffer, Entry.address) + offset) & (BINDING_ALIGNMENT - 1) == 0
-    )
+    return length == 0 or (length > 0 and (buffer.address + offset) & (BINDING_ALIGNMENT - 1) == 0)
 
 
-def use_binding(natives: int, recording: int, values: int, refs: int, words: int, index: int) -> None:
+def use_binding(
+    natives: Natives, recording: Recording, values: int, refs: int, words: int, index: int
+) -> None:
     """What a binding asks of submissions, also when there is nothing to run."""
-    if reference(refs, words, index + 2) == 0:
+    if not reference(refs, words, index + 2):
         use_slot(recording, number(values, words, index + 1), 0, 0)
 
 
-def add_binding(recording: int, values: int, refs: int, words: int, index: int) -> None:
+def add_binding(recording: Recording, values: int, refs: int, words: int, index: int) -> None:
     buffer = reference(refs, words, index + 2)
     offset = number(values, words, index + 3)
     length = number(values, words, index + 4)
-    if buffer == 0:
+    if not buffer:
         add_slot_range(recording, number(values, words, index + 1), offset, length, BINDING_ALIGNMENT)
         return
-    add_range(recording, load(buffer, Entry.address) + offset, range_length(buffer, offset, length))
+    add_range(recording, buffer.address + offset, range_length(buffer, offset, length))
     keep(recording, keeper(buffer))
 
 
-def executable_lookup(state: int, values: int, refs: int, words: int) -> int:
+def executable_lookup(state: State, values: int, refs: int, words: int) -> int:
     """The number of a function; names that are not found are left to Python."""
-    natives = load(state, State.natives)
-    if natives == 0:
+    natives = state.natives
+    if not natives:
         return REFUSED
     executable = reference(refs, words, 0)
     name = reference(refs, words, 1)
-    if not is_kind(executable, load(natives, Natives.executable)) or not is_kind(name, KIND_BUFFER):
+    if not is_kind(executable, natives.executable) or not is_kind(name, KIND_BUFFER):
         return REFUSED
-    if load(executable, Entry.address) == 0:
+    if executable.address == 0:
         return REFUSED
-    names = load64(executable + load(natives, Natives.extension))
-    length = load(name, Entry.length)
-    wanted = load(name, Entry.address)
-    for function in range(load(executable, Entry.length)):
+    names = load64(place_of(executable) + natives.extension)
+    length = name.length
+    wanted = name.address
+    for function in range(executable.length):
         if load64(names + function * _NAME_SIZE + 8) == length:
             known = load64(names + function * _NAME_SIZE)
             if same_bytes(known, wanted, length):

@@ -4,8 +4,9 @@ those it made or looked at, which only Python signals.
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import load, store
-from jitree.modules.hal.native.entries import Entry, Natives, State, new_entry
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.entries import new_entry
+from jitree.modules.hal.native.records import Entry, Natives, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -22,59 +23,59 @@ from jitree.regs.layout import OWNER_CODE
 _DEFERRED = 17
 
 
-def is_reached(natives: int, fence: int) -> bool:
+def is_reached(natives: Natives, fence: Entry) -> bool:
     """Whether a fence or null is known to be reached."""
-    if fence == 0:
+    if not fence:
         return True
-    return is_kind(fence, load(natives, Natives.fence)) and load(fence, Entry.length) == 1
+    return is_kind(fence, natives.fence) and fence.length == 1
 
 
-def can_signal(natives: int, fence: int) -> bool:
+def can_signal(natives: Natives, fence: Entry) -> bool:
     """Whether a fence is null, or one that Python does not know."""
-    if fence == 0:
+    if not fence:
         return True
-    return is_kind(fence, load(natives, Natives.fence)) and load(fence, Entry.owner) == OWNER_CODE
+    return is_kind(fence, natives.fence) and fence.owner == OWNER_CODE
 
 
-def signal(fence: int) -> None:
-    if fence != 0:
-        store(fence, Entry.length, 1)
+def signal(fence: Entry) -> None:
+    if fence:
+        fence.length = 1
 
 
-def fence_create(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
+def fence_create(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives or not queue_of(natives, reference(refs, words, 0)):
         return REFUSED
-    fence = new_entry(state, natives, load(natives, Natives.fence))
-    if fence == 0:
+    fence = new_entry(state, natives, natives.fence)
+    if not fence:
         return REFUSED
-    store(fence, Entry.length, 0)
+    fence.length = 0
     return give(state, refs, words, fence)
 
 
-def fence_join(state: int, values: int, refs: int, words: int, first: int) -> int:
+def fence_join(state: State, values: int, refs: int, words: int, first: int) -> int:
     """``first`` is the number of the first fence among the arguments, here and in :func:`fence_await`."""
-    natives = load(state, State.natives)
-    if natives == 0:
+    natives = state.natives
+    if not natives:
         return REFUSED
     present = 0
     for index in range(first, argument_count(words)):
         fence = reference(refs, words, index)
-        present |= fence
+        present |= place_of(fence)
         if not is_reached(natives, fence):
             return REFUSED
     if present == 0:
-        return give(state, refs, words, 0)
-    joined = new_entry(state, natives, load(natives, Natives.fence))
-    if joined == 0:
+        return give(state, refs, words, Entry(0))
+    joined = new_entry(state, natives, natives.fence)
+    if not joined:
         return REFUSED
-    store(joined, Entry.length, 1)
+    joined.length = 1
     return give(state, refs, words, joined)
 
 
-def fence_await(state: int, values: int, refs: int, words: int, first: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or argument_count(words) - first > 32:
+def fence_await(state: State, values: int, refs: int, words: int, first: int) -> int:
+    natives = state.natives
+    if not natives or argument_count(words) - first > 32:
         return REFUSED
     for index in range(first, argument_count(words)):
         if not is_reached(natives, reference(refs, words, index)):
@@ -82,32 +83,32 @@ def fence_await(state: int, values: int, refs: int, words: int, first: int) -> i
     return give32(state, values, refs, words, 0)
 
 
-def fence_query(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def fence_query(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     fence = reference(refs, words, 0)
-    if fence == 0 or not can_signal(natives, fence):
+    if not fence or not can_signal(natives, fence):
         return REFUSED
-    return give32(state, values, refs, words, 0 if load(fence, Entry.length) == 1 else _DEFERRED)
+    return give32(state, values, refs, words, 0 if fence.length == 1 else _DEFERRED)
 
 
-def fence_signal(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def fence_signal(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     fence = reference(refs, words, 0)
-    if fence == 0 or not can_signal(natives, fence):
+    if not fence or not can_signal(natives, fence):
         return REFUSED
     signal(fence)
     return finish(state, refs, words)
 
 
-def queue_barrier(state: int, values: int, refs: int, words: int, flags: int) -> int:
+def queue_barrier(state: State, values: int, refs: int, words: int, flags: int) -> int:
     """Also of operations that do nothing but keep order. ``flags`` is the number of an argument that has to
     be 0; -1 = none has."""
-    natives = load(state, State.natives)
-    if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
+    natives = state.natives
+    if not natives or not queue_of(natives, reference(refs, words, 0)):
         return REFUSED
     fence = reference(refs, words, 3)
     if not is_reached(natives, reference(refs, words, 2)) or not can_signal(natives, fence):
@@ -118,8 +119,8 @@ def queue_barrier(state: int, values: int, refs: int, words: int, flags: int) ->
     return finish(state, refs, words)
 
 
-def queue_flush(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
+def queue_flush(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives or not queue_of(natives, reference(refs, words, 0)):
         return REFUSED
     return finish(state, refs, words)

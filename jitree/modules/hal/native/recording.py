@@ -5,125 +5,122 @@ What does not fit, or would fail, is left to Python, which takes over what has b
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import Fields, load, load64, store, store64
-from jitree.hal.command_layout import COMMAND, LIST, PATCH, SLOT
+from jitree.codegen.primitives import load64, store64
+from jitree.codegen.record import place_of
+from jitree.hal.command_layout import COMMAND, PATCH, SLOT
 from jitree.modules.hal.native import entries
-from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, RECORDING, ROWS, SLOTS
+from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
+from jitree.modules.hal.native.records import Command, Entry, Natives, Patch, Recording, Slot, State
 
-Recording = Fields(RECORDING)
-List = Fields(LIST)
-Command = Fields(COMMAND)
-Patch = Fields(PATCH)
-Slot = Fields(SLOT)
 COMMAND_SIZE = COMMAND.size
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size
 
 
-def take_recording(state: int, natives: int) -> int:
+def take_recording(state: State, natives: Natives) -> Recording:
     """Memory for an empty command buffer, 0 when there is none."""
-    recording = load(natives, entries.Natives.arenas)
-    if recording == 0:
+    recording = natives.arenas
+    if not recording:
         entries.sweep(state)
-        recording = load(natives, entries.Natives.arenas)
-        if recording == 0:
-            return 0
-    store(natives, entries.Natives.arenas, load(recording, Recording.next))
-    store(recording, Recording.ready, 0)
-    store(recording, Recording.copies, 0)
-    store(recording, Recording.slot_count, 0)
-    store(recording, Recording.submitted, 0)
-    store(recording, Recording.constant_count, 0)
-    store(recording, Recording.data_count, 0)
-    store(recording, Recording.kept_count, 0)
-    table = load(recording, Recording.list)
-    store(table, List.row_count, 0)
-    store(table, List.operand_count, 0)
-    store(table, List.patch_count, 0)
-    store(table, List.local_memory, 0)
+        recording = natives.arenas
+        if not recording:
+            return Recording(0)
+    natives.arenas = recording.next
+    recording.ready = 0
+    recording.copies = 0
+    recording.slot_count = 0
+    recording.submitted = 0
+    recording.constant_count = 0
+    recording.data_count = 0
+    recording.kept_count = 0
+    table = recording.list
+    table.row_count = 0
+    table.operand_count = 0
+    table.patch_count = 0
+    table.local_memory = 0
     return recording
 
 
-def release_recording(natives: int, recording: int, released: int) -> None:
+def release_recording(natives: Natives, recording: Recording, released: int) -> None:
     """Drops what a command buffer keeps and gives its memory back."""
-    kept = load(recording, Recording.kept)
-    for index in range(load(recording, Recording.kept_count)):
-        entries.release(natives, load64(kept + 8 * index), released)
-    store(recording, Recording.next, load(natives, entries.Natives.arenas))
-    store(natives, entries.Natives.arenas, recording)
+    kept = recording.kept
+    for index in range(recording.kept_count):
+        entries.release(natives, Entry(load64(kept + 8 * index)), released)
+    recording.next = natives.arenas
+    natives.arenas = recording
 
 
-def has_room(recording: int, rows: int, operands: int, handles: int) -> bool:
+def has_room(recording: Recording, rows: int, operands: int, handles: int) -> bool:
     """Whether so many commands, ranges and handles can be appended."""
-    table = load(recording, Recording.list)
-    scale = load(recording, Recording.scale)
+    table = recording.list
+    scale = recording.scale
     return (
-        load(table, List.row_count) + rows <= ROWS * scale
-        and load(table, List.operand_count) + operands <= OPERANDS * scale
-        and load(table, List.patch_count) + operands <= PATCHES * scale
-        and load(recording, Recording.kept_count) + handles <= KEPT * scale
+        table.row_count + rows <= ROWS * scale
+        and table.operand_count + operands <= OPERANDS * scale
+        and table.patch_count + operands <= PATCHES * scale
+        and recording.kept_count + handles <= KEPT * scale
     )
 
 
-def keep(recording: int, handle: int) -> int:
+def keep(recording: Recording, handle: Entry) -> int:
     """Keeps an object as long as the command buffer; the position among those that are kept."""
-    kept = load(recording, Recording.kept)
-    count = load(recording, Recording.kept_count)
+    kept = recording.kept
+    count = recording.kept_count
     for index in range(count):
-        if load64(kept + 8 * index) == handle:
+        if load64(kept + 8 * index) == place_of(handle):
             return index
-    store64(kept + 8 * count, entries.retain(handle))
-    store(recording, Recording.kept_count, count + 1)
+    store64(kept + 8 * count, place_of(entries.retain(handle)))
+    recording.kept_count = count + 1
     return count
 
 
-def new_row(recording: int, kind: int, operands: int) -> int:
+def new_row(recording: Recording, kind: int, operands: int) -> Command:
     """Appends a command whose ``operands`` ranges are the next ones; fields that it does not have are 0."""
-    table = load(recording, Recording.list)
-    count = load(table, List.row_count)
-    row = load(table, List.rows) + count * COMMAND_SIZE
+    table = recording.list
+    count = table.row_count
+    row = Command(table.rows + count * COMMAND_SIZE)
     for index in range(8):
-        store64(row + 8 * index, 0)
-    store(row, Command.kind, kind)
-    store(row, Command.operand, load(table, List.operand_count) if operands > 0 else 0)
-    store(row, Command.operand_count, operands)
-    store(table, List.row_count, count + 1)
+        store64(place_of(row) + 8 * index, 0)
+    row.kind = kind
+    row.operand = table.operand_count if operands > 0 else 0
+    row.operand_count = operands
+    table.row_count = count + 1
     return row
 
 
-def add_range(recording: int, address: int, length: int) -> None:
+def add_range(recording: Recording, address: int, length: int) -> None:
     """Appends a range that is known."""
-    table = load(recording, Recording.list)
-    count = load(table, List.operand_count)
-    store64(load(table, List.addresses) + 8 * count, address)
-    store64(load(table, List.lengths) + 8 * count, length)
-    store(table, List.operand_count, count + 1)
+    table = recording.list
+    count = table.operand_count
+    store64(table.addresses + 8 * count, address)
+    store64(table.lengths + 8 * count, length)
+    table.operand_count = count + 1
 
 
-def add_slot_range(recording: int, slot: int, offset: int, length: int, alignment: int) -> None:
+def add_slot_range(recording: Recording, slot: int, offset: int, length: int, alignment: int) -> None:
     """Appends a range of what a submission has in a slot."""
-    table = load(recording, Recording.list)
-    number = load(table, List.patch_count)
-    patch = load(table, List.patches) + number * PATCH_SIZE
-    store(patch, Patch.operand, load(table, List.operand_count))
-    store(patch, Patch.slot, slot)
-    store(patch, Patch.offset, offset)
-    store(patch, Patch.length, length)
-    store(patch, Patch.alignment, alignment - 1)
-    store(table, List.patch_count, number + 1)
+    table = recording.list
+    number = table.patch_count
+    patch = Patch(table.patches + number * PATCH_SIZE)
+    patch.operand = table.operand_count
+    patch.slot = slot
+    patch.offset = offset
+    patch.length = length
+    patch.alignment = alignment - 1
+    table.patch_count = number + 1
     add_range(recording, 0, 0)
 
 
-def use_slot(recording: int, slot: int, usage: int, access: int) -> None:
+def use_slot(recording: Recording, slot: int, usage: int, access: int) -> None:
     """Notes what a submission must have in a slot."""
-    slots = load(recording, Recording.slots)
-    count = load(recording, Recording.slot_count)
+    slots = recording.slots
+    count = recording.slot_count
     while count <= slot and count < SLOTS:
         store64(slots + count * SLOT_SIZE, 0)
         store64(slots + count * SLOT_SIZE + 8, 0)
         count += 1
-        store(recording, Recording.slot_count, count)
-    row = slots + slot * SLOT_SIZE
-    store(row, Slot.used, 1)
-    store(row, Slot.usage, load(row, Slot.usage) | usage)
-    store(row, Slot.access, load(row, Slot.access) | access)
+        recording.slot_count = count
+    row = Slot(slots + slot * SLOT_SIZE)
+    row.used = 1
+    row.usage |= usage
+    row.access |= access

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import load, load32, load64, store32, store64
-from jitree.modules.hal.native.entries import STATE_RELEASED, Entry, Natives, State, release
+from jitree.codegen.primitives import load32, load64, store32, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.records import Entry, Natives, Queue, State
 from jitree.regs.layout import COMPILED_DONE
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
 
@@ -22,23 +24,23 @@ def number(values: int, words: int, index: int) -> int:
     return load32(place)
 
 
-def reference(refs: int, words: int, index: int) -> int:
+def reference(refs: int, words: int, index: int) -> Entry:
     """A handle, 0 for null."""
-    return load64(refs + 8 * load32(words + 8 * index + 4))
+    return Entry(load64(refs + 8 * load32(words + 8 * index + 4)))
 
 
 def argument_count(words: int) -> int:
     return load32(words - 8)
 
 
-def finish(state: int, refs: int, words: int) -> int:
+def finish(state: State, refs: int, words: int) -> int:
     """Drops the references that the call gives up. Comes before the results are written."""
     for index in range(argument_count(words)):
         if load32(words + 8 * index) == TAG_REF_MOVE:
             place = refs + 8 * load32(words + 8 * index + 4)
-            entry = load64(place)
+            entry = Entry(load64(place))
             store64(place, 0)
-            release(load(state, State.natives), entry, state + STATE_RELEASED)
+            release(state.natives, entry, place_of(state) + STATE_RELEASED)
     return DONE
 
 
@@ -46,39 +48,39 @@ def _result(words: int, index: int) -> int:
     return load32(words + 8 * (argument_count(words) + index) + 4)
 
 
-def give32(state: int, values: int, refs: int, words: int, value: int) -> int:
+def give32(state: State, values: int, refs: int, words: int, value: int) -> int:
     """Ends an answer with one i32."""
     finish(state, refs, words)
     store32(values + 4 * _result(words, 0), value)
     return DONE
 
 
-def give64(state: int, values: int, refs: int, words: int, value: int) -> int:
+def give64(state: State, values: int, refs: int, words: int, value: int) -> int:
     finish(state, refs, words)
     store64(values + 4 * _result(words, 0), value)
     return DONE
 
 
-def give(state: int, refs: int, words: int, entry: int) -> int:
+def give(state: State, refs: int, words: int, entry: Entry) -> int:
     """Ends an answer with one reference, which passes to the register."""
     finish(state, refs, words)
     place = refs + 8 * _result(words, 0)
-    old = load64(place)
-    store64(place, entry)
-    release(load(state, State.natives), old, state + STATE_RELEASED)
+    old = Entry(load64(place))
+    store64(place, place_of(entry))
+    release(state.natives, old, place_of(state) + STATE_RELEASED)
     return DONE
 
 
-def is_kind(entry: int, kind: int) -> bool:
+def is_kind(entry: Entry, kind: int) -> bool:
     """Whether a handle is of a type; null is of none."""
-    return entry != 0 and load(entry, Entry.kind) == kind
+    return bool(entry) and entry.kind == kind
 
 
-def queue_of(natives: int, device: int) -> int:
+def queue_of(natives: Natives, device: Entry) -> Queue:
     """The QUEUE record of a device on which machine code may work, else 0."""
-    if not is_kind(device, load(natives, Natives.device)):
-        return 0
-    record = load(device, Entry.address)
-    if record == 0 or load64(record) == 0:
-        return 0
+    if not is_kind(device, natives.device):
+        return Queue(0)
+    record = Queue(device.address)
+    if not record or load64(place_of(record)) == 0:
+        return Queue(0)
     return record

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import Fields, call, load, stack, store, store8, store64
+from jitree.codegen.primitives import call, stack, store8, store64
 from jitree.hal.command_layout import COMMAND, KIND_COPY, KIND_FILL
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
-from jitree.hal.local.walk_layout import FUNCTIONS
 from jitree.modules.hal.native.buffers import range_length
 from jitree.modules.hal.native.commands import allows, repeated
-from jitree.modules.hal.native.entries import Entry, Natives, State
 from jitree.modules.hal.native.execution import run_row
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.recording import Command
+from jitree.modules.hal.native.records import Command, Entry, Natives, State
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 
-Functions = Fields(FUNCTIONS)
 _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
@@ -26,18 +23,18 @@ MOST_COPIED = 64 << 10
 """Bytes that are moved right here; more is a command, which the threads of the device share."""
 
 
-def is_ready(state: int, refs: int, words: int) -> bool:
+def is_ready(state: State, refs: int, words: int) -> bool:
     """Whether the operation may run here and now."""
-    natives = load(state, State.natives)
-    if natives == 0 or queue_of(natives, reference(refs, words, 0)) == 0:
+    natives = state.natives
+    if not natives or not queue_of(natives, reference(refs, words, 0)):
         return False
     return is_reached(natives, reference(refs, words, 2)) and can_signal(natives, reference(refs, words, 3))
 
 
-def queue_fill(state: int, values: int, refs: int, words: int) -> int:
+def queue_fill(state: State, values: int, refs: int, words: int) -> int:
     if not is_ready(state, refs, words):
         return REFUSED
-    natives = load(state, State.natives)
+    natives = state.natives
     target = reference(refs, words, 4)
     offset = number(values, words, 5)
     pattern = number(values, words, 7)
@@ -49,13 +46,13 @@ def queue_fill(state: int, values: int, refs: int, words: int) -> int:
         return REFUSED
     if (offset | length) & (size - 1):
         return REFUSED
-    place = load(target, Entry.address) + offset
+    place = target.address + offset
     word = repeated(pattern, size)
     if length > MOST_FILLED:
-        row = stack(COMMAND_SIZE)
-        store(row, Command.kind, KIND_FILL)
-        store(row, Command.operand, 0)
-        store(row, Command.pattern, word)
+        row = Command(stack(COMMAND_SIZE))
+        row.kind = KIND_FILL
+        row.operand = 0
+        row.pattern = word
         if run_command(state, natives, reference(refs, words, 0), row, length, place, 0) != DONE:
             return REFUSED
     else:
@@ -65,13 +62,13 @@ def queue_fill(state: int, values: int, refs: int, words: int) -> int:
     return finish(state, refs, words)
 
 
-def queue_update(state: int, values: int, refs: int, words: int) -> int:
+def queue_update(state: State, values: int, refs: int, words: int) -> int:
     if not is_ready(state, refs, words):
         return REFUSED
-    natives = load(state, State.natives)
+    natives = state.natives
     source = reference(refs, words, 4)
     target = reference(refs, words, 6)
-    if not is_kind(source, KIND_BUFFER) or load(source, Entry.access) & ACCESS_READ == 0:
+    if not is_kind(source, KIND_BUFFER) or source.access & ACCESS_READ == 0:
         return REFUSED
     if not allows(natives, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
@@ -80,16 +77,16 @@ def queue_update(state: int, values: int, refs: int, words: int) -> int:
     length = range_length(target, offset, number(values, words, 8))
     if not 0 <= length <= MAXIMUM_UPDATE or range_length(source, from_offset, length) < 0:
         return REFUSED
-    memmove = load(load(natives, Natives.functions), Functions.memmove)
-    call(memmove, load(target, Entry.address) + offset, load(source, Entry.address) + from_offset, length)
+    memmove = natives.functions.memmove
+    call(memmove, target.address + offset, source.address + from_offset, length)
     signal(reference(refs, words, 3))
     return finish(state, refs, words)
 
 
-def queue_copy(state: int, values: int, refs: int, words: int) -> int:
+def queue_copy(state: State, values: int, refs: int, words: int) -> int:
     if not is_ready(state, refs, words):
         return REFUSED
-    natives = load(state, State.natives)
+    natives = state.natives
     source = reference(refs, words, 4)
     target = reference(refs, words, 6)
     if not allows(natives, source, _SOURCE, _READ) or not allows(natives, target, _TARGET, _WRITE):
@@ -101,24 +98,26 @@ def queue_copy(state: int, values: int, refs: int, words: int) -> int:
         return REFUSED
     if range_length(target, offset, length) < 0:
         return REFUSED
-    first = load(source, Entry.address) + from_offset
-    second = load(target, Entry.address) + offset
+    first = source.address + from_offset
+    second = target.address + offset
     if first < second + length and second < first + length:
         return REFUSED
     if length > MOST_COPIED:
-        row = stack(COMMAND_SIZE)
-        store(row, Command.kind, KIND_COPY)
-        store(row, Command.operand, 0)
+        row = Command(stack(COMMAND_SIZE))
+        row.kind = KIND_COPY
+        row.operand = 0
         if run_command(state, natives, reference(refs, words, 0), row, length, first, second) != DONE:
             return REFUSED
     else:
-        memmove = load(load(natives, Natives.functions), Functions.memmove)
+        memmove = natives.functions.memmove
         call(memmove, second, first, length)
     signal(reference(refs, words, 3))
     return finish(state, refs, words)
 
 
-def run_command(state: int, natives: int, device: int, row: int, length: int, first: int, second: int) -> int:
+def run_command(
+    state: State, natives: Natives, device: Entry, row: Command, length: int, first: int, second: int
+) -> int:
     """Runs a fill of the first range, or a copy from there to the second one."""
     addresses = stack(16)
     lengths = stack(16)

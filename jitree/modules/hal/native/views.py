@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import load, load64, store, store64
+from jitree.codegen.primitives import load64, store64
+from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length, range_of
-from jitree.modules.hal.native.entries import (
-    NATIVES_RELEASED,
-    Entry,
-    Natives,
-    State,
-    new_entry,
-    release,
-    retain,
-)
+from jitree.modules.hal.native.entries import NATIVES_RELEASED, new_entry, release, retain
 from jitree.modules.hal.native.layout import MAXIMUM_RANK
+from jitree.modules.hal.native.records import Entry, Natives, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -35,14 +29,14 @@ _BITS = 0xFF
 """Of an element type: the size of one element."""
 
 
-def dimensions(natives: int, view: int) -> int:
+def dimensions(natives: Natives, view: Entry) -> int:
     """Where a view's dimensions are."""
-    return view + load(natives, Natives.extension)
+    return place_of(view) + natives.extension
 
 
-def known_view(natives: int, view: int) -> bool:
+def known_view(natives: Natives, view: Entry) -> bool:
     """Whether it is a view of which everything is in its entry."""
-    return is_kind(view, load(natives, Natives.buffer_view)) and 0 <= load(view, Entry.rank) <= MAXIMUM_RANK
+    return is_kind(view, natives.buffer_view) and 0 <= view.rank <= MAXIMUM_RANK
 
 
 def fits(values: int, words: int, rank: int, length: int) -> bool:
@@ -60,9 +54,9 @@ def fits(values: int, words: int, rank: int, length: int) -> bool:
     return (count * bits + 7) >> 3 <= length
 
 
-def view_create(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def view_create(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     source = reference(refs, words, 0)
     rank = argument_count(words) - 5
@@ -72,42 +66,40 @@ def view_create(state: int, values: int, refs: int, words: int) -> int:
     length = range_length(source, offset, number(values, words, 2))
     if length < 0 or number(values, words, 4) != ENCODING_DENSE or not fits(values, words, rank, length):
         return REFUSED
-    view = new_entry(state, natives, load(natives, Natives.buffer_view))
-    if view == 0:
+    view = new_entry(state, natives, natives.buffer_view)
+    if not view:
         return REFUSED
     buffer = range_of(state, natives, source, offset, length)
-    store(view, Entry.parent, buffer)
-    if buffer == 0:
-        release(natives, view, natives + NATIVES_RELEASED)
+    view.parent = buffer
+    if not buffer:
+        release(natives, view, place_of(natives) + NATIVES_RELEASED)
         return REFUSED
-    store(view, Entry.address, load(buffer, Entry.address))
-    store(view, Entry.length, length)
-    store(view, Entry.access, load(buffer, Entry.access))
-    store(view, Entry.usage, load(buffer, Entry.usage))
-    store(view, Entry.element_type, number(values, words, 3))
-    store(view, Entry.encoding, number(values, words, 4))
-    store(view, Entry.rank, rank)
-    if load(buffer, Entry.owner) == OWNER_CODE:
-        store(view, Entry.link, load(buffer, Entry.link))
+    view.address = buffer.address
+    view.length = length
+    view.access = buffer.access
+    view.usage = buffer.usage
+    view.element_type = number(values, words, 3)
+    view.encoding = number(values, words, 4)
+    view.rank = rank
+    if buffer.owner == OWNER_CODE:
+        view.link = buffer.link
     place = dimensions(natives, view)
     for index in range(rank):
         store64(place + 8 * index, number(values, words, 5 + index))
-    store64(place + _ACCESS, load(buffer, Entry.encoding))
+    store64(place + _ACCESS, buffer.encoding)
     return give(state, refs, words, view)
 
 
-def view_assert(state: int, values: int, refs: int, words: int) -> int:
+def view_assert(state: State, values: int, refs: int, words: int) -> int:
     """Exact agreement; compatible types are Python's business."""
-    natives = load(state, State.natives)
-    if natives == 0:
+    natives = state.natives
+    if not natives:
         return REFUSED
     view = reference(refs, words, 0)
     if not known_view(natives, view) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
-    rank = load(view, Entry.rank)
-    if load(view, Entry.element_type) != number(values, words, 2) or load(view, Entry.encoding) != number(
-        values, words, 3
-    ):
+    rank = view.rank
+    if view.element_type != number(values, words, 2) or view.encoding != number(values, words, 3):
         return REFUSED
     if rank != argument_count(words) - 4:
         return REFUSED
@@ -118,57 +110,57 @@ def view_assert(state: int, values: int, refs: int, words: int) -> int:
     return finish(state, refs, words)
 
 
-def view_buffer(state: int, values: int, refs: int, words: int) -> int:
+def view_buffer(state: State, values: int, refs: int, words: int) -> int:
     """The buffer of a view that Python made gets an entry that keeps the view."""
-    natives = load(state, State.natives)
-    if natives == 0:
+    natives = state.natives
+    if not natives:
         return REFUSED
     view = reference(refs, words, 0)
     if not known_view(natives, view):
         return REFUSED
-    if load(view, Entry.owner) == OWNER_CODE:
-        return give(state, refs, words, retain(load(view, Entry.parent)))
-    if load(view, Entry.address) == 0:
+    if view.owner == OWNER_CODE:
+        return give(state, refs, words, retain(view.parent))
+    if view.address == 0:
         return REFUSED
-    buffer = new_entry(state, natives, load(natives, Natives.buffer))
-    if buffer == 0:
+    buffer = new_entry(state, natives, natives.buffer)
+    if not buffer:
         return REFUSED
-    store(buffer, Entry.address, load(view, Entry.address))
-    store(buffer, Entry.length, load(view, Entry.length))
-    store(buffer, Entry.access, load(view, Entry.access))
-    store(buffer, Entry.usage, load(view, Entry.usage))
-    store(buffer, Entry.encoding, load64(dimensions(natives, view) + _ACCESS))
-    store(buffer, Entry.parent, retain(view))
+    buffer.address = view.address
+    buffer.length = view.length
+    buffer.access = view.access
+    buffer.usage = view.usage
+    buffer.encoding = load64(dimensions(natives, view) + _ACCESS)
+    buffer.parent = retain(view)
     return give(state, refs, words, buffer)
 
 
-def view_element_type(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or not known_view(natives, reference(refs, words, 0)):
+def view_element_type(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives or not known_view(natives, reference(refs, words, 0)):
         return REFUSED
-    return give32(state, values, refs, words, load(reference(refs, words, 0), Entry.element_type))
+    return give32(state, values, refs, words, reference(refs, words, 0).element_type)
 
 
-def view_encoding_type(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or not known_view(natives, reference(refs, words, 0)):
+def view_encoding_type(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives or not known_view(natives, reference(refs, words, 0)):
         return REFUSED
-    return give32(state, values, refs, words, load(reference(refs, words, 0), Entry.encoding))
+    return give32(state, values, refs, words, reference(refs, words, 0).encoding)
 
 
-def view_rank(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0 or not known_view(natives, reference(refs, words, 0)):
+def view_rank(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives or not known_view(natives, reference(refs, words, 0)):
         return REFUSED
-    return give32(state, values, refs, words, load(reference(refs, words, 0), Entry.rank))
+    return give32(state, values, refs, words, reference(refs, words, 0).rank)
 
 
-def view_dim(state: int, values: int, refs: int, words: int) -> int:
-    natives = load(state, State.natives)
-    if natives == 0:
+def view_dim(state: State, values: int, refs: int, words: int) -> int:
+    natives = state.natives
+    if not natives:
         return REFUSED
     view = reference(refs, words, 0)
     index = number(values, words, 1)
-    if not known_view(natives, view) or not 0 <= index < load(view, Entry.rank):
+    if not known_view(natives, view) or not 0 <= index < view.rank:
         return REFUSED
     return give64(state, values, refs, words, load64(dimensions(natives, view) + 8 * index))

@@ -1,0 +1,105 @@
+"""Records in memory that others lay out: fields as attributes, in Python and as machine code.
+
+    class Entry(MemoryRecord, layout=ENTRY):
+        parent: Entry
+
+    entry = Entry(address)
+    entry.count += 1
+    if entry.parent: ...
+
+A record is its address: ``Entry(0)`` is none, false, and equal to another none. Fields are integers, 32-bit
+ones with their sign, but for those that the class says are records. As machine code an access is one
+instruction (:mod:`jitree.codegen.typed_records`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, overload
+
+
+class Layout(Protocol):
+    """What :class:`jitree.regs.layout.Record` states of a record."""
+
+    name: str
+    types: dict[str, str]
+
+    def __getitem__(self, field: str) -> int: ...
+
+
+class RecordField:
+    """A field: ``entry.count``. ``Entry.count`` is this object, which knows its ``offset``."""
+
+    def __init__(self, offset: int, width: int, owner: type[MemoryRecord], target: str | None) -> None:
+        self.offset: Final = offset
+        self.width: Final = width
+        """4 or 8 bytes."""
+        self._owner = owner
+        self._target = target
+        self._kind = ctypes.c_int32 if width == 4 else ctypes.c_int64
+
+    def target(self) -> type[MemoryRecord] | None:
+        """The class of records that the field points to; None for a number."""
+        if self._target is None:
+            return None
+        found: type[MemoryRecord] = getattr(sys.modules[self._owner.__module__], self._target)
+        return found
+
+    @overload
+    def __get__(self, record: None, owner: type[MemoryRecord]) -> Self: ...
+
+    @overload
+    def __get__(self, record: MemoryRecord, owner: type[MemoryRecord]) -> int | MemoryRecord: ...
+
+    def __get__(self, record: MemoryRecord | None, owner: type[MemoryRecord]) -> Any:
+        if record is None:
+            return self
+        number: int = self._kind.from_address(place_of(record) + self.offset).value
+        target = self.target()
+        return number if target is None else target(number)
+
+    def __set__(self, record: MemoryRecord, value: int | MemoryRecord) -> None:
+        number = place_of(value) if isinstance(value, MemoryRecord) else value
+        self._kind.from_address(place_of(record) + self.offset).value = number
+
+
+class MemoryRecord:
+    """The base of record classes."""
+
+    __slots__ = ("_place_of_this_record",)
+
+    fields_of_layout: ClassVar[dict[str, RecordField]]
+
+    def __init__(self, place: int) -> None:
+        self._place_of_this_record = place
+
+    def __init_subclass__(cls, layout: Layout) -> None:
+        targets = cls.__annotations__
+        cls.fields_of_layout = {
+            name: RecordField(layout[name], 4 if kind == "i32" else 8, cls, targets.get(name))
+            for name, kind in layout.types.items()
+        }
+        for name, field in cls.fields_of_layout.items():
+            setattr(cls, name, field)
+
+    def __bool__(self) -> bool:
+        return self._place_of_this_record != 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryRecord) and place_of(self) == place_of(other)
+
+    def __hash__(self) -> int:
+        return hash(self._place_of_this_record)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> int: ...  # fields that the class does not name
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+
+def place_of(record: MemoryRecord) -> int:
+    """Where a record lies; 0 of none."""
+    place: int = record._place_of_this_record
+    return place

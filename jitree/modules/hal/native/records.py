@@ -1,0 +1,66 @@
+"""Records of machine code that answers and calls share, by name of their fields."""
+
+from __future__ import annotations
+
+from jitree.codegen.record import MemoryRecord
+from jitree.hal.command_layout import COMMAND, ENTRY_POINT, LIST, PATCH, SLOT
+from jitree.hal.local.queue_record import QUEUE
+from jitree.hal.local.walk_layout import FUNCTIONS, JOB
+from jitree.modules.hal.native.layout import NATIVES, RECORDING
+from jitree.regs.layout import ENTRY, STATE
+
+
+class State(MemoryRecord, layout=STATE):
+    natives: Natives
+    released: Entry
+
+
+class Entry(MemoryRecord, layout=ENTRY):
+    parent: Entry
+    link: Entry
+
+
+class Natives(MemoryRecord, layout=NATIVES):
+    blank: Entry
+    dead: Entry
+    functions: Functions
+    arenas: Recording
+    queue: Queue
+    released: Entry
+
+
+class Functions(MemoryRecord, layout=FUNCTIONS):
+    pass
+
+
+class Recording(MemoryRecord, layout=RECORDING):
+    list: List
+    next: Recording
+
+
+class List(MemoryRecord, layout=LIST):
+    pass
+
+
+class Command(MemoryRecord, layout=COMMAND):
+    pass
+
+
+class Patch(MemoryRecord, layout=PATCH):
+    pass
+
+
+class Slot(MemoryRecord, layout=SLOT):
+    pass
+
+
+class EntryPoint(MemoryRecord, layout=ENTRY_POINT):
+    pass
+
+
+class Job(MemoryRecord, layout=JOB):
+    pass
+
+
+class Queue(MemoryRecord, layout=QUEUE):
+    pass
