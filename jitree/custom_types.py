@@ -179,6 +179,14 @@ def _result_types(hint: Any, label: str, classes: Mapping[type, str]) -> tuple[V
     return tuple(_annotated(item, f"{label}: result {index}", classes) for index, item in enumerate(hints))
 
 
+def _aliased(hint: Any) -> Any:
+    """The class that a hint, or an alias of one, stands for: ``NDArray`` is a ``type`` alias since NumPy 2.5.
+    None for what is no class."""
+    while hasattr(hint, "__value__"):
+        hint = typing.get_origin(hint.__value__) or hint.__value__
+    return hint if isinstance(hint, typing.Hashable) else None
+
+
 def _annotated(hint: Any, label: str, classes: Mapping[type, str]) -> ValueType:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated and arguments[1] in NUMBERS:
@@ -191,7 +199,7 @@ def _annotated(hint: Any, label: str, classes: Mapping[type, str]) -> ValueType:
     if origin is list and typing.get_origin(arguments[0]) is Annotated:
         element = _annotated(arguments[0], label, classes)
         return replace(_BY_NAME["list"], declared=f"!vm.list<{element.name}>")
-    name = _BY_CLASS.get(hint if origin is None else origin) if isinstance(hint, typing.Hashable) else None
+    name = _BY_CLASS.get(_aliased(hint if origin is None else origin))
     if name is not None:
         return _BY_NAME[name]
     if isinstance(hint, type) and hint in classes:
