@@ -37,7 +37,7 @@ _TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
 _TRUTH: Final = re.compile(r"zext(?: nneg)? i1 (%\S+) to i32")
 _NAMES: Final = re.compile(r'%(?:"[^"]+"|[-\w.$]+)')
 _LABEL: Final = re.compile(r'^("[^"]+"|[-\w.$]+):')
-_UNSTABLE: Final = re.compile(r"\btail (?=call)|\brange\([^)]*\) | #\d+$|, !\w+ !\d+")
+_UNSTABLE: Final = re.compile(r"\btail (?=call)|\bsamesign |\brange\([^)]*\) | #\d+$|, !\w+ !\d+")
 """What texts of one LLVM have and others do not know."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch import vector_math_ir
+from jitree.dispatch import semantics_rows, vector_math_ir
 from jitree.dispatch.native import rows
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.vector_math_ir import llvm_type
@@ -32,7 +32,13 @@ def is_pure(item: Instruction | Value) -> bool:
         return _never_fails(item.operands[1])
     if mnemonic.startswith("fpowi"):  # written out for its exponent
         return item.operands[1].operation.startswith("const.")
-    return mnemonic in COMPUTED or (mnemonic in SEMANTICS and SEMANTICS[mnemonic].math_function is not None)
+    return can_compute(mnemonic) or (mnemonic in SEMANTICS and SEMANTICS[mnemonic].math_function is not None)
+
+
+def can_compute(mnemonic: str) -> bool:
+    """Whether :func:`emit` knows an instruction: whether it is without branches, and no C function."""
+    row = semantics_rows.rows().get(mnemonic)
+    return mnemonic in _WRITTEN or (row is not None and not row.text)
 
 
 def _never_fails(divisor: Value) -> bool:
@@ -46,7 +52,7 @@ def uses_library(value: Value) -> bool:
 
 
 def emit(w: Writer, mnemonic: str, n: int, operands: list[str]) -> str:
-    """The result of an instruction of :data:`COMPUTED`."""
+    """The result of an instruction."""
     written = _WRITTEN.get(mnemonic)
     if written is not None:
         return written(w, n, operands)
@@ -143,12 +149,3 @@ _WRITTEN: Final[dict[str, Emitter]] = {
 }
 """What is written otherwise than its row: one comparison in place of two, one instruction in place of
 branches, a product for each bit of a constant exponent; and vector mathematics."""
-
-_BRANCHES: Final = frozenset({"cast.f32.ui64"})
-"""Has branches."""
-
-COMPUTED: Final = (
-    frozenset(mnemonic for mnemonic, semantic in SEMANTICS.items() if semantic.math_function is None)
-    - _BRANCHES
-)
-"""What a nest can compute, in vectors as well as one by one; C library functions aside."""

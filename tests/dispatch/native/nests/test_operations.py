@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree.dispatch.native.nests.operations import COMPUTED
+from jitree.dispatch.native.nests.operations import can_compute
+from jitree.dispatch.semantics import SEMANTICS
 from jitree.vmfb.isa import BY_MNEMONIC
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
@@ -15,6 +16,7 @@ from tests.dispatch.semantics_reference import edge_values
 
 COUNT = 96
 DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
+COMPUTED = [mnemonic for mnemonic in SEMANTICS if can_compute(mnemonic)]
 DIVISORS = (7, -3, 2**31 - 1)
 
 
