@@ -13,6 +13,7 @@ from jitree import Session
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.params import splat_entry
 from jitree.params.irpa_writer import plan, write
+from tests.assembler import Assembler
 from tests.params.archives import gguf, gguf_tensor, safetensors, write_irpa
 
 PROGRAM = Path(__file__).parent.parent / "data" / "programs" / "parameters.vmfb"
@@ -56,6 +57,28 @@ def test_arrays_that_disagree(weight: np.ndarray[Any, Any], error: type[Exceptio
 def test_what_agrees(weight: Any) -> None:
     """Another shape of the same elements, and bytes that nobody says the type of."""
     assert np.array_equal(run({"model": {"w": weight}}), INPUT @ WEIGHT + BIAS)
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (b"a_dispatch_0\0a_dispatch_0_vmvx_bytecode_fb\0a_dispatch_0_elementwise_4_f32\0", True),
+        (b"a_dispatch_0_slow_memcpy\0", False),
+        (b"a_dispatch_0_elementwise_4_f32\0a_dispatch_1\0a_dispatch_1_embedded_elf_x86_64\0", False),
+    ],
+)
+def test_kernels_whose_names_say_nothing(names: bytes, known: bool) -> None:
+    """They may be what takes the parameter."""
+    other = Assembler("other")
+    other.rodata(names)
+    parameters = {"model": {"w": WEIGHT.view(np.int32), "b": BIAS}, "scale": np.ones(3, np.float32)}
+    with Session("local-sync", parameters=[parameters]) as session:
+        session.load(other.build())
+        if known:
+            with pytest.raises(InvalidArgumentError, match=OTHER):
+                session.load(PROGRAM)
+        else:
+            assert np.array_equal(session.load(PROGRAM).linear(INPUT), INPUT @ WEIGHT + BIAS)
 
 
 def archive(path: Path, array: np.ndarray[Any, Any]) -> Path:

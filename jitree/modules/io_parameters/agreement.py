@@ -3,7 +3,9 @@
 To a program a parameter is bytes: compiled modules say how many they take, and no more. So what an
 initialiser loads must have just as many. Of the element type there is one trace: compilers write those of the
 operands into the name of each kernel (``mul_dispatch_0_elementwise_4x8_f32``). A parameter of 32-bit integers
-in a program whose kernels have 32-bit floats and no such integers is not what it was compiled for.
+in a program whose kernels have 32-bit floats and no such integers is not what it was compiled for. One kernel
+without a trace (``update_dispatch_0_slow_memcpy``) may take anything: of its program nothing is known. Tables
+that a kernel only looks numbers up in are not in its name; who has one of integers passes its bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import Context
 
 _DECLARATION: Final = "iree.abi.declaration"
-_KERNEL: Final = re.compile(rb"_dispatch_\d+_(\w+)")
+_KERNEL: Final = re.compile(rb"(\w+_dispatch_\d+)(?:_(\w+))?")
+"""The names that have to do with one kernel begin alike: that of its executable has no types, and is in front
+of its own."""
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
 _FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
 _SEARCHED: Final = 64 << 20
@@ -50,22 +54,26 @@ class Program:
 
     @property
     def types(self) -> frozenset[ElementType]:
-        """The element types that its modules name; empty if their kernels name none."""
+        """The element types that its modules name; empty if any of their kernels names none."""
         context = self._context()
         modules = () if context is None else context.modules
         if len(modules) != self._module_count:
             compiled = [module for module in modules if isinstance(module, BytecodeModule)]
-            kernels = frozenset(row for module in compiled for row in _kernel_types(module))
+            kernels = [types for module in compiled for types in _kernel_types(module)]
             declared = frozenset(row for module in compiled for row in _declared_types(module))
-            self._types = kernels | declared if kernels else kernels
+            self._types = declared.union(*kernels) if kernels and all(kernels) else frozenset()
             self._module_count = len(modules)
         return self._types
 
 
-def _kernel_types(module: BytecodeModule) -> Iterable[ElementType]:
+def _kernel_types(module: BytecodeModule) -> Iterable[set[ElementType]]:
+    """Of each kernel, what its names name."""
+    kernels: dict[bytes, set[ElementType]] = {}
     for segment in module.module.rodata:
-        for name in set(_KERNEL.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
-            yield from (BY_NAME[word] for word in re.split("[_x]", name.decode()) if word in BY_NAME)
+        for stem, rest in set(_KERNEL.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
+            words = re.split("[_x]", rest.decode())
+            kernels.setdefault(stem, set()).update(BY_NAME[word] for word in words if word in BY_NAME)
+    return kernels.values()
 
 
 def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
