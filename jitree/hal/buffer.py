@@ -5,6 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from array import array
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -211,6 +212,12 @@ class Buffer(Unique):
         return self.allocation.owner_count == 1
 
 
+@lru_cache(maxsize=1024)
+def _byte_length(element_type: int, shape: tuple[int, ...]) -> int:
+    """Programs make views of the same few shapes again and again."""
+    return _element_type(element_type).byte_length(shape)
+
+
 class BufferView(Unique):
     """A buffer with shape and element type.
 
@@ -224,7 +231,7 @@ class BufferView(Unique):
         self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
     ) -> None:
         """OUT_OF_RANGE for shapes that no tensor can have, and that the buffer is too short for."""
-        needed = _element_type(element_type).byte_length(shape)
+        needed = _byte_length(element_type, shape)
         if needed > buffer.byte_length and encoding == ENCODING_DENSE:
             raise OutOfRangeError(
                 f"a buffer of {buffer.byte_length} bytes cannot be viewed as "
