@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -46,8 +46,8 @@ def listed(name: str, what: str, values: Iterable[T]) -> tuple[T, ...]:
 
 
 def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
-    try:
-        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    try:  # an array of sizes has an index, like a number, and does not give it
+        sizes = tuple(shape) if isinstance(shape, Sized) else (shape,)
         return tuple(map(operator.index, sizes))
     except TypeError:
         raise InvalidArgumentError(

@@ -74,6 +74,7 @@ def test_odd_shapes_and_types_are_named(session: Session) -> None:
         with pytest.raises(InvalidArgumentError, match="empty: no device array can have dtype"):
             session.empty(2, dtype)
     assert session.empty(np.int64(3)).shape == (3,) and session.empty([2, np.int8(3)], "i4").shape == (2, 3)
+    assert session.empty(np.array([2, 3])).shape == (2, 3) and session.empty(np.array([], int)).shape == ()
     with pytest.raises(InvalidArgumentError, match="function: expected a function or its name but got 5"):
         session.call_direct(5)  # type: ignore[arg-type]
 
