@@ -8,13 +8,19 @@ from _thread import interrupt_main
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from jitree import Session
 from jitree.endings import Ending, carefully
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
+from jitree.modules.hal.native.natives import StorageAllocation
+
+PROGRAM = Path(__file__).parent / "data" / "programs" / "aliases.vmfb"
 
 
 class _Holder:
@@ -59,6 +65,17 @@ def test_interrupted_memory_comes_back() -> None:
     holder = [allocator.allocate(int(MemoryType.DEVICE_LOCAL), int(BufferUsage.DEFAULT), 4096)]
     _drop_interrupted(holder)
     assert allocator.statistics.device.live == 0 and allocator.kept_bytes
+
+
+def test_interrupted_results() -> None:
+    """Machine code has made their memory."""
+    with Session("local-sync", tier="fast") as session:
+        double = session.load(PROGRAM).double
+        double(np.ones(1 << 14, np.float32))  # the first is a call in Python
+        for _ in range(3):
+            holder = [double(np.ones(1 << 14, np.float32)).view.buffer.allocation]
+            assert isinstance(holder[0], StorageAllocation)
+            _drop_interrupted(holder)
 
 
 def test_an_interrupted_action_is_done() -> None:

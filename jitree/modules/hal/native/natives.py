@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import WeakValueDictionary
+from weakref import ref
 
 import numpy as np
 
@@ -89,7 +89,9 @@ class Natives:
             self._kinds["command_buffer"]: Natives._make_command_buffer,
         }
         """Functions, not methods of this object: it must not refer to itself."""
-        self._allocations: WeakValueDictionary[int, StorageAllocation] = WeakValueDictionary()
+        self._allocations: dict[int, ref[StorageAllocation]] = {}
+        """By storage. What is gone stays until that is used again: to forget it at once takes Python code,
+        which Ctrl-C is lost in."""
         self._local: np.ndarray[Any, Any] | None = None
         self._arenas = ArenaPool(self._words)
         self._storage: StoragePool | None = None
@@ -229,13 +231,14 @@ class Natives:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
             return whole.subspan(start - whole.published_address, length)
-        allocation = self._allocations.get(parent)
+        known = self._allocations.get(parent)
+        allocation = None if known is None else known()
         base = table.i64[above + _ADDRESS]
         if allocation is None:
             memory_type, usage = table.i32[2 * word + _ACCESS], table.i32[2 * word + _USAGE]
             table.retain(parent)
             allocation = self._allocation(parent, base, table.i64[above + _LENGTH], memory_type, usage)
-            self._allocations[parent] = allocation
+            self._allocations[parent] = ref(allocation)
         return Buffer(allocation, start - base, length)
 
     def _make_view(self, word: int) -> BufferView:
