@@ -27,6 +27,7 @@ def metadata_lines(module: Module) -> Iterator[str]:
     yield from _header(f"Bytecode : version {module.bytecode_version[1]}")
     yield from _functions(module)
     if module.debug is not None:
+        yield ""
         yield from _header("Debug Information")[:-1]
         yield "// NOTE: debug databases are large and should be stripped in deployed artifacts."
         yield ""
@@ -126,7 +127,6 @@ def _functions(module: Module) -> Iterator[str]:
     yield "----+----------+----------+--------+-------+-------+--------------+".ljust(_WIDTH, "-")
     for function in module.functions:
         yield _function_row(module, function)
-    yield ""
 
 
 def _function_row(module: Module, function: Function) -> str:

@@ -54,6 +54,12 @@ def test_all_is_what_the_reference_tool_prints(output: Dump) -> None:
     assert output(program) == (DATA / "torch_style.txt").read_text()
 
 
+def test_metadata_without_a_debug_database_end_in_one_empty_line(output: Dump) -> None:
+    text = output("--output=metadata", str(DATA.parent / "programs" / "parameters.vmfb"))
+    assert "Debug Information" not in text
+    assert text.endswith("\n\n") and not text.endswith("\n\n\n")
+
+
 def test_all_of_one_function_has_the_metadata_too(output: Dump) -> None:
     both = [output(f"--output={kind}", "--function=misc", MODULE) for kind in ("metadata", "disassembly")]
     assert output("--function=misc", MODULE) == "\n".join(both)
