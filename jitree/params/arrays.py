@@ -40,9 +40,9 @@ def array_entry(key: str, value: Any) -> ParameterEntry:
     """
     with error_context(f"parameter '{key}'"):
         array = _as_array(value)
-        if array.dtype.hasobject:
+        if array.dtype.hasobject or (array.dtype.kind != "V" and element_type_of(array.dtype) is None):
             raise InvalidArgumentError(
-                f"arrays of dtype {array.dtype} have no bytes that a program could use"
+                f"programs have no elements of dtype {array.dtype}; convert the array to others"
             )
         return ParameterEntry(key, *_bytes_of(array))
 
