@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNE
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_BITS: Final = 0xFF
+"""Of the code of an element type: the size of an element."""
+
 
 def holds(expected: int, actual: int) -> bool:
     """Whether a parameter takes arrays of an element type: one of integers without a sign those of any sign,
-    as they have the same bits, others their own. Numpy's signed integers have none here."""
-    if not compatible_elements(actual, expected):
+    as they have the same bits, others their own. Numpy's signed integers have none here. Elements of unknown
+    type need the size."""
+    if not compatible_elements(actual, expected) or actual & _BITS != expected & _BITS:
         return False
     kind = actual >> 24
     wanted = expected >> 24

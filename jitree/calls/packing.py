@@ -247,9 +247,10 @@ class TensorPacker:
 
     def _as_booleans(self, array: npt.NDArray[Any], row: ElementType) -> npt.NDArray[Any]:
         """Integers of 8 bits that are all 0 or 1."""
-        if not compatible_elements(row.code, self._code):
+        if not compatible_elements(row.code, self._code) or row.bits != _I1.bits:
             self._check_elements(row.code)
-        if array.size and not 0 <= array.min() <= array.max() <= 1:
+        numbers = array.view(np.uint8)
+        if numbers.size and numbers.max() > 1:
             raise refused(self._name, str(self._tensor), array, "; it has other elements than 0 and 1")
         return array.view(_I1.dtype)
 

@@ -90,6 +90,28 @@ def test_unsigned_and_opaque_arrays(session: Session) -> None:
     assert np.asarray(session["module.e1_f32"](opaque)).tobytes() == opaque.tobytes()
 
 
+@pytest.mark.parametrize("name", [name for name in VALUES if name not in ("i2", "i4")])
+def test_opaque_elements_have_the_size_of_what_they_are_passed_as(session: Session, name: str) -> None:
+    """Programs look at the bytes only, of which there may be too many."""
+    function, value = session[f"module.e1_{name}"], VALUES[name]
+    size = value.itemsize
+    for given in (value.view(f"V{size}"), session.to_device(value.view(f"V{size}"))):
+        if name != "i1" or isinstance(given, np.ndarray):
+            assert np.asarray(function(given)).tobytes() == value.tobytes()
+    for other in {size + 1, 2 * size, 1} - {size}:
+        for given in (np.zeros(3, f"V{other}"), np.zeros(2, f"V{other}")[0]):
+            with pytest.raises(InvalidArgumentError, match="input0"):
+                function(given)
+
+
+def test_opaque_bytes_are_booleans_if_they_are_0_and_1(session: Session) -> None:
+    function = session["module.e1_i1"]
+    assert np.asarray(function(np.array([1, 0, 1], np.uint8).view("V1"))).tolist() == [True, False, True]
+    for given in (np.array([2, 0], np.uint8).view("V1"), np.array([-1], np.int8)):
+        with pytest.raises(InvalidArgumentError, match="it has other elements than 0 and 1"):
+            function(given)
+
+
 def test_packed_elements_take_half_a_byte(session: Session) -> None:
     array = session.to_device(np.array([1, -2, 3], ml_dtypes.int4))
     assert (array.size, array.nbytes, array.view.buffer.byte_length) == (3, 2, 2)
