@@ -67,8 +67,9 @@ def parse_float(text: str) -> float:
 
 
 def integer_range(row: ElementType) -> tuple[int, int]:
-    """Least and greatest value that text may give; signless types take the signed and unsigned range."""
-    if row.name.startswith("si"):
+    """Least and greatest value that text may give; signless types take the signed and unsigned range, but of
+    64 bits only the signed one, as the reference tools do."""
+    if row.name.startswith("si") or row.name == "i64":
         return -(1 << (row.bits - 1)), (1 << (row.bits - 1)) - 1
     if row.name.startswith("ui"):
         return 0, (1 << row.bits) - 1

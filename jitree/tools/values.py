@@ -101,9 +101,8 @@ def _parse_scalar(text: str, type_name: str) -> hv.Scalar:
         value = element_parsing.parse_elements([_single_number(text, type_name)], BY_NAME[type_name])
         return hv.Scalar(type_name, float(value[0]))
     bits = int(type_name[1:])
-    number = element_parsing.parse_integer(
-        _single_number(text, type_name), -(1 << (bits - 1)), (1 << bits) - 1
-    )
+    low, high = element_parsing.integer_range(BY_NAME[type_name])
+    number = element_parsing.parse_integer(_single_number(text, type_name), low, high)
     return hv.Scalar(type_name, number - (1 << bits) if number >= 1 << (bits - 1) else number)
 
 

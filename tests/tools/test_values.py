@@ -100,6 +100,9 @@ def test_a_bad_tensor_text_says_what_is_wrong(text: str, code: str, message: str
         ("3.7", "i", "'3.7' is not an integer"),
         ("1.5x", "f", "'1.5x' is not a number"),
         ("99999999999", "i", "out of range"),
+        ("9223372036854775808", "I", "must be between -9223372036854775808 and 9223372036854775807"),
+        ("0xFFFFFFFFFFFFFFFF", "I", "0xFFFFFFFFFFFFFFFF is out of range"),
+        ("1xi64=9223372036854775808", "r", "is out of range"),
         ("abc", "I", "'abc' is not an integer"),
         ("4xi32=1", "i", "the parameter is a scalar"),
         ("4xf32", "f", "'4xf32' is not a number"),
@@ -232,7 +235,7 @@ def test_integers_print_as_text_that_reads_back(
     assert again.shape == shape and again.element_type == row
     assert np.array_equal(again.data, tensor.data)
     signless = row.name.startswith("i")
-    wrapped = [value - (1 << row.bits) if signless and value > high // 2 else value for value in values]
+    wrapped = [value - (1 << row.bits) if signless and value >= 1 << (row.bits - 1) else value for value in values]
     assert [int(value) for value in tensor.values] == wrapped
 
 
