@@ -47,8 +47,10 @@ from jitree.session_arguments import (
     dimensions,
     element_row,
     listed,
+    open_parameters,
     require,
     require_name,
+    require_option,
     require_path,
 )
 from jitree.vmfb.archive import Source
@@ -120,16 +122,16 @@ class Session(Unique):
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
         created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
         """
+        require_option("cache_dir", "a path", cache_dir, str, os.PathLike)
         if cache_dir is not None:
             from jitree.dispatch.image.cache import choose_directory
 
             choose_directory(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
-        if tier is not None:
-            require("tier", "the name of a tier", tier, str)
-        if instance is not None:
-            require("instance", "an Instance", instance, Instance)
+        require_option("tier", "the name of a tier", tier, str)
+        require_option("instance", "an Instance", instance, Instance)
+        require_option("trace_sink", "a function", trace_sink, Callable)
         require("flags", "ContextFlags", flags, ContextFlags)
         names = BUILTIN_MODULES if builtin_modules is None else builtin_modules
         self._builtins = listed("builtin_modules", "names", names)
@@ -145,11 +147,11 @@ class Session(Unique):
         self._keeper: Keeper | None = None
         self._placements: Placements | None = None
         self.trace_sink: TraceSink | None = trace_sink
-        self.parameter_providers: tuple[ParameterProvider, ...] = _open_providers(parameters)
+        self.parameter_providers: tuple[ParameterProvider, ...] = open_parameters(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier,
             listed("executable_plugins", "plugins", executable_plugins),
-            listed("executable_modules", "native modules", executable_modules),
+            listed("executable_modules", "native modules", executable_modules, NativeModule),
         )
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
@@ -477,14 +479,6 @@ class Session(Unique):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"
         return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
-
-
-def _open_providers(parameters: Iterable[ParameterSource]) -> tuple[ParameterProvider, ...]:
-    if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
-        return ()
-    from jitree.params.provider import open_providers
-
-    return open_providers(parameters)
 
 
 def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:

@@ -16,15 +16,23 @@ from jitree.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.params.provider import ParameterProvider
+    from jitree.params.provider import Source as ParameterSource
     from jitree.types import ElementType
 
 T = TypeVar("T")
 
 
-def require(name: str, what: str, value: object, *classes: type) -> None:
+def require(name: str, what: str, value: object, *classes: Any) -> None:
     """INVALID_ARGUMENT unless a value is of one of the classes."""
     if not isinstance(value, classes):
         raise InvalidArgumentError(f"{name}: expected {what} but got {describe(value)}")
+
+
+def require_option(name: str, what: str, value: object, *classes: Any) -> None:
+    """As :func:`require`, but None is left out."""
+    if value is not None:
+        require(name, what, value, *classes)
 
 
 def require_name(name: object) -> None:
@@ -35,13 +43,15 @@ def require_path(path: object) -> None:
     require("path", "a path", path, str, os.PathLike)
 
 
-def listed(name: str, what: str, values: Iterable[T]) -> tuple[T, ...]:
-    """The items of a list; text is none, though it could be taken apart."""
+def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T, ...]:
+    """The items of a list, of one of the classes if there are any; text is no list, though it could be taken
+    apart."""
     try:
-        if not isinstance(values, (str, bytes)):
-            return tuple(values)
+        items = None if isinstance(values, (str, bytes)) else tuple(values)
     except TypeError:
-        pass
+        items = None
+    if items is not None and (not classes or all(isinstance(item, classes) for item in items)):
+        return items
     raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")
 
 
@@ -66,3 +76,12 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     if row is None:
         raise InvalidArgumentError(f"empty: no device array can have dtype {describe(dtype)}")
     return row
+
+
+def open_parameters(parameters: Iterable[ParameterSource]) -> tuple[ParameterProvider, ...]:
+    """The parameters of a session."""
+    if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
+        return ()
+    from jitree.params.provider import open_providers
+
+    return open_providers(parameters)

@@ -81,8 +81,8 @@ def start(seconds: float, write: Callable[[str], object] | None = None) -> None:
     ``write`` (default: standard error). INVALID_ARGUMENT unless ``seconds`` is above 0.
     """
     global current
-    if not 0 < seconds < TIMEOUT_MAX:
-        raise InvalidArgumentError(f"the watchdog needs a time above 0 seconds but got {seconds}")
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < TIMEOUT_MAX:
+        raise InvalidArgumentError(f"the watchdog needs a time above 0 seconds but got {seconds!r}")
     from jitree.hal.watching import Watchdog
 
     stop()

@@ -66,6 +66,23 @@ def test_odd_arguments_give_a_status(session: Session, name: str) -> None:
     assert refused >= (name not in ("contains", "to_device"))
 
 
+@pytest.mark.parametrize(
+    ("name", "odd", "expected"),
+    [
+        ("cache_dir", 3, "cache_dir: expected a path but got 3"),
+        ("cache_dir", b"folder", "cache_dir: expected a path but got b'folder'"),
+        ("watchdog", "x", "above 0 seconds but got 'x'"),
+        ("watchdog", [1], r"above 0 seconds but got \[1\]"),
+        ("trace_sink", 3, "trace_sink: expected a function but got 3"),
+        ("trace_sink", "stderr", "trace_sink: expected a function but got 'stderr'"),
+        ("executable_modules", [1.5], r"executable_modules: expected a list of .* but got \[1.5\]"),
+    ],
+)
+def test_odd_options_are_named(name: str, odd: Any, expected: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=expected):
+        Session("local-sync", **{name: odd})
+
+
 def test_odd_shapes_and_types_are_named(session: Session) -> None:
     for shape in ((1.5,), 2.0, "12", None):
         with pytest.raises(InvalidArgumentError, match=r"empty: expected a size or a tuple .* but got"):

@@ -235,7 +235,9 @@ def test_integers_print_as_text_that_reads_back(
     assert again.shape == shape and again.element_type == row
     assert np.array_equal(again.data, tensor.data)
     signless = row.name.startswith("i")
-    wrapped = [value - (1 << row.bits) if signless and value >= 1 << (row.bits - 1) else value for value in values]
+    wrapped = [
+        value - (1 << row.bits) if signless and value >= 1 << (row.bits - 1) else value for value in values
+    ]
     assert [int(value) for value in tensor.values] == wrapped
 
 
