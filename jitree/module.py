@@ -163,11 +163,12 @@ class Function(Unique):
 
     def _have_called(self, begun: float) -> None:
         """A call was made the general way; ``begun`` is the thread's time when it began."""
-        self._calls += 1
-        if self._calls in _POSTPONED and time.thread_time() - begun > _LONG_SECONDS:
-            self._direct_after = _POSTPONED[self._calls]
+        self._calls = calls = self._calls + 1  # other threads count, too: it is looked at once
+        later = _POSTPONED.get(calls)
+        if later is not None and time.thread_time() - begun > _LONG_SECONDS:
+            self._direct_after = later
         if (
-            self._calls >= self._direct_after
+            calls >= self._direct_after
             and not self._is_settled
             and self.invoker.watch_call is None
             and self.invoker.engine.entry is not None

@@ -356,3 +356,36 @@ def test_functions_that_compute_for_long_are_prepared_later(
     for _ in range(max(module._POSTPONED.values())):
         assert np.array_equal(add(X, X), X + X)
     assert add.is_direct
+
+
+def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has counted its call finds that others have counted theirs, when it looks at the clock."""
+    add = session.load(ARITHMETIC).add
+    begun: list[float] = []
+
+    class Postponed(dict[int, int]):
+        """Between two looks at how many calls there were, another call is made."""
+
+        def _call_another(self) -> None:
+            if not begun:
+                begun.append(0.0)
+                add(X, X)
+                add(X, X)
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            if found:
+                self._call_another()
+            return found
+
+        def get(self, key: int, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if found is not default:
+                self._call_another()
+            return found
+
+    monkeypatch.setattr(module, "_POSTPONED", Postponed(module._POSTPONED))
+    monkeypatch.setattr(module, "_LONG_SECONDS", -1.0)
+    for _ in range(max(module._POSTPONED.values()) + 1):
+        assert np.array_equal(add(X, X), X + X)
+    assert begun and add.is_direct
