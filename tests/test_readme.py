@@ -6,6 +6,7 @@ with the interpreter at hand.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -75,4 +76,17 @@ def test_the_map_names_what_there_is() -> None:
     for path in re.findall(r"^\| `([^`]+)`", README, re.MULTILINE):
         assert (ROOT / path).exists(), path
     for _, target in re.findall(r"\[([^\]]+)\]\((?!https)([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_contributing_names_what_there_is() -> None:
+    """Its commands install, test or build for minutes; here only what they name is looked for."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for path in re.findall(r"`((?:jitree|tests|perf|\.ci)/[^`*]+)`", text):
+        assert list(ROOT.glob(path.rstrip("/"))), path
+    for pattern in re.findall(r"`([^` ]+\*[^` ]*)`", text):
+        assert list(ROOT.glob(pattern)), pattern
+    for module in re.findall(r"python -m (jitree[\w.]*)", text):
+        assert importlib.util.find_spec(module) is not None, module
+    for target in re.findall(r"\]\((?!https)([^)]+)\)", text):
         assert (ROOT / target).exists(), target
