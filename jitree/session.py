@@ -82,6 +82,8 @@ class Session(Unique):
     """
 
     _closed = True
+    _devices: tuple[Device, ...] = ()
+    """What is left of a session that garbage collection has ended, while others in its circle look at it."""
 
     @memory_errors("creating a session")
     def __init__(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jitree import Session
+
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 _PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 
@@ -104,3 +106,9 @@ def test_calls_in_finalizers(tier: str, device: str) -> None:
 @_CASES
 def test_calls_in_finalizers_at_exit(tier: str, device: str) -> None:
     _run(_SCRIPT, tier, device, *_PATHS)
+
+
+def test_a_session_that_the_collector_has_ended_can_be_shown() -> None:
+    session = Session("local-sync")
+    session.__del__()
+    assert session.closed and repr(session) == "<jitree.Session on ; closed>"
