@@ -359,7 +359,7 @@ def test_functions_that_compute_for_long_are_prepared_later(
 
 
 def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that has counted its call finds that others have counted theirs, when it looks at the clock."""
+    """A thread that has counted its call finds when it looks at the clock that others have, too."""
     add = session.load(ARITHMETIC).add
     begun: list[float] = []
 
