@@ -13,6 +13,7 @@ import pytest
 
 from jitree import Session, turnstile
 from jitree.dispatch import invocation
+from jitree.dispatch.plain import engine
 from jitree.errors import CancelledError, FailedPreconditionError
 from jitree.regs import machine
 from tests.assembler import Assembler
@@ -173,11 +174,12 @@ COUNTING = """
 """
 
 
-@pytest.mark.parametrize("tier", ["fast", "native"])
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
 def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the loop when it is awaited, to other threads when it was submitted."""
-    for owner in (machine, invocation):
-        monkeypatch.setattr(owner, "PROMPT_FUEL", 1000)
+    for module in (machine, invocation):
+        monkeypatch.setattr(module, "PROMPT_FUEL", 1000)
+    monkeypatch.setattr(engine, "SLICE", 1000)
     with Session("local-sync", tier=tier) as session:
         count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f
         assert count(100_000) == 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.regs.layout import PROMPT, STATE
 from jitree.regs.machine import Machine
 
+_PROMPT: Final = STATE.word("prompt")
 SLICE: Final = 10_000
 """Instructions, some 10 ms, after which somebody looks whether there is something better to do."""
 
@@ -20,7 +23,10 @@ class PlainEngine:
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
         while not run_slice(machine):
-            pass
+            if machine.state[_PROMPT] == PROMPT:  # an awaited call leaves the event loop its turn
+                machine.resume_pc = machine.pc
+                machine.pending = YIELD
+                return
 
 
 def run_slice(machine: Machine) -> bool:
