@@ -44,6 +44,7 @@ from jitree.module_reference import open_module_file, parse_reference
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.session_arguments import (
+    Shape,
     dimensions,
     element_row,
     listed,
@@ -248,6 +249,11 @@ class Session(Unique):
     def load(self, source: Source | ModuleLike, /) -> Module: ...
 
     @overload
+    def load(
+        self, first: Source | ModuleLike, second: Source | ModuleLike, /, *others: Source | ModuleLike
+    ) -> tuple[Module, ...]: ...
+
+    @overload
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]: ...
 
     @memory_errors("loading modules")
@@ -394,7 +400,7 @@ class Session(Unique):
             raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
         return Array(wrap_or_copy(array, row, self.device), self.device)
 
-    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
+    def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
         """An array on the session's first device with whatever its memory holds, for ``out=``.
 
         INVALID_ARGUMENT for what is no shape, and element types that programs cannot have.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Sequence, Sized
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jitree.types import ElementType
 
 T = TypeVar("T")
+
+Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+"""A size, or one for each dimension."""
 
 
 def require(name: str, what: str, value: object, *classes: Any) -> None:
@@ -55,7 +58,7 @@ def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T
     raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")
 
 
-def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
+def dimensions(shape: Shape) -> tuple[int, ...]:
     try:  # an array of sizes has an index, like a number, and does not give it
         sizes = tuple(shape) if isinstance(shape, Sized) else (shape,)
         return tuple(map(operator.index, sizes))

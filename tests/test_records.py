@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import typing
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,8 @@ def test_members_and_names() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 12, 13, 20])
 def test_any_number_of_fields(count: int) -> None:
     names = [f"name{number}" for number in range(count)]
-    cls = type(NamedTuple)("Many", (NamedTuple,), {"__annotations__": dict.fromkeys(names, int)})
+    metaclass: Any = type(NamedTuple)
+    cls = metaclass("Many", (NamedTuple,), {"__annotations__": dict.fromkeys(names, int)})
     values = tuple(range(count))
     assert cls(*values) == cls(**dict(zip(names, values, strict=True))) == values
     assert [getattr(cls(*values), name) for name in names] == list(values)

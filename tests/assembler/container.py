@@ -24,7 +24,7 @@ class TableBuilder:
     def text(self, value: str) -> int:
         return int(self.builder.CreateString(value))
 
-    def bytes(self, value: bytes) -> int:
+    def byte_vector(self, value: bytes) -> int:
         return int(self.builder.CreateByteVector(value))
 
     def structs(self, value: bytes, size: int) -> int:

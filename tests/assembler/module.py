@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from jitree.vmfb.schema import FEATURE_UNWIND, FEATURE_YIELD
 from tests.assembler.body import AssemblyError, Body, Names, assemble_body
@@ -27,6 +27,10 @@ class _Function:
 class _Segment:
     data: bytes
     external: bool
+
+
+Container: TypeAlias = Literal["zip", "plain"]
+"""What is around the FlatBuffer of a module."""
 
 
 @dataclass
@@ -92,7 +96,7 @@ class Assembler:
 
     def build(
         self,
-        container: Literal["zip", "plain"] = "zip",
+        container: Container = "zip",
         *,
         requirements: int | None = None,
         bytecode_version: int | None = None,
@@ -172,7 +176,7 @@ class Assembler:
                 11: ("ref", state),
                 12: ("ref", builder.structs(descriptors, _DESCRIPTOR.size)),
                 13: ("u32", version),
-                14: ("ref", builder.bytes(bytecode)),
+                14: ("ref", builder.byte_vector(bytecode)),
                 15: ("ref", self._debug(builder, bodies)),
             }
         )
@@ -222,7 +226,7 @@ class Assembler:
                 rows.append({3: ("external", len(external)), 4: ("u64", len(segment.data))})
                 external.append(segment.data)
             else:
-                rows.append({2: ("ref", builder.bytes(segment.data))})
+                rows.append({2: ("ref", builder.byte_vector(segment.data))})
         return rows
 
     def _debug(self, builder: TableBuilder, bodies: list[Body]) -> int | None:
@@ -241,7 +245,7 @@ class Assembler:
             maps.append({0: ("ref", builder.text(function.name)), 1: ("ref", builder.structs(entries, 8))})
         return builder.table(
             {
-                0: ("ref", builder.bytes(b"\2" * len(lines))),
+                0: ("ref", builder.byte_vector(b"\2" * len(lines))),
                 1: ("ref", builder.offsets(locations)),
                 2: ("ref", builder.tables(maps)),
             }

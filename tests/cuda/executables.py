@@ -90,7 +90,7 @@ def _export(builder: flatbuffers.Builder, export: KernelExport) -> int:
     builder.PrependUOffsetTRelativeSlot(5, flags, 0)
     if debug:
         builder.PrependUOffsetTRelativeSlot(6, debug, 0)
-    return builder.EndObject()
+    return int(builder.EndObject())
 
 
 def _location(builder: flatbuffers.Builder, path: str, line: int) -> int:
@@ -98,18 +98,18 @@ def _location(builder: flatbuffers.Builder, path: str, line: int) -> int:
     builder.StartObject(2)
     builder.PrependUOffsetTRelativeSlot(0, name, 0)
     builder.PrependUint32Slot(1, line, 0)
-    return builder.EndObject()
+    return int(builder.EndObject())
 
 
 def _table(builder: flatbuffers.Builder, offsets: dict[int, int]) -> int:
     builder.StartObject(max(offsets) + 1)
     for slot, offset in offsets.items():
         builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
-    return builder.EndObject()
+    return int(builder.EndObject())
 
 
 def _vector(builder: flatbuffers.Builder, offsets: Sequence[int]) -> int:
     builder.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
         builder.PrependUOffsetTRelative(offset)
-    return builder.EndVector()
+    return int(builder.EndVector())

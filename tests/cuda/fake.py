@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cuda import fake_results
 from tests.cuda.fake_call import Fault, driver_call
 from tests.cuda.fake_graphs import FakeGraphs, FakeModules
 from tests.cuda.fake_results import CUdevice_attribute, CUjit_option, CUpointer_attribute, CUresult
@@ -116,7 +117,7 @@ class FakeDriver(FakeModules, FakeGraphs):
     def count(self, name: str) -> int:
         return self.names().count(name)
 
-    def fail_next(self, name: str, result: CUresult) -> None:
+    def fail_next(self, name: str, result: fake_results.CUresult) -> None:
         """The next call of this name returns ``result`` and does nothing."""
         self.failures.setdefault(name, []).append(result)
 
@@ -191,7 +192,8 @@ class FakeDriver(FakeModules, FakeGraphs):
     def _advance(self, stream: FakeStream) -> None:
         while stream.pending:
             work = stream.pending[0]
-            if getattr(work, "blocked", None) is not None and work.blocked():
+            blocked: Callable[[], bool] | None = getattr(work, "blocked", None)
+            if blocked is not None and blocked():
                 return
             stream.pending.pop(0)
             if self.lost is None:
@@ -232,11 +234,11 @@ class FakeDriver(FakeModules, FakeGraphs):
         return _OK, self.version
 
     @driver_call
-    def cuGetErrorName(self, result: CUresult) -> Any:
+    def cuGetErrorName(self, result: fake_results.CUresult) -> Any:
         return _OK, result.name.encode()
 
     @driver_call
-    def cuGetErrorString(self, result: CUresult) -> Any:
+    def cuGetErrorString(self, result: fake_results.CUresult) -> Any:
         return _OK, f"text of {result.name}".encode()
 
     @driver_call
@@ -270,7 +272,7 @@ class FakeDriver(FakeModules, FakeGraphs):
         return _OK, self.memory
 
     @driver_call
-    def cuDeviceGetAttribute(self, attribute: CUdevice_attribute, device: int) -> Any:
+    def cuDeviceGetAttribute(self, attribute: fake_results.CUdevice_attribute, device: int) -> Any:
         return _OK, self.attributes[attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 
     @driver_call
@@ -336,7 +338,7 @@ class FakeDriver(FakeModules, FakeGraphs):
         return self.cuMemFreeHost(address)
 
     @driver_call
-    def cuPointerGetAttribute(self, attribute: CUpointer_attribute, address: int) -> Any:
+    def cuPointerGetAttribute(self, attribute: fake_results.CUpointer_attribute, address: int) -> Any:
         for memory in self.allocations.values():
             if memory.address <= address < memory.address + memory.size and memory.ordinal is not None:
                 return _OK, memory.ordinal
@@ -453,7 +455,10 @@ class FakeDriver(FakeModules, FakeGraphs):
 
     @driver_call
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> Any:
-        self.enqueue(stream, lambda: ctypes.memmove(target, self.bytes_at(source, size).ctypes.data, size))
+        def copy() -> None:
+            ctypes.memmove(target, self.bytes_at(source, size).ctypes.data, size)
+
+        self.enqueue(stream, copy)
         return self.cuStreamSynchronize(stream)  # pageable memory: the driver waits
 
     @driver_call

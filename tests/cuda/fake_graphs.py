@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jitree.cuda import ptx
+from tests.cuda import fake_results
 from tests.cuda.fake_call import Fault, driver_call
 from tests.cuda.fake_results import CUfunction_attribute, CUjitInputType, CUresult
 
@@ -101,12 +102,14 @@ class FakeModules:
         return _OK, handle
 
     @driver_call
-    def cuFuncGetAttribute(self, attribute: CUfunction_attribute, function: int) -> Any:
+    def cuFuncGetAttribute(self, attribute: fake_results.CUfunction_attribute, function: int) -> Any:
         assert attribute is CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         return _OK, self.most_threads
 
     @driver_call
-    def cuFuncSetAttribute(self, function: int, attribute: CUfunction_attribute, value: int) -> Any:
+    def cuFuncSetAttribute(
+        self, function: int, attribute: fake_results.CUfunction_attribute, value: int
+    ) -> Any:
         if value > self.most_shared_memory:
             raise Fault(CUresult.CUDA_ERROR_INVALID_VALUE)
         return (_OK,)

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jitree import Array, Session
+from jitree import Array, Session, dlpack
 from jitree.calls import packing
 from jitree.calls.declaration import Parameter, TensorType
 from jitree.calls.transfers import wrap_or_copy
@@ -212,7 +212,7 @@ def test_memory_that_begins_between_two_words_of_a_kernel_is_copied(
     foreign = Foreign(array, data=(array.view.buffer.address + 4, False), shape=(8,))
     taken = session.to_device(foreign)
     assert taken.view.buffer.address % 64 == 0
-    session.device.write_buffer(array.view.buffer, np.zeros(36, np.uint8))  # type: ignore[attr-defined]
+    session.device.write_buffer(array.view.buffer, np.zeros(36, np.uint8))
     assert np.array_equal(np.asarray(taken), values[1:])
 
 
@@ -228,7 +228,10 @@ def test_arrays_of_a_closed_device_are_not_given_away(fake: FakeDriver) -> None:
     with CudaDevice(fake, 0) as device, Session(device=device) as session:
         array = session.to_device(np.zeros(4, np.float32))
         foreign = Foreign(array)
-    for use in (array.__dlpack__, lambda: session.device.array_exchange.import_view(foreign)):  # type: ignore[union-attr]
+    exchange = session.device.array_exchange
+    assert exchange is not None
+    ways: tuple[Callable[[], object], ...] = (array.__dlpack__, lambda: exchange.import_view(foreign))
+    for use in ways:
         with pytest.raises(StatusError, match="closed"):
             use()
 
@@ -426,7 +429,7 @@ def test_element_types(session: Session) -> None:
 
 def test_layout_of_the_records() -> None:
     """As dlpack.h has them on 64-bit machines."""
-    assert ctypes.sizeof(capsules.Tensor) == 48
-    assert ctypes.sizeof(capsules.Managed) == 64
-    assert ctypes.sizeof(capsules.Versioned) == 80
-    assert capsules.Versioned.tensor.offset == 32
+    assert ctypes.sizeof(dlpack.Tensor) == 48
+    assert ctypes.sizeof(dlpack.Managed) == 64
+    assert ctypes.sizeof(dlpack.Versioned) == 80
+    assert dlpack.Versioned.tensor.offset == 32

@@ -44,7 +44,7 @@ class Rig:
         return buffer
 
     def read(self, buffer: Buffer) -> list[int]:
-        return np.asarray(self.device.read_buffer(buffer)).view("<u4").tolist()
+        return [int(word) for word in np.asarray(self.device.read_buffer(buffer)).view("<u4")]
 
     def record(self, mode: int = REUSABLE, slots: int = 0) -> CommandBuffer:
         return self.device.create_command_buffer(mode, ANY, -1, slots)
@@ -264,7 +264,7 @@ def test_indirect_counts_are_read_when_the_commands_run(
 ) -> None:
     where, target = rig.buffer(9, 9, 9, 9), rig.buffer(1, 1, 1, 1)
     commands = rig.record(mode)
-    commands.update_buffer(memoryview(np.array(counts, "<u4")).cast("B"), 0, (0, where, 4, 12))
+    commands.update_buffer(np.array(counts, "<u4").data.cast("B"), 0, (0, where, 4, 12))
     commands.execution_barrier(28, 13)
     commands.dispatch_indirect(rig.executable, COUNT, (0, where, 4, 12), [], [(0, target, 0, -1)])
     commands.execution_barrier(28, 13)

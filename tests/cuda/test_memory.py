@@ -59,7 +59,8 @@ def test_pieces_never_overlap_and_lie_in_regions(data: st.DataObject) -> None:
     pieces = Suballocator(source, REGION)
     live: list[tuple[Piece, int]] = []
     for _ in range(data.draw(st.integers(1, 40))):
-        if live and data.draw(st.booleans()):
+        gives_back: bool = data.draw(st.booleans())
+        if live and gives_back:
             pieces.give_back(live.pop(data.draw(st.integers(0, len(live) - 1)))[0])
         else:
             size = data.draw(st.one_of(st.integers(0, 5000), st.integers(0, 3 * REGION)))

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -153,6 +154,10 @@ def test_who_asked_before_the_submission_is_called_too(device: CudaDevice) -> No
     assert called.wait(TIMEOUT)
 
 
+def _set(event: threading.Event, failure: StatusError | None) -> None:
+    event.set()
+
+
 def test_callbacks_that_raise_stop_nobody(fake: FakeDriver, device: CudaDevice) -> None:
     def broken(failure: StatusError | None) -> None:
         raise ZeroDivisionError("callback")
@@ -167,7 +172,7 @@ def test_callbacks_that_raise_stop_nobody(fake: FakeDriver, device: CudaDevice) 
             broken_one.on_reached(broken)
             fill(device, buffer, broken_one, done)
             called = threading.Event()
-            done.on_reached(lambda failure, called=called: called.set())
+            done.on_reached(partial(_set, called))
             if host is not None:
                 host.signal()
             fake.release()

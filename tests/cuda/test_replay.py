@@ -14,6 +14,7 @@ import pytest
 
 from jitree import Array, Module, Session, donate
 from jitree.cuda import replays as replays_module
+from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import BufferView
@@ -189,7 +190,7 @@ def test_wrong_arguments_are_refused_as_before(session: Session) -> None:
 
 def test_threads(session: Session) -> None:
     module = session.load(STATELESS)
-    failures = []
+    failures: list[tuple[int, ...]] = []
 
     def work(seed: int) -> None:
         for call in range(30):
@@ -238,7 +239,9 @@ def test_borrowed_memory_is_free_when_the_call_returns(
 ) -> None:
     scale = fake_session.load(STATELESS).scale
     owner = fake_session.to_device(vector(0))
-    lent = device.device_allocator.import_device(owner.view.buffer.address, 32, owner)
+    allocator = device.device_allocator
+    assert isinstance(allocator, CudaAllocator)
+    lent = allocator.import_device(owner.view.buffer.address, 32, owner)
     x = Array(BufferView(lent, (8,), owner.view.element_type), device)
     for _ in range(6):
         results = scale(x, fake_session.to_device(vector(1)))
@@ -367,7 +370,9 @@ def test_a_donated_array_is_not_used_again(fake_session: Session) -> None:
 def lend(device: CudaDevice, owner: Array) -> Array:
     """What another library gives that uses the owner's memory."""
     buffer = owner.view.buffer
-    lent = device.device_allocator.import_device(buffer.address, buffer.byte_length, owner)  # type: ignore[attr-defined]
+    allocator = device.device_allocator
+    assert isinstance(allocator, CudaAllocator)
+    lent = allocator.import_device(buffer.address, buffer.byte_length, owner)
     return Array(BufferView(lent, owner.view.shape, owner.view.element_type), device)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -66,12 +66,13 @@ def products() -> Iterator[bytes]:
 
 def main(kind: str) -> None:
     if kind == "built":
-        shipped.load = lambda recipe, digest: None  # type: ignore[assignment]
+        shipped.load = lambda recipe, digest: None
     if kind == "function":
         use_the_function()
     for recipe in own_recipes():
         image.wait(recipe)
-    for part in (instructions, programs, products):
+    parts: tuple[Callable[[], Iterator[str | bytes]], ...] = (instructions, programs, products)
+    for part in parts:
         for number, result in enumerate(part()):
             data = result.encode() if isinstance(result, str) else result
             print(part.__name__, number, len(data), hashlib.sha256(data).hexdigest())

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
+DTYPES: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
 _UNSIGNED = {np.dtype(np.int32): np.uint32, np.dtype(np.int64): np.uint64}
 _FLOATS = {np.dtype(np.int32): np.float32, np.dtype(np.int64): np.float64}
 
@@ -89,7 +89,8 @@ def _to_unsigned_64(x: float) -> int:
 def _round(x: Array) -> Array:
     whole = np.trunc(x)
     away = np.where(np.abs(x - whole) >= 0.5, np.copysign(x.dtype.type(1), x), x.dtype.type(0))
-    return np.copysign(whole + away, x)
+    rounded: Array = np.copysign(whole + away, x)
+    return rounded
 
 
 def _round_even(x: Array) -> Array:
@@ -108,6 +109,10 @@ def _power(base: Array, exponent: Array) -> Array:
 
 def _boolean(function: Callable[..., Any]) -> Callable[..., Array]:
     return lambda *arrays: np.asarray(function(*arrays)).astype(np.int32)
+
+
+def _where(condition: Array, yes: Array, no: Array) -> Array:
+    return np.where(condition, yes, no)
 
 
 def _integer(width: str) -> dict[str, Callable[..., Array]]:
@@ -140,7 +145,7 @@ def _integer(width: str) -> dict[str, Callable[..., Array]]:
         f"cmp.lt.{width}.s": _boolean(np.less),
         f"cmp.lt.{width}.u": _boolean(lambda a, b: _u(a) < _u(b)),
         f"cmp.nz.{width}": _boolean(lambda a: a != 0),
-        f"select.{width}": lambda c, a, b: np.where(c != 0, a, b),
+        f"select.{width}": lambda c, a, b: _where(c != 0, a, b),
     }
 
 
@@ -164,9 +169,9 @@ def _float(width: str) -> dict[str, Callable[..., Array]]:
         f"round.{width}.even": _round_even,
         f"sqrt.{width}": np.sqrt,
         f"rsqrt.{width}": lambda a: a.dtype.type(1) / np.sqrt(a),
-        f"min.{width}": lambda a, b: np.where(b < a, b, a),
-        f"max.{width}": lambda a, b: np.where(a < b, b, a),
-        f"select.{width}": lambda c, a, b: np.where(c != 0, a, b),
+        f"min.{width}": lambda a, b: _where(b < a, b, a),
+        f"max.{width}": lambda a, b: _where(a < b, b, a),
+        f"select.{width}": lambda c, a, b: _where(c != 0, a, b),
         f"cmp.eq.{width}.o": _boolean(np.equal),
         f"cmp.eq.{width}.u": _boolean(lambda a, b: (a == b) | unordered(a, b)),
         f"cmp.ne.{width}.o": _boolean(np.not_equal),

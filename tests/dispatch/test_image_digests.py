@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cache"
     monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
     now = time.time_ns
-    monkeypatch.setattr(digests.time, "time_ns", lambda: now() + HOUR)
+    monkeypatch.setattr(time, "time_ns", lambda: now() + HOUR)
     return path
 
 
@@ -39,7 +40,7 @@ def hashings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def sample(*sources: Path, **changes: object) -> Recipe:
+def sample(*sources: Path, **changes: Any) -> Recipe:
     return Recipe("n", "t", "m:f", sources, (), 1.0)._replace(**changes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,10 @@ def _refs() -> list[VmBuffer | None]:
     return [None, VmBuffer(64), VmBuffer(32), read_only]
 
 
+def _below(generator: np.random.Generator, limit: int) -> int:
+    return int(generator.integers(limit))
+
+
 @pytest.mark.parametrize("number", range(len(FUSED_FORMS)))
 def test_forms_are_found(number: int) -> None:
     """Words written for a form get its opcode, unless a longer or more special form applies by chance."""
@@ -202,7 +207,7 @@ def test_forms_are_found(number: int) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         random = Random.__new__(Random)
-        random.number = lambda limit, rng=rng: int(rng.integers(limit))  # type: ignore[method-assign]
+        random.number = partial(_below, rng)  # type: ignore[method-assign]
         writer = Writer(form, random)
         fuse(writer.words, writer.starts)
         opcodes.add(writer.words[0])

@@ -55,7 +55,7 @@ class Writer:
             return f"%r{self.draw(st.sampled_from(REFS))}"
         if kind in ("buffer", "list"):  # mostly what it should be
             usual = BUFFER if kind == "buffer" else LIST
-            return self.draw(st.sampled_from([usual] * 9 + ["%r2"]))
+            return str(self.draw(st.sampled_from([usual] * 9 + ["%r2"])))
         return f"%i{self.draw(st.sampled_from(PAIRS if kind.endswith('64') else SINGLES))}"
 
     def ref(self) -> str:

@@ -7,13 +7,14 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jitree.errors import NotFoundError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.device import Device
-from jitree.hal.executable import Executable
+from jitree.hal.executable import Executable, PipelineLayout
 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -65,6 +66,8 @@ def _state(dispatch: int, workgroup: int) -> Call:
 class PythonExecutable:
     """``hal.executable.LocalExecutable`` over Python functions."""
 
+    layouts: tuple[PipelineLayout, ...] = ()
+
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         self.kernels = kernels
         self._callbacks = [self._callback(kernel.function) for kernel in kernels]
@@ -80,7 +83,7 @@ class PythonExecutable:
             ))  # fmt: skip
 
     @staticmethod
-    def _callback(function: Callable[[Call], int]) -> object:
+    def _callback(function: Callable[[Call], int]) -> Any:
         def run(environment: int, dispatch: int, workgroup: int) -> int:
             return function(_state(dispatch, workgroup))
 

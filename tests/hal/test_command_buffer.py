@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,13 +87,14 @@ def test_categories(any_device: Device) -> None:
     with pytest.raises(FailedPreconditionError, match="DISPATCH"):
         transfer.dispatch(make_executable(any_device), ADD, (1, 1, 1), [1], [direct(buffer), direct(other)])
     dispatch = record(any_device, categories=DISPATCH)
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: dispatch.fill_buffer(direct(buffer), 0, 4),
         lambda: dispatch.copy_buffer(direct(buffer), direct(other)),
         lambda: dispatch.update_buffer(memoryview(b"abcd"), 0, direct(buffer, 0, 4)),
         lambda: dispatch.flush_buffer(direct(buffer)),
         lambda: dispatch.invalidate_buffer(direct(buffer)),
-    ):
+    )
+    for call in calls:
         with pytest.raises(FailedPreconditionError, match="TRANSFER"):
             call()
     dispatch.execution_barrier(28, 13)
@@ -166,7 +169,7 @@ def test_read_only_buffers_cannot_be_targets(any_device: Device) -> None:
 def test_dispatch_errors(any_device: Device) -> None:
     command_buffer, executable = record(any_device, capacity=4), make_executable(any_device)
     buffer = direct(allocate(any_device, 64))
-    cases = (
+    cases: tuple[tuple[int, list[int], list[Any], type[Exception], str], ...] = (
         (3, [1], [buffer] * 2, OutOfRangeError, "function 3"),
         (-1, [1], [buffer] * 2, OutOfRangeError, "function -1"),
         (ADD, [], [buffer] * 2, InvalidArgumentError, "constants"),

@@ -110,9 +110,13 @@ def test_callback_may_use_the_semaphore() -> None:
 
 
 def test_raising_callback_does_not_keep_others_from_running() -> None:
-    seen = []
+    seen: list[StatusError | None] = []
+
+    def fail(failure: StatusError | None) -> None:
+        raise ZeroDivisionError
+
     semaphore = Semaphore()
-    semaphore.on_reached(1, lambda _: 1 // 0)
+    semaphore.on_reached(1, fail)
     semaphore.on_reached(1, seen.append)
     with pytest.raises(ZeroDivisionError):
         semaphore.signal(1)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -136,6 +137,22 @@ def test_local_memory(execute: Execute) -> None:
 
 
 @settings(max_examples=60)
+def _fill(offset: int, length: int, pattern: int, width: int, commands: CommandList, at: int) -> None:
+    commands.fill((DIRECT, at + offset, length), pattern, width)
+
+
+def _update(offset: int, length: int, text: bytes, commands: CommandList, at: int) -> None:
+    commands.update(text, (DIRECT, at + offset, length))
+
+
+def _copy(offset: int, length: int, source: int, commands: CommandList, at: int) -> None:
+    commands.copy((DIRECT, at + source, length), (DIRECT, at + offset, length))
+
+
+def _count(offset: int, count: int, commands: CommandList, at: int) -> None:
+    commands.dispatch(executable(), COUNT, (count, 1, 1), [], [(DIRECT, at + offset, 4 * count)])
+
+
 @given(
     data=st.data(),
     steps=st.lists(st.sampled_from(["fill", "copy", "update", "count"]), min_size=1, max_size=12),
@@ -163,26 +180,20 @@ def test_random_lists_agree_with_numpy(
             offset, length = offset // width * width, length // width * width
             repeated = pattern.to_bytes(4, "little")[:width] * (length // width)
             expected[offset : offset + length] = np.frombuffer(repeated, np.uint8)
-            all_lists(lambda c, at, o=offset, n=length, p=pattern, w=width: c.fill((DIRECT, at + o, n), p, w))
+            all_lists(partial(_fill, offset, length, pattern, width))
         elif step == "update":
             text = data.draw(st.binary(min_size=length, max_size=length))
             expected[offset : offset + length] = np.frombuffer(text, np.uint8)
-            all_lists(lambda c, at, o=offset, n=length, t=text: c.update(t, (DIRECT, at + o, n)))
+            all_lists(partial(_update, offset, length, text))
         elif step == "copy":
             source = data.draw(st.integers(0, size - length))
             expected[offset : offset + length] = expected[source : source + length].copy()
-            all_lists(
-                lambda c, at, o=offset, n=length, s=source: c.copy((DIRECT, at + s, n), (DIRECT, at + o, n))
-            )
+            all_lists(partial(_copy, offset, length, source))
         else:
             count = length // 4
             offset = min(offset // 64 * 64, size - 320)
             expected[offset : offset + 4 * count].view(np.uint32)[:] += 1
-            all_lists(
-                lambda c, at, o=offset, n=count: c.dispatch(
-                    executable(), COUNT, (n, 1, 1), [], [(DIRECT, at + o, 4 * n)]
-                )
-            )
+            all_lists(partial(_count, offset, count))
     for name, execute in walkers.items():
         execute(lists[name])
         np.testing.assert_array_equal(blocks[name], expected, err_msg=name)

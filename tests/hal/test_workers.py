@@ -76,8 +76,12 @@ def test_tasks_run_on_workers_as_many_as_needed(parking: Callable[[], Parking]) 
 def test_tasks_overlap(parking: Callable[[], Parking]) -> None:
     """Three tasks that wait for each other need three threads."""
     pool, barrier = make_pool(3, parking), threading.Barrier(3, timeout=TIMEOUT)
+
+    def wait() -> None:
+        barrier.wait()
+
     for _ in range(3):
-        tasks = [Task(lambda: barrier.wait() and None) for _ in range(3)]
+        tasks = [Task(wait) for _ in range(3)]
         pool.post(*tasks)
         assert all(task.done.wait(TIMEOUT) for task in tasks)
     pool.close()
@@ -133,9 +137,13 @@ def test_close_from_a_worker() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_worker_survives_a_task_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[object] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
     monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
     pool = make_pool(1)
-    pool.post(Task(lambda: 1 // 0 and None))
+    pool.post(Task(fail))
     task = Task(nothing)
     pool.post(task)
     assert task.done.wait(TIMEOUT)

@@ -97,8 +97,8 @@ def test_sources_and_stages() -> None:
     files = executable.source_files()
     stages = executable.stage_locations(0)
     assert len(files) == 3 and list(stages) == ["0.source", "1.configured", "2.translated"]
-    for location in stages.values():
-        assert b"tiny" in files[location.path] and location.line == 9
+    for stage in stages.values():
+        assert b"tiny" in files[stage.path] and stage.line == 9
     location = executable.source_location(0)
     assert location is not None and (location.path, location.line) == ("tiny.mlir", 1)
     assert load_sample("tiny-3.13.0.so").source_files() == {}
@@ -289,7 +289,7 @@ def _memory_size(data: bytes) -> int:
     from elftools.elf.elffile import ELFFile
 
     loads = [s.header for s in ELFFile(io.BytesIO(data)).iter_segments("PT_LOAD")]
-    return max(load.p_vaddr + load.p_memsz for load in loads)
+    return max(int(load.p_vaddr + load.p_memsz) for load in loads)
 
 
 def _relro(data: bytes) -> int:
@@ -310,7 +310,7 @@ def _library_struct(executable: NativeExecutable, data: bytes) -> int:
     assert query is not None
     kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
     answer = kind(query)(executable.library_version, executable.environment_address)
-    return int(answer) - image.bias
+    return int(answer) - int(image.bias)
 
 
 def _struct_offset(data: bytes) -> int:

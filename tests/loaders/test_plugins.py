@@ -164,10 +164,12 @@ def test_numba_functions() -> None:
     import numba
     from numba import types
 
-    @numba.cfunc(types.int32(types.CPointer(types.float32), types.voidptr, types.voidptr))
-    def other(parameters: Any, context: Any, reserved: Any) -> int:
+    def function(parameters: Any, context: Any, reserved: Any) -> int:
         parameters[0] = parameters[1] + numba.float32(0.5)
         return 0
+
+    signature = types.int32(types.CPointer(types.float32), types.voidptr, types.voidptr)
+    other = numba.cfunc(signature)(function)
 
     table = FunctionTable({"jt_scale": (IMPORT(_scale), 10), "jt_other": other})
     assert (run((table,), VALUES) == EXPECTED).all()

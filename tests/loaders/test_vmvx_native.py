@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -132,7 +133,7 @@ def run(executable: VmvxExecutable, count: int, function: int = 0) -> np.ndarray
     return block
 
 
-def kernel(text: str, **module: int) -> VmvxExecutable:
+def kernel(text: str, **module: Any) -> VmvxExecutable:
     return load(Assembler("kernels", **module).function("f", ENTRY_CONVENTION, text), "native")
 
 
@@ -247,9 +248,14 @@ def test_kernels_that_are_used_little_are_not_compiled(empty_cache: None, tmp_pa
 
 
 def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
+    closed: list[int] = []
     close = Lane.close
-    monkeypatch.setattr(Lane, "close", lambda lane: (closed.append(lane.address), close(lane)))
+
+    def note(lane: Lane) -> None:
+        closed.append(lane.address)
+        close(lane)
+
+    monkeypatch.setattr(Lane, "close", note)
     executable = kernel(KEEPS, ref_global_count=1)
     run(executable, 3)
     assert executable._compiled is not None

@@ -12,7 +12,7 @@ from jitree.dispatch import grid_call, image
 from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.image.build import build
 from jitree.dispatch.image.mapping import map_image
-from jitree.dispatch.native.engine import AutoEngine
+from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
 from jitree.loaders import vmvx_native, vmvx_promotion
@@ -94,7 +94,6 @@ def test_a_long_workgroup_goes_on_in_machine_code(
     executable: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered: list[int] = []
-    go_up = vmvx_promotion.go_up
 
     def note(machine: Any, *arguments: Any) -> None:
         go_up(machine, *arguments)
@@ -131,7 +130,12 @@ def test_the_rest_of_a_span_is_taken_over_at_the_next_workgroup(
     monkeypatch.setattr(image.Provider, "get", get)
     rests: list[int] = []
     go_on = compiled.go_on
-    monkeypatch.setattr(compiled, "go_on", lambda *a: (rests.append(go_on(*a)), rests[-1])[1])
+
+    def note(*arguments: Any) -> int:
+        rests.append(go_on(*arguments))
+        return rests[-1]
+
+    monkeypatch.setattr(compiled, "go_on", note)
     assert _run(executable, GROUPS).tolist() == [TURNS] * 60
     assert compiled.ready and rests == [0]
     assert _run(executable, GROUPS).tolist() == [TURNS] * 60

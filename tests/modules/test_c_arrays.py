@@ -58,9 +58,8 @@ def view(session: jitree.Session, array: Any) -> BufferView:
 
 def numbers(view: BufferView) -> list[Any]:
     assert isinstance(view, BufferView)
-    return (
-        view.buffer.host_array()[: 4 * int(np.prod(view.shape))].view(np.int32).reshape(view.shape).tolist()
-    )
+    elements = view.buffer.host_array()[: 4 * int(np.prod(view.shape))].view(np.int32).reshape(view.shape)
+    return list(elements.tolist())
 
 
 def test_views_are_read(session: jitree.Session) -> None:
@@ -160,7 +159,7 @@ def test_changed_views_are_others(session: jitree.Session) -> None:
 def test_nothing_is_kept_or_freed_too_early(session: jitree.Session) -> None:
     vector = view(session, np.arange(100))
     allocation = vector.buffer.allocation
-    released = []
+    released: list[int] = []
     allocation._action = partial(released.append, 1)
     del allocation
     for _ in range(10):

@@ -282,7 +282,7 @@ def test_asynchronous_calls(plain: Session) -> None:
     module = plain.load(expecting(body))
 
     async def both() -> list[Any]:
-        return await asyncio.gather(module.f.async_(1), module.f.async_(0), return_exceptions=True)
+        return list(await asyncio.gather(module.f.async_(1), module.f.async_(0), return_exceptions=True))
 
     failed, passed = asyncio.run(both())
     assert isinstance(failed, FailedPreconditionError) and "2 expectations" in str(failed)

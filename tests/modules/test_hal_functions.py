@@ -47,7 +47,7 @@ class Memory:
             self.natives.blank = entry
         assert STATE.size <= _NATIVES
 
-    def bytes(self) -> bytes:
+    def contents(self) -> bytes:
         return ctypes.string_at(self.base, _SIZE)
 
     def restore(self, data: bytes) -> None:
@@ -81,13 +81,13 @@ def test_entries_go_back_to_where_they_came_from(memory: Memory) -> None:
     assert entry and entry.count == 1 and entry.kind == FENCE_KIND and memory.natives.live == 1
     release(memory.natives, retain(entry), 0)
     assert entry.count == 1
-    before = memory.bytes()
+    before = memory.contents()
     free_entry(memory.natives, entry)
-    by_python = memory.bytes()
+    by_python = memory.contents()
     assert by_python != before and memory.natives.blank == entry and memory.natives.live == 0
     memory.restore(before)
     by_machine(FREE, place_of(memory.natives), place_of(entry))
-    assert memory.bytes() == by_python
+    assert memory.contents() == by_python
 
 
 def test_answers_do_the_same_in_python(memory: Memory) -> None:
@@ -103,11 +103,11 @@ def test_answers_do_the_same_in_python(memory: Memory) -> None:
         ("hal.fence.query.0r_i", fence_query, [fence], [value]),
     ):
         words = memory.call_words(arguments, results)
-        before = memory.bytes()
+        before = memory.contents()
         status = function(memory.state, memory.values, memory.refs, words)
-        by_python = memory.bytes()
+        by_python = memory.contents()
         memory.restore(before)
         state = place_of(memory.state)
         assert by_machine(symbol, state, memory.values, memory.refs, words) == status
-        assert memory.bytes() == by_python
+        assert memory.contents() == by_python
     assert status == 1, "there is no fence any more"

@@ -212,14 +212,15 @@ def moves(rows: dict[str, str]) -> Program:
         placed = (0, DEVICE_LOCAL, USAGE, size, 0)
         program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, *placed, to=buffer)
     wait = NULL
-    for number, (name, *arguments) in enumerate([
+    rows_of_moves: list[tuple[str, *tuple[int | str, ...]]] = [
         ("fill", large, 0, -1, 0x01020304, 4),
         ("fill", large, 2, LARGE - 6, 0x0506, 2),
         ("fill", small, 0, -1, 5, 1),
         ("fill", small, 1, 510, 7, 1),
         ("copy", large, 0, copy, 0, -1),
         ("copy", small, 0, copy, 1000, 512),
-    ]):  # fmt: skip
+    ]
+    for number, (name, *arguments) in enumerate(rows_of_moves):
         signal = FENCES[number % 2]
         program.call("fence.create", DEVICE, 0, to=signal)
         program.call(f"device.queue.{name}", DEVICE, -1, wait, signal, *arguments, 0)
@@ -240,7 +241,7 @@ def many_commands(rows: dict[str, str]) -> Program:
             program.call(
                 "command_buffer.fill_buffer", commands, NULL, 0, 4 * (turn % 16), slots - 2, turn, 4, 0
             )
-        bindings = [[0, slot, NULL, 0, 64] for slot in (slots - 1, slots - 2, 0)]
+        bindings: list[list[int | str]] = [[0, slot, NULL, 0, 64] for slot in (slots - 1, slots - 2, 0)]
         program.call("command_buffer.dispatch", commands, EXECUTABLE, MULTIPLY, 16, 1, 1, 0, [], bindings)
         for _ in range(3):
             program.call("command_buffer.execution_barrier", commands, 4, 8, 0)

@@ -72,7 +72,7 @@ def test_awaiting_a_failed_fence_fails_the_call(hal: Hal) -> None:
 def test_awaiting_in_asyncio(hal: Hal) -> None:
     function = hal.session.context.lookup("hal.fence.await")
 
-    async def main() -> tuple[list[Any], ...]:
+    async def main() -> tuple[object, ...]:
         slow, quick, failing = hal.fence(), hal.fence(), hal.fence()
         loop = asyncio.get_running_loop()
         loop.call_later(0.03, quick.signal)

@@ -14,7 +14,7 @@ from jitree.dispatch import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.native_module import NativeExport, NativeModule
-from jitree.modules.vmvx import VmvxModule, native
+from jitree.modules.vmvx import VmvxModule, native, native_loops
 from jitree.modules.vmvx.native import MMT4D, PACK, PACK_DENSE, SYMBOLS, UNPACK, UNPACK_DENSE
 from jitree.regs.layout import ENTRY, KIND_BUFFER
 from jitree.regs.objects import VmBuffer
@@ -23,8 +23,8 @@ from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE
 from tests.assembler import Assembler
 
 MODULE = VmvxModule()
-BINARY = sorted(name for name, cconv in SYMBOLS if cconv == native.native_loops.BINARY_CCONV)
-UNARY = sorted(name for name, cconv in SYMBOLS if cconv == native.native_loops.UNARY_CCONV)
+BINARY = sorted(name for name, cconv in SYMBOLS if cconv == native_loops.BINARY_CCONV)
+UNARY = sorted(name for name, cconv in SYMBOLS if cconv == native_loops.UNARY_CCONV)
 RANDOM = np.random.default_rng(7)
 
 
@@ -118,7 +118,7 @@ def test_binary(
 ) -> None:
     sources, target = [numbers(name, 300), numbers(name, 300)], numbers(name, 300)
     got, expected = both(
-        name, native.native_loops.BINARY_CCONV, sources, target,
+        name, native_loops.BINARY_CCONV, sources, target,
         ..., offset, *lhs, ..., 0, *rhs, ..., 3, 40, 1, *sizes,
     )  # fmt: skip
     assert got == expected
@@ -131,7 +131,7 @@ def test_unary(name: str, strides: tuple[int, int], sizes: tuple[int, int], tran
     source = np.abs(numbers(name, 300)) if name == "rsqrt.2d.f32" else numbers(name, 300)
     result = (1, 7) if transposed else (40, 1)
     got, expected = both(
-        name, native.native_loops.UNARY_CCONV, [source], numbers(name, 300),
+        name, native_loops.UNARY_CCONV, [source], numbers(name, 300),
         ..., 1, *strides, ..., 3, *result, *sizes,
     )  # fmt: skip
     assert got == expected
@@ -215,14 +215,14 @@ def test_other_cases_are_left_to_python(position: int, value: Any) -> None:
     buffers = [buffer(np.ones(100, np.float32)) for _ in range(3)]
     arguments = [buffers[0], 0, 10, 1, buffers[1], 0, 10, 1, buffers[2], 0, 10, 1, 2, 10]
     arguments[position] = value
-    assert compiled("add.2d.f32", native.native_loops.BINARY_CCONV, *arguments) != 0
+    assert compiled("add.2d.f32", native_loops.BINARY_CCONV, *arguments) != 0
     assert bytes(buffers[2]) == np.ones(100, np.float32).tobytes()
 
 
 def test_read_only_results_are_left_to_python() -> None:
     source, target = buffer(np.ones(4, np.uint8)), VmBuffer.alias(bytes(4))
     arguments = (source, 0, 4, 1, target, 0, 4, 1, 1, 4)
-    assert compiled("copy.2d.x8", native.native_loops.UNARY_CCONV, *arguments) != 0
+    assert compiled("copy.2d.x8", native_loops.UNARY_CCONV, *arguments) != 0
     assert bytes(target) == bytes(4)
 
 
@@ -236,7 +236,7 @@ def test_tiles_of_other_sizes_are_left_to_python() -> None:
 @pytest.mark.parametrize(("references", "left"), [(2, 1), (1, 1)])
 def test_references_that_the_call_gives_up(references: int, left: int) -> None:
     source, target = buffer(np.ones(4, np.uint8)), buffer(np.zeros(4, np.uint8))
-    cconv = native.native_loops.UNARY_CCONV
+    cconv = native_loops.UNARY_CCONV
     frame = Frame(cconv, (source, 0, 4, 1, target, 0, 4, 1, 1, 4), TAG_REF_MOVE, references)
     assert frame.call("copy.2d.x8", cconv) == 0
     assert [frame.count(ref) for ref in (0, 1)] == [left, left], "never dropped, which only Python can do"

@@ -133,7 +133,7 @@ def test_bad_gguf(tmp_path: Path, data: bytes, says: str) -> None:
 
 # -- numpy ---------------------------------------------------------------------------------------------
 
-ARRAYS = {
+ARRAYS: dict[str, Any] = {
     "w": W,
     "column_major": np.asfortranarray(W),
     "big_endian": W.astype(">f4"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,8 @@ def test_results_of_one_call_are_arguments_of_the_next(module: Module, session: 
 
 
 def test_a_plain_call_waits_for_its_arguments(module: Module, session: Session) -> None:
-    for function in (module.add, lambda a, b: module.synchronous(a)):
+    functions: tuple[Callable[..., Any], ...] = (module.add, lambda a, b: module.synchronous(a))
+    for function in functions:
         value, fence = pending(session, X if function is module.add else X[:4])
         timer = threading.Timer(0.03, fence.signal)
         start = time.monotonic()

@@ -18,6 +18,8 @@ import pytest
 
 from jitree import Array, Function, Session, donate
 from jitree.array import Array as ArrayClass
+from jitree.calls import packing
+from jitree.calls.native import direct as direct_calls
 from jitree.calls.native import objects
 from jitree.calls.native.interface import is_supported
 from jitree.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
@@ -64,7 +66,7 @@ def test_other_interpreters_are_left_alone(monkeypatch: pytest.MonkeyPatch, name
     if name.startswith("object"):
         monkeypatch.setattr(objects, "_HEADER_SIZE", value)
     else:
-        monkeypatch.setattr(objects.sys, "implementation", type("Other", (), {"name": value}))
+        monkeypatch.setattr(sys, "implementation", type("Other", (), {"name": value}))
     assert not objects.is_known()
 
 
@@ -89,7 +91,7 @@ def test_methods_of_other_objects(session: Session) -> None:
             (object.__new__(Function),),
         ):
             with pytest.raises((TypeError, AttributeError)):
-                method(*arguments)  # type: ignore[arg-type]
+                method(*arguments)
     with pytest.raises(TypeError):
         Function.__call__(input0=X)  # type: ignore[call-arg]
 
@@ -288,11 +290,9 @@ def test_a_converter_that_fails(session: Session, monkeypatch: pytest.MonkeyPatc
     def refuse(value: object, device: object, fence: object) -> object:
         raise ArithmeticError("refused")
 
-    import jitree.calls.native.direct as module
-
-    unpack: Callable[[str], Any] = module.number_unpacker
+    unpack = packing.number_unpacker
     monkeypatch.setattr(
-        module, "number_unpacker", lambda declared: refuse if declared == "f32" else unpack(declared)
+        direct_calls, "number_unpacker", lambda declared: refuse if declared == "f32" else unpack(declared)
     )
     sums = direct(session.load(ARITHMETIC).sums, np.arange(4), 2)
     table = session.context.table

@@ -52,7 +52,8 @@ def test_arrays_of_every_type_and_size(programs: Session, name: str) -> None:
 
 
 def doubled(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return (value + value).astype(value.dtype)
+    total: np.ndarray[Any, Any] = (value + value).astype(value.dtype)
+    return total
 
 
 DOUBLED = {
@@ -136,7 +137,7 @@ M = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 def misaligned(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     block = np.zeros(value.nbytes + 1, np.uint8)
-    result = block[1:].view(value.dtype).reshape(value.shape)
+    result: np.ndarray[Any, Any] = block[1:].view(value.dtype).reshape(value.shape)
     result[...] = value
     return result
 
@@ -166,7 +167,7 @@ FORMS: dict[str, Callable[[np.ndarray[Any, Any], Path], Any]] = {
     "subclass": lambda value, folder: value.view(Derived),
     "matrix": lambda value, folder: np.matrix(value),
     "memmap": mapped,
-    "memoryview": lambda value, folder: memoryview(np.ascontiguousarray(value)),
+    "memoryview": lambda value, folder: np.ascontiguousarray(value).data,
     "lists": lambda value, folder: value.tolist(),
     "tuples": lambda value, folder: tuple(map(tuple, value.tolist())),
     "sequence of arrays": lambda value, folder: list(value),

@@ -166,7 +166,7 @@ KEPT: dict[str, Callable[[Array], Any]] = {
     "a slice": lambda result: np.asarray(result)[2:],
     "an item": lambda result: result[1:],
     "a reshaped view": lambda result: np.asarray(result).reshape(-1, 1).T,
-    "a memoryview": lambda result: memoryview(np.asarray(result)),
+    "a memoryview": lambda result: np.asarray(result).data,
     "DLPack": np.from_dlpack,
     "a copy": lambda result: np.array(result),
     "a deep copy": copy.deepcopy,

@@ -259,7 +259,8 @@ def test_the_watchdog_sees_who_waits_for_a_session(tier: str) -> None:
             session.load(custom)
             assert np.array_equal(add(X[:4], X[:4]), 2 * X[:4])
             for call in (lambda: add(X[:4], X[:4]), lambda: add.submit(X[:4], X[:4])):
-                inside.clear(), free.clear()
+                inside.clear()
+                free.clear()
                 holder = threading.Thread(target=session["host.hold"], name="the holder")
                 holder.start()
                 assert inside.wait(TIMEOUT)

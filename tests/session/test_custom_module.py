@@ -127,9 +127,9 @@ def test_lists(session: Session, custom: CustomModule) -> None:
 def test_null(session: Session, custom: CustomModule) -> None:
     @custom.export
     def maybe(x: np.ndarray | None) -> np.ndarray | None:
-        return None if x is not None else np.float32([1])
+        return None if x is not None else np.array([1], np.float32)
 
-    assert call_with(session, custom, "maybe", np.float32([5])) is None
+    assert call_with(session, custom, "maybe", np.array([5], np.float32)) is None
     assert np.asarray(call_with(session, custom, "maybe", None)).tolist() == [1]
 
 
@@ -156,7 +156,7 @@ def test_registered_classes(custom: CustomModule) -> None:
         with pytest.raises(
             InvalidArgumentError, match=r"argument 0: ref type mismatch; expected host\.token"
         ):
-            session["host.read"](np.float32([1]))
+            session["host.read"](np.array([1], np.float32))
 
 
 def test_anything_and_spans_by_calling_convention(plain_session: Session, custom: CustomModule) -> None:
@@ -188,7 +188,7 @@ def test_signatures_as_text(text: str, cconv: str) -> None:
 
 def test_text_takes_the_place_of_annotations(plain_session: Session, custom: CustomModule) -> None:
     custom.export("half", signature="array -> array")(lambda x: x / 2)
-    assert np.asarray(call_with(plain_session, custom, "half", np.float32([3]))).tolist() == [1.5]
+    assert np.asarray(call_with(plain_session, custom, "half", np.array([3], np.float32))).tolist() == [1.5]
 
 
 def test_types_that_the_vm_does_not_have(custom: CustomModule) -> None:
@@ -354,7 +354,9 @@ def test_wrong_results_leave_the_session_usable(
     custom.export("f", signature=signature)(lambda x: results.pop() if results else x)
     with pytest.raises(StatusError, match=message):
         call_with(session, custom, "f", None)
-    argument = {"array": np.float32([1]), "buffer": b"x", "list": [1], "ref": None}[signature.split()[-1]]
+    argument = {"array": np.array([1], np.float32), "buffer": b"x", "list": [1], "ref": None}[
+        signature.split()[-1]
+    ]
     call_with(session, custom, "f", argument)
     assert session.context.table.live_count == 0
 

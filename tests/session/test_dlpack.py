@@ -74,8 +74,8 @@ def test_extended_types_in_both_directions(session: Session, dtype: Any) -> None
 def test_what_the_capsules_say(session: Session) -> None:
     """A consumer sees the DLPack code, whatever numpy thinks of it."""
     array = session.to_device(np.zeros(4, ml_dtypes.bfloat16))
-    for options in ({}, {"max_version": (1, 0)}):
-        tensor = dlpack._tensor(array.__dlpack__(**options))
+    for version in (None, (1, 0)):
+        tensor = dlpack._tensor(array.__dlpack__(max_version=version))
         assert (tensor.code, tensor.bits, tensor.lanes) == (4, 16, 1)
     assert dlpack._tensor("no capsule") is None
     with pytest.raises((BufferError, RuntimeError)):

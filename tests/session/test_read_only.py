@@ -69,7 +69,10 @@ def test_results_are_not_put_there(session: Session, module: Module, kept: Kept,
     target = TARGETS[name](session, module, kept)
     assert address(target) == address(kept), "it is used in place"
     for _ in CALLS:
-        for call in (lambda: module.into(X, out=target), lambda: module.into(X, target)):
+        ways: tuple[Callable[[], object], ...] = (
+            lambda: module.into(X, out=target), lambda: module.into(X, target),
+        )  # fmt: skip
+        for call in ways:
             with pytest.raises(PermissionDeniedError, match=r"input1 .*read-only.*session\.empty"):
                 call()
     assert np.array_equal(module.into(X, out=session.empty(COUNT)), 2 * X)
@@ -144,13 +147,14 @@ def test_awaited_calls(session: Session, module: Module, kept: Kept) -> None:
 
 
 def test_what_the_host_sees_is_read_only(session: Session, module: Module, kept: Kept) -> None:
-    for array in (session.to_device(kept), module.same(session.to_device(kept))):
+    arrays: list[Any] = [session.to_device(kept), module.same(session.to_device(kept))]
+    for array in arrays:
         for _ in CALLS:
             host = np.asarray(array)
             assert address(host) == address(kept) and not host.flags.writeable
             with pytest.raises(ValueError, match="read-only"):
                 np.negative(X, out=array)
-            assert memoryview(host).readonly
+            assert host.data.readonly
             assert not np.from_dlpack(array).flags.writeable
     results = [module.same(kept) for _ in CALLS]  # lent for the call only
     assert all(np.asarray(result).flags.writeable for result in results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 import jitree
 from jitree import ContextFlags, Instance, NativeExport, NativeModule, Session
-from jitree.dispatch import context, image
+from jitree.dispatch import context, engine, image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.errors import (
@@ -51,10 +51,11 @@ def test_every_kind_of_source(plain_session: Session, monkeypatch: pytest.Monkey
 def test_ways_to_call(session: Session) -> None:
     module = session.load(ARITHMETIC)
     prepared = session.prepare("arithmetic.add")
-    for call in (
+    ways: tuple[Callable[..., Any], ...] = (
         module.add, module["add"], module["arithmetic.add"], session["arithmetic.add"],
         session.lookup("arithmetic.add"), prepared, lambda a, b: session.call("arithmetic.add", a, b),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for call in ways:
         assert np.array_equal(call(X, X), X + X)
     assert module.add is module.add
     assert prepared is module.add
@@ -115,7 +116,10 @@ def test_unknown_functions(plain_session: Session) -> None:
         AttributeError, match=r"no attribute or function 'subtract'; it exports add, add_named"
     ):
         _ = module.subtract
-    for find in (lambda: module["subtract"], lambda: plain_session.lookup("arithmetic.subtract")):
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: module["subtract"], lambda: plain_session.lookup("arithmetic.subtract"),
+    )  # fmt: skip
+    for find in ways:
         with pytest.raises(
             NotFoundError, match=r"no function 'subtract' exported by module 'arithmetic'.*'?add"
         ):
@@ -157,8 +161,9 @@ def test_a_failed_assertion(session: Session) -> None:
 
 def test_traced_tensors(capfd: pytest.CaptureFixture[str]) -> None:
     taken: list[Any] = []
-    for options in ({}, {"trace_sink": None}, {"trace_sink": lambda key, views: taken.append((key, views))}):
-        with Session("local-sync", tier="plain", **options) as session:  # type: ignore[arg-type]
+    sinks: list[dict[str, Any]] = [{}, {"trace_sink": None}, {"trace_sink": lambda *row: taken.append(row)}]
+    for options in sinks:
+        with Session("local-sync", tier="plain", **options) as session:
             session.load(STATE).trace(np.ones((2, 2), np.float32))
     assert capfd.readouterr().err == "=== doubled ===\n2x2xf32=[2 2][2 2]\n\n"
     ((key, (view,)),) = taken
@@ -191,7 +196,10 @@ def test_a_missing_dependency_leaves_the_session_usable(session: Session) -> Non
 
 def test_two_modules_of_one_name(session: Session) -> None:
     module = session.load(STATE)
-    for load in (lambda: session.load(STATE), lambda: session.load(LIBRARY, LIBRARY)):
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: session.load(STATE), lambda: session.load(LIBRARY, LIBRARY),
+    )  # fmt: skip
+    for load in ways:
         with pytest.raises(AlreadyExistsError, match="registered already"):
             load()
     assert list(session.modules) == ["state"] and module.increment() == 11
@@ -403,7 +411,7 @@ def test_what_devices_need_is_built_beside_the_engine(
         return original_engine(name)
 
     asked: set[str] = set()
-    original_engine = context.create_engine
+    original_engine = engine.create_engine
     monkeypatch.setattr(context, "create_engine", create_engine)
     monkeypatch.setattr(image, "start", lambda recipe: asked.add(recipe.name))
     with Session("local-sync", tier=tier):

@@ -205,7 +205,7 @@ def test_the_archive_may_be_written_while_the_program_is_read(tmp_path: Path) ->
     program, archive = PROGRAMS / "parameters.vmfb", tmp_path / "model.npz"
     write = "import numpy as np, sys, time; time.sleep(0.2); sys.stdout.buffer.write(open(sys.argv[1], 'rb')"
     write += ".read()); np.savez(sys.argv[2], w=np.eye(4, 3, dtype='f4'), b=np.ones(3, 'f4'))"
-    command = [sys.executable, "-c", write, program, archive]
+    command = [sys.executable, "-c", write, str(program), str(archive)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as compiler:
         done = subprocess.run(
             [

@@ -92,7 +92,7 @@ def _call(draw: st.DrawFn, row: Instruction, target: st.SearchStrategy[int]) -> 
         arguments = "i" + "rI" * count
     registers = tuple(draw(_CHARACTERS[character]) for character in arguments)
     outs = tuple(draw(_CHARACTERS[character]) & ~0x4000 for character in results)
-    operands = [callee, segments] if variadic else [callee]
+    operands: list[Any] = [callee, segments] if variadic else [callee]
     operands.append(registers)
     if "yieldable" in row.mnemonic:
         operands.append(draw(target))
@@ -166,5 +166,13 @@ def module(text: str, version: int, **overrides: int) -> Assembler:
     assembler.type("!vm.buffer")
     assembler.function("nothing", "0v_v", "return")
     return assembler.function(
-        "f", "0v_v", text, value_count=VALUE_SLOTS, ref_count=REFS, requirements=3, **overrides
+        "f",
+        "0v_v",
+        text,
+        value_count=VALUE_SLOTS,
+        ref_count=REFS,
+        requirements=3,
+        exported=True,
+        attrs=None,
+        **overrides,
     )

@@ -14,6 +14,7 @@ import pytest
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.vmfb.archive import Archive
 from tests.assembler import Assembler
+from tests.assembler.module import Container
 
 EXTERNAL = bytes(range(256)) * 20
 
@@ -26,7 +27,7 @@ def module_with_data() -> Assembler:
 
 
 @pytest.mark.parametrize("container", ["zip", "plain"])
-def test_layout_of_both_containers(container: str) -> None:
+def test_layout_of_both_containers(container: Container) -> None:
     data = module_with_data().build(container)
     archive = Archive.open(data)
     assert archive.polyglot == (container == "zip")
@@ -135,7 +136,7 @@ def test_foreign_files_are_recognised(kind: str) -> None:
 
 
 @pytest.mark.parametrize("container", ["zip", "plain"])
-def test_every_truncation_is_refused_or_harmless(container: str) -> None:
+def test_every_truncation_is_refused_or_harmless(container: Container) -> None:
     from jitree.vmfb.module import read_module
 
     data = module_with_data().build(container)

@@ -26,7 +26,7 @@ def built() -> bytearray:
             1: ("u32", 7),
             2: ("u64", 1 << 40),
             3: ("ref", builder.tables([{0: ("u32", 1)}, {0: ("u32", 2)}])),
-            4: ("ref", builder.bytes(b"abc")),
+            4: ("ref", builder.byte_vector(b"abc")),
         }
     )
     return bytearray(builder.finish(root, b"TEST")[4:])

@@ -13,6 +13,7 @@ from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import Attr, Dependency, Export, Import, Module
 from tests.assembler import Assembler
 from tests.assembler.container import TableBuilder, wrap_plain
+from tests.assembler.module import Container
 
 RETURN = "return"
 
@@ -37,7 +38,7 @@ def sample(bytecode: int = 17) -> Assembler:
 
 @pytest.mark.parametrize("bytecode", [15, 16, 17])
 @pytest.mark.parametrize("container", ["zip", "plain"])
-def test_everything_written_is_read(bytecode: int, container: str) -> None:
+def test_everything_written_is_read(bytecode: int, container: Container) -> None:
     module = read(sample(bytecode).build(container))
     assert (module.name, module.version, module.bytecode_version) == ("sample", 3, (bytecode, 0))
     assert module.attrs == (Attr("author", "someone"),)
@@ -109,7 +110,7 @@ def named(name: str) -> Callable[[], bytes]:
 
 
 def with_function(**overrides: int) -> Callable[[], bytes]:
-    return lambda: Assembler("m").function("f", "0", RETURN, **overrides).build()
+    return lambda: Assembler("m").function("f", "0", RETURN, exported=True, attrs=None, **overrides).build()
 
 
 def with_import(name: str) -> Callable[[], bytes]:
@@ -198,7 +199,7 @@ def test_tolerated() -> None:
 
 def test_compressed_data() -> None:
     def segment(builder: TableBuilder) -> int:
-        return builder.tables([{0: ("u32", 1), 2: ("ref", builder.bytes(b"x"))}])
+        return builder.tables([{0: ("u32", 1), 2: ("ref", builder.byte_vector(b"x"))}])
 
     with pytest.raises(UnimplementedError, match="compressed"):
         read(with_root(slot_9=segment)())
@@ -225,7 +226,7 @@ def test_shared_attributes_cannot_be_used_to_exhaust_the_loader() -> None:
             8: ("ref", signatures),
             12: ("ref", descriptors),
             13: ("u32", 17 << 16),
-            14: ("ref", builder.bytes(bytes(8))),
+            14: ("ref", builder.byte_vector(bytes(8))),
         }
     )
     with pytest.raises(InvalidArgumentError, match="overlap"):

@@ -23,7 +23,7 @@ def sample(text: str, bytecode: int = 17, cconv: str = "0", **overrides: int) ->
     module.import_function("x.plain", "0iI_r").import_function("x.spans", "0iCiD_v")
     module.rodata(b"data")
     module.type("!vm.buffer")
-    module.function("f", cconv, text, **overrides)
+    module.function("f", cconv, text, exported=True, attrs=None, **overrides)
     return module.function("pair", "0I_I", "return [%i0]")
 
 
@@ -76,7 +76,7 @@ def test_15_unknown_requirements(bytecode: int, requirements: int, expected: Sta
     ],
 )
 def test_16_register_counts_rounded_up(overrides: dict[str, int], expected: StatusCode) -> None:
-    assert status(sample("return", **overrides)) is expected
+    assert status(sample("return", 17, "0", **overrides)) is expected
 
 
 def test_17_convention_version() -> None:
