@@ -12,15 +12,13 @@ import numpy as np
 from jitree.array import Array
 from jitree.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
 from jitree.calls.declaration import TensorType
-from jitree.calls.number_packing import describe, refused
-from jitree.calls.packing import as_array
-from jitree.calls.transfers import empty, native_row, wrap_or_copy
+from jitree.calls.number_packing import describe
+from jitree.calls.transfers import empty, wrap_or_copy
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.engine import WAITING_TIERS, default_tier
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
-from jitree.elements import is_masked
 from jitree.endings import require_interpreter
 from jitree.errors import (
     AlreadyExistsError,
@@ -47,6 +45,7 @@ from jitree.session_arguments import (
     Shape,
     dimensions,
     element_row,
+    host_array,
     listed,
     open_parameters,
     require,
@@ -387,17 +386,7 @@ class Session(Unique):
         exchange = self.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
             return Array(exchange.import_view(value), self.device)
-        if is_masked(value):
-            raise refused("to_device", "an array", value)
-        array = as_array(value)
-        if array is None:
-            try:
-                array = np.asarray(value)
-            except ValueError as error:  # sequences of different lengths
-                raise InvalidArgumentError(f"to_device: {error}") from None
-        row = native_row(array.dtype)
-        if row is None:
-            raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
+        array, row = host_array(value)
         return Array(wrap_or_copy(array, row, self.device), self.device)
 
     def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
-from jitree.calls.number_packing import describe
+from jitree.calls.number_packing import describe, refused
+from jitree.calls.packing import as_array
 from jitree.calls.transfers import native_row
+from jitree.elements import is_masked
 from jitree.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -88,3 +90,19 @@ def open_parameters(parameters: Iterable[ParameterSource]) -> tuple[ParameterPro
     from jitree.params.provider import open_providers
 
     return open_providers(parameters)
+
+
+def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
+    """What is to be put on a device, and the element type that it has there."""
+    if is_masked(value):
+        raise refused("to_device", "an array", value)
+    array = as_array(value)
+    if array is None:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # sequences of different lengths
+            raise InvalidArgumentError(f"to_device: {error}") from None
+    row = native_row(array.dtype)
+    if row is None:
+        raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
+    return array, row
