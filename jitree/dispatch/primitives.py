@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, TypeVar
 
@@ -80,6 +80,35 @@ def unfolded(x: float) -> float:
 def choose(condition: bool, if_true: Number, if_false: Number) -> Number:
     """Both values are computed before; so it is one instruction, for vectors too."""
     return if_true if condition else if_false
+
+
+def multiply_add(x: float, y: float, z: float) -> float:
+    """``x * y + z``, rounded once or twice: for values of which the last bits do not matter."""
+    return x * y + z
+
+
+def lookup(table: Callable[[], Sequence[float]], index: int) -> float:
+    """An element of the constant table that a function makes."""
+    return table()[index]
+
+
+def rarely(
+    condition: bool, function: Callable[..., float], arguments: tuple[float, ...], value: float
+) -> float:
+    """``value``, or what the function says; it runs only where the condition holds, for vectors too."""
+    return function(*arguments) if condition else value
+
+
+def accumulate(
+    step: Callable[..., tuple[float, float]],
+    rows: Callable[[], Sequence[tuple[float, float]]],
+    state: tuple[float, float],
+    argument: tuple[float, float],
+) -> tuple[float, float]:
+    """What a number of steps, one for each row of a constant table, make of a state."""
+    for row in rows():
+        state = step(state, row, argument)
+    return state
 
 
 def f32_to_bits(x: float) -> int:
@@ -207,11 +236,10 @@ def round_half_away(x: float) -> float:
 
 
 def _math_function(name: str) -> Callable[..., float]:
-    base = name.removesuffix("f") if name.endswith("f") and name != "erf" else name
-    kind = ctypes.c_double if base == name else ctypes.c_float
-    operands = (kind,) * (2 if base in ("atan2", "pow", "remainder") else 1)
+    kind = ctypes.c_float if name == "remainderf" else ctypes.c_double
+    operands = (kind,) * (2 if name in ("atan2", "pow", "remainder", "remainderf") else 1)
     return ctypes.CFUNCTYPE(kind, *operands)(address_of_function(name))
 
 
 MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}
-"""C library functions by name (``tanhf``, ``tanh``); every tier calls them, so all agree bit for bit."""
+"""C library functions by name; every tier calls them, so all agree bit for bit."""

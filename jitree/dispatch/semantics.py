@@ -12,14 +12,20 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
-from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer, vector_math
+from jitree.dispatch import (
+    semantics_conversion,
+    semantics_float,
+    semantics_integer,
+    vector_math,
+    vector_math_f64,
+)
 from jitree.dispatch.primitives import MATH
 from jitree.dispatch.semantics_float import BIT_PATTERNS
 from jitree.records import NamedTuple
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
-    semantics_integer, semantics_float, semantics_conversion, vector_math,
+    semantics_integer, semantics_float, semantics_conversion, vector_math, vector_math_f64,
 )  # fmt: skip
 
 

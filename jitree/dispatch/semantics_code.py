@@ -37,17 +37,26 @@ def symbol(mnemonic: str) -> str:
 @cache
 def texts() -> list[str]:
     """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, to be inlined."""
-    made = dict(pair for group in forks.spread(_made, MNEMONICS) for pair in group.items())
-    return list(made.values())
+    made = dict(pair for group in forks.spread(_made, COMPILED) for pair in group.items())
+    return [*made.values(), _vector_math()]
 
 
 def _made(mnemonic: str) -> dict[str, str]:
     """By symbol: the function of an instruction, and what it calls."""
-    name, semantic = symbol(mnemonic), SEMANTICS[mnemonic]
-    if mnemonic in vector_math_ir.MNEMONICS:
-        return {name: vector_math_ir.function_text(mnemonic, f'@"{name}"', 1)}
+    semantic = SEMANTICS[mnemonic]
     arguments = [_NUMBERS[kind] for kind in semantic.argument_types]
-    return inlined(semantic.function, name, signature(_NUMBERS[semantic.result_type], *arguments))
+    return inlined(semantic.function, symbol(mnemonic), signature(_NUMBERS[semantic.result_type], *arguments))
+
+
+def _vector_math() -> str:
+    """One text, so that tables and rare functions, which these have in common, are there once."""
+    parts = (
+        part
+        for mnemonic in MNEMONICS
+        if mnemonic in vector_math_ir.MNEMONICS
+        for part in vector_math_ir.function_texts(mnemonic, f'@"{symbol(mnemonic)}"', 1)
+    )
+    return "\n".join(dict.fromkeys(parts))
 
 
 # -- what primitives become ----------------------------------------------------------------------------------

@@ -1,18 +1,18 @@
-"""exp, tanh, erf, log and pow of binary32: straight-line code that means the same on every tier, one value or
+"""The functions of binary32, correctly rounded: code that means the same on every tier, for one value or
 a whole vector at a time.
 
-Each operation is written with its own rounding (``f32(a * b)``, never fused), each decision is a choice
-between two computed values, and nothing is used but primitives; so plain Python evaluates these functions as
-they stand, and :mod:`jitree.dispatch.vector_math_ir` turns the same code into LLVM IR for any lane count.
+A value is computed in binary64, good for some 40 bits, and rounded. Where its error could decide how it is
+rounded (for one argument in ten thousand), a function of :mod:`vector_math_exact` gives the result. So it
+does not matter how the value comes about: :func:`multiply_add` rounds once or twice, as suits the processor.
 
-Results are within 1 unit in the last place for exp, log and pow, within 6 for tanh and 7 for erf: one
-rational function each, where the last units are the price of half the time.
-
-The coefficients are least-squares fits with weights iterated to equal relative errors.
+Decisions are choices between two computed values, and nothing is used but primitives; so plain Python
+evaluates these functions as they stand, and :mod:`vector_math_ir` turns the same code into LLVM IR for any
+lane count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from jitree.dispatch.primitives import (
@@ -20,84 +20,100 @@ from jitree.dispatch.primitives import (
     choose,
     divide,
     f32,
-    f32_from_integer,
     f32_of_bits,
     f32_to_bits,
     f64,
-    f64_of_bits,
     f64_to_bits,
-    i32,
-    i64,
+    lookup,
+    multiply_add,
+    rarely,
+)
+from jitree.dispatch.vector_math_exact import (
+    atan2_exact,
+    atan_exact,
+    cos_exact,
+    erf_exact,
+    exp2_exact,
+    exp_exact,
+    expm1_exact,
+    log1p_exact,
+    log2_exact,
+    log10_exact,
+    log_exact,
+    pow_exact,
+    sin_exact,
+    tanh_exact,
+)
+from jitree.dispatch.vector_math_polynomials import (
+    INFINITY,
+    LN2,
+    LOG2_E,
+    POSITIVE_NAN,
+    ROUNDING_F64,
+    SHORT_LOG_COEFFICIENTS,
+    arc_tangent,
+    clamp,
+    defined_from,
+    expm1_reduced,
+    log1p_reduced,
+    polynomial,
+    power_of_two,
+    products_of_quarter_turns,
+    split,
+)
+from jitree.dispatch.vector_math_tables import (
+    ERF_MASK,
+    ERF_STEP,
+    TANH_MASK,
+    TANH_STEP,
+    erf_slopes,
+    erf_values,
+    tanh_values,
 )
 
-INFINITY: Final = float("inf")
-
-
-def _rounded(*values: float) -> tuple[float, ...]:
-    return tuple(map(f32, values))
-
-
+SIGN: Final = -0x80000000
+MAGNITUDE: Final = 0x7FFFFFFF
 ROUNDING_F32: Final = 12582912.0
 """1.5 * 2**23: added and taken away it rounds to an integer, which the low bits of the sum hold."""
-ROUNDING_F64: Final = 6755399441055744.0
-"""1.5 * 2**52."""
-ROUNDING_F64_BITS: Final = 0x4338000000000000
 
-EXP_LOWEST: Final = -104.0
-"""exp of less is below half of the smallest subnormal."""
-EXP_HIGHEST: Final = 88.72283172607422
-"""exp of more is infinite; the last binary32 number below the logarithm of the largest."""
-EXP_SMALL: Final = -86.0
-TWO_POWER_MINUS_64: Final = 2.0**-64
-LOG2_E: Final = 1.44269502162933349609375
-LN2_HIGH: Final = 0.693359375
-"""ln 2 in 9 bits: products with exponents are exact."""
-LN2_LOW: Final = f32(-2.12194440e-4)
-EXP_COEFFICIENTS: Final = _rounded(
-    0.4999999305037172, 0.1666651478794575, 0.041668456856772125, 0.008369419150437176,
-    0.0013813141259033845,
+TOLERANCE: Final = 2.0**-38
+"""What is rounded is nearer to the exact value, in relation to it."""
+NEAR: Final = 2**14
+"""The same in units of binary64."""
+NEAR_OFFSET: Final = NEAR - 2**28
+NEAR_MASK: Final = 2**29 - 2 * NEAR
+
+LOG10_E: Final = 0.4342944819032518
+HALF_PI: Final = 1.5707963267948966
+PI: Final = 3.141592653589793
+TWO_OVER_PI: Final = 0.6366197723675814
+HALF_PI_PARTS: Final = (
+    float.fromhex("0x1.921fb54p+0"), float.fromhex("0x1.10b46118p-30"),
+    float.fromhex("0x1.313198a2e0370p-61"),
 )  # fmt: skip
-"""(exp(r) - 1 - r) / r**2 for abs(r) <= 0.35."""
+"""Two of 30 bits, and the rest."""
+TURNS_LIMIT: Final = 4194304.0
+"""Quarter turns in less have 22 bits, so that products with the parts above are exact."""
+SIN_COEFFICIENTS: Final = (
+    0.9999999999999954, -0.16666666666614832, 0.00833333332363791, -0.0001984126318914029,
+    2.7555251596859637e-06, -2.475523827444278e-08,
+)  # fmt: skip
+"""sin(r) / r in r**2 for abs(r) <= pi / 4: 2**-47."""
+COS_COEFFICIENTS: Final = (
+    0.9999999999999999, -0.4999999999999915, 0.041666666666453724, -0.0013888888868702944,
+    2.480157814191548e-05, -2.755517696452949e-07, 2.062738818693324e-09,
+)  # fmt: skip
+"""cos(r) in r**2 for abs(r) <= pi / 4: 2**-54."""
 
-TANH_LIMIT: Final = 9.015625
+TANH_RATE: Final = f32(1.0 / TANH_STEP)
+TANH_LIMIT: Final = 9.125
 """tanh of more rounds to 1."""
-TANH_NUMERATOR: Final = _rounded(
-    0.9999999791942653, 0.13379674206097233, 0.003493981852699403, 2.0582598450477576e-05,
-    1.3317845145717896e-08,
-)  # fmt: skip
-TANH_DENOMINATOR: Final = _rounded(
-    1.0, 0.46712989514026226, 0.025870874471404248, 0.0003283005790953679, 7.761516844935674e-07,
-)  # fmt: skip
-
+TANH_SECOND: Final = 2.0 / 3.0 + 0.83 * 2.0 / 15.0 * (TANH_STEP / 2.0) ** 2
+"""The second derivative's constant; the small part stands for the fourth derivative."""
 ERF_LIMIT: Final = 3.9375
 """erf of more rounds to 1."""
-ERF_NUMERATOR: Final = _rounded(
-    1.128379143934417, 0.19153991754888, 0.05287384187499478, 0.003807652867207836, 0.00028466617920639553,
-    2.025857866088244e-06,
-)  # fmt: skip
-ERF_DENOMINATOR: Final = _rounded(
-    1.0, 0.503080510907856, 0.11455512032047674, 0.015054078382209256, 0.0011705834799343243,
-    3.783014657889905e-05,
-)  # fmt: skip
+ERF_THIRD, ERF_TENTH, ERF_TWO_THIRDS = f32(1.0 / 3.0), f32(0.1), f32(2.0 / 3.0)
 
-SMALLEST_NORMAL_F32: Final = 2.0**-126
-SQRT_HALF_F32_BITS: Final = 0x3F3504F3
-LOG_COEFFICIENTS: Final = _rounded(
-    0.33333331708788120, -0.25000821046329830, 0.20001226762270213, -0.16623356870318579, 0.14201760440031522,
-    -0.13160189322475113, 0.12761562466204737, -0.07634460097207692,
-)  # fmt: skip
-"""(log(1 + f) - f + f**2 / 2) / f**3 for 1 + f between sqrt(1/2) and sqrt(2)."""
-
-SQRT_HALF_F64_BITS: Final = 0x3FE6A09E667F3BCD
-LOG2_COEFFICIENTS: Final = (
-    2.88539008177785, 0.9617966941131811, 0.5770779423895964, 0.41220925064020586, 0.31990575945041466,
-    0.282899286524029,
-)  # fmt: skip
-"""log2((1 + s) / (1 - s)) / s, in s**2."""
-EXP2_COEFFICIENTS: Final = (
-    0.9999999999616833, 0.6931471807284539, 0.24022651198156617, 0.05550410353427723, 0.009618027253821845,
-    0.0013333922579077248, 0.00015469291099696285, 1.5201918092495381e-05,
-)  # fmt: skip
 POW_EXPONENT_LIMIT: Final = 256.0
 """2 to the power of more is infinite, of its negative is zero."""
 ALL_INTEGERS_EVEN: Final = 16777216.0
@@ -105,107 +121,219 @@ ALL_INTEGERS_EVEN: Final = 16777216.0
 
 
 def exp_f32(x: float) -> float:
-    clamped = choose(x < EXP_LOWEST, EXP_LOWEST, x)
-    shifted = f32(f32(clamped * LOG2_E) + ROUNDING_F32)
-    exponent = f32(shifted - ROUNDING_F32)
-    r = f32(f32(clamped - f32(exponent * LN2_HIGH)) - f32(exponent * LN2_LOW))
-    series = f32(f32(f32(_polynomial_f32(r, EXP_COEFFICIENTS) * f32(r * r)) + r) + 1.0)
-    # The exponent is added to the bits of the series; near the smallest numbers 64 too much at first.
-    small = x < EXP_SMALL
-    shifted = choose(small, f32(shifted + 64.0), shifted)
-    scaled = f32_of_bits(i32(f32_to_bits(series) + i32(f32_to_bits(shifted) << 23)))
-    scaled = choose(small, f32(scaled * TWO_POWER_MINUS_64), scaled)
-    return choose(x <= EXP_HIGHEST, scaled, f32(x + INFINITY))
+    reduced, power = _reduced_exponent(f64(clamp(x, -104.5, 89.0)))
+    return _rounded(multiply_add(expm1_reduced(reduced), power, power), exp_exact, x)
 
 
-def tanh_f32(x: float) -> float:
-    clamped = _clamp(x, -TANH_LIMIT, TANH_LIMIT)
-    return _clamp(_odd_rational(clamped, TANH_NUMERATOR, TANH_DENOMINATOR), -1.0, 1.0)
+def expm1_f32(x: float) -> float:
+    reduced, power = _reduced_exponent(f64(clamp(x, -20.0, 89.0)))
+    fraction = expm1_reduced(reduced)
+    value = choose(power == 1.0, fraction, multiply_add(fraction, power, power - 1.0))
+    return _rounded(value, expm1_exact, x)
 
 
-def erf_f32(x: float) -> float:
-    clamped = _clamp(x, -ERF_LIMIT, ERF_LIMIT)
-    return _clamp(_odd_rational(clamped, ERF_NUMERATOR, ERF_DENOMINATOR), -1.0, 1.0)
+def exp2_f32(x: float) -> float:
+    argument = f64(clamp(x, -151.0, 129.0))
+    shifted = argument + ROUNDING_F64
+    power = power_of_two(shifted)
+    fraction = (argument - (shifted - ROUNDING_F64)) * LN2
+    return _rounded(multiply_add(expm1_reduced(fraction), power, power), exp2_exact, x)
 
 
 def log_f32(x: float) -> float:
-    subnormal = x < SMALLEST_NORMAL_F32
-    scaled = choose(subnormal, f32(x * 8388608.0), x)
-    offset = i32(f32_to_bits(scaled) - SQRT_HALF_F32_BITS)
-    mantissa = f32_of_bits(i32((offset & 0x7FFFFF) + SQRT_HALF_F32_BITS))
-    power = i32(i32(offset >> 23) - choose(subnormal, i32(23), i32(0)))
-    exponent = f32_from_integer(power)
-    f = f32(mantissa - 1.0)
-    square = f32(f * f)
-    tail = f32(f32(_polynomial_f32(f, LOG_COEFFICIENTS) * f) * square)
-    tail = f32(f32(tail + f32(exponent * LN2_LOW)) - f32(square * 0.5))
-    result = f32(f32(exponent * LN2_HIGH) + f32(f + tail))
-    result = choose(x > 0.0, result, INVALID_NAN)
-    result = choose(x == 0.0, -INFINITY, result)
-    return choose(x < INFINITY, result, x)
+    exponent, f = split(f64(x))
+    result = _rounded(multiply_add(exponent, LN2, _short_log1p(f)), log_exact, x)
+    return defined_from(0.0, x, result, INVALID_NAN)
+
+
+def log2_f32(x: float) -> float:
+    exponent, f = split(f64(x))
+    result = _rounded(multiply_add(_short_log1p(f), LOG2_E, exponent), log2_exact, x)
+    return defined_from(0.0, x, result, INVALID_NAN)
+
+
+def log10_f32(x: float) -> float:
+    exponent, f = split(f64(x))
+    result = _rounded(multiply_add(exponent, LN2, _short_log1p(f)) * LOG10_E, log10_exact, x)
+    return defined_from(0.0, x, result, POSITIVE_NAN)
+
+
+def log1p_f32(x: float) -> float:
+    argument = f64(x)
+    exponent, f = split(argument + 1.0)
+    # The sum has lost digits of a small argument.
+    f = choose(exponent == 0.0, argument, f)
+    value = multiply_add(exponent, LN2, _short_log1p(f))
+    result = choose(x == 0.0, x, _rounded(value, log1p_exact, x))
+    return defined_from(-1.0, x, result, INVALID_NAN)
+
+
+def tanh_f32(x: float) -> float:
+    """tanh(c + h) with the nearest c of a table, by derivatives in c: they are polynomials in tanh(c)."""
+    size = _magnitude(x)
+    limited = choose(size > TANH_LIMIT, TANH_LIMIT, size)
+    shifted = f32(multiply_add(limited, TANH_RATE, ROUNDING_F32))
+    h = f64(f32(multiply_add(f32(shifted - ROUNDING_F32), -TANH_STEP, limited)))
+    t = lookup(tanh_values, f32_to_bits(shifted) & TANH_MASK)
+    slope = multiply_add(-t, t, 1.0)
+    third = (slope - 1.0 / 3.0) * t
+    factor = multiply_add(h, multiply_add(h, third, TANH_SECOND - slope), -t)
+    value = multiply_add(slope * h, multiply_add(h, factor, 1.0), t)
+    near = ((f64_to_bits(value) + NEAR_OFFSET) & NEAR_MASK) == 0
+    return _with_sign_of(x, rarely(near, tanh_exact, (size,), f32(value)))
+
+
+def erf_f32(x: float) -> float:
+    """As tanh; the derivatives are a second table times polynomials in c, which binary32 is enough for."""
+    size = _magnitude(x)
+    limited = choose(size > ERF_LIMIT, ERF_LIMIT, size)
+    shifted = f32(f32(limited * (1.0 / ERF_STEP)) + ROUNDING_F32)
+    index = f32_to_bits(shifted) & ERF_MASK
+    c = f32(f32(shifted - ROUNDING_F32) * ERF_STEP)
+    h = f32(limited - c)
+    square = f32(c * c)
+    third = f32(f32(c * 0.5) - f32(f32(square * c) * ERF_THIRD))
+    second = f32(f32(square * ERF_TWO_THIRDS) - ERF_THIRD)
+    factor = f32(f32(h * f32(f32(h * ERF_TENTH) + third)) + second)
+    factor = f64(f32(h * f32(f32(h * factor) - c)))
+    step = lookup(erf_slopes, index) * f64(h)
+    value = lookup(erf_values, index) + multiply_add(step, factor, step)
+    return _with_sign_of(x, _rounded(value, erf_exact, size))
+
+
+def sin_f32(x: float) -> float:
+    return _rounded_turning(x, _sine(*_turned(x)), sin_exact, sin_far)
+
+
+def cos_f32(x: float) -> float:
+    return _rounded_turning(x, _cosine(*_turned(x)), cos_exact, cos_far)
+
+
+def sin_far(x: float) -> float:
+    """Of a large number."""
+    value = _sine(*_turned_far(x))
+    return _rounded(choose(x < 0.0, -value, value), sin_exact, x)
+
+
+def cos_far(x: float) -> float:
+    """Of a large number."""
+    return _rounded(_cosine(*_turned_far(x)), cos_exact, x)
+
+
+def atan_f32(x: float) -> float:
+    size = _magnitude(x)
+    wide = f64(size)
+    steep = wide > 1.0
+    angle = arc_tangent(choose(steep, 1.0, wide), choose(steep, wide, 1.0))
+    angle = choose(steep, HALF_PI - angle, angle)
+    return _with_sign_of(x, _rounded(angle, atan_exact, size))
+
+
+def atan2_f32(y: float, x: float) -> float:
+    height, width = _magnitude(y), _magnitude(x)
+    n, d = f64(height), f64(width)
+    steep = n > d
+    angle = arc_tangent(choose(steep, d, n), choose(steep, n, d))
+    angle = choose(steep, HALF_PI - angle, angle)
+    angle = choose(f32_to_bits(x) < 0, PI - angle, angle)
+    angle = choose((n == 0.0) & (d == 0.0), choose(f32_to_bits(x) < 0, PI, 0.0), angle)
+    angle = choose(x != x, f64(x), angle)
+    return _with_sign_of(y, _rounded(angle, atan2_exact, height, x))
 
 
 def pow_f32(x: float, y: float) -> float:
-    """In binary64, rounded once. As C's ``powf``: 1 for y = 0 and for x = 1, NaN or not."""
-    base, exponent = f64(x), f64(y)
-    magnitude = choose(base < 0.0, -base, base)
-    product = choose(magnitude == 1.0, 0.0, exponent * _log2(magnitude))
-    result = _exp2(_clamp(product, -POW_EXPONENT_LIMIT, POW_EXPONENT_LIMIT))
-    shifted = exponent + ROUNDING_F64
-    integral = (shifted - ROUNDING_F64 == exponent) | (exponent >= ALL_INTEGERS_EVEN)
-    integral = integral | (exponent <= -ALL_INTEGERS_EVEN)
-    odd = integral & ((f64_to_bits(shifted) & 1) == 1)
-    odd = odd & (exponent < ALL_INTEGERS_EVEN) & (exponent > -ALL_INTEGERS_EVEN)
+    """As C's ``powf``: 1 for y = 0 and for x = 1, NaN or not."""
+    magnitude, wide = _magnitude(x), f64(y)
+    exponent, f = split(f64(magnitude))
+    logarithm = multiply_add(log1p_reduced(f), LOG2_E, exponent)
+    logarithm = choose(magnitude == 0.0, -INFINITY, choose(magnitude == INFINITY, INFINITY, logarithm))
+    product = choose(magnitude == 1.0, 0.0, wide * logarithm)
+    product = clamp(product, -POW_EXPONENT_LIMIT, POW_EXPONENT_LIMIT)
+    shifted = product + ROUNDING_F64
+    power = power_of_two(shifted)
+    value = multiply_add(expm1_reduced((product - (shifted - ROUNDING_F64)) * LN2), power, power)
+    result = _rounded(value, pow_exact, magnitude, y)
+
+    moved = wide + ROUNDING_F64
+    large = (wide >= ALL_INTEGERS_EVEN) | (wide <= -ALL_INTEGERS_EVEN)
+    integral = (moved - ROUNDING_F64 == wide) | large
+    odd = integral & ((f64_to_bits(moved) & 1) == 1) & (large ^ True)
     result = choose(odd & (f32_to_bits(x) < 0), -result, result)
-    undefined = (base < 0.0) & (base > -INFINITY) & (integral ^ True)
+    undefined = (x < 0.0) & (x > -INFINITY) & (integral ^ True)
     result = choose(undefined, INVALID_NAN, result)
-    result = choose(base != base, base, result)
-    result = choose(exponent != exponent, exponent, result)
-    return f32(choose((base == 1.0) | (exponent == 0.0), 1.0, result))
+    result = choose(x != x, x, result)
+    result = choose(y != y, y, result)
+    return choose((x == 1.0) | (y == 0.0), 1.0, result)
 
 
-def _clamp(x: float, lowest: float, highest: float) -> float:
-    """NaN stays NaN."""
-    x = choose(x < lowest, lowest, x)
-    return choose(x > highest, highest, x)
+def _rounded(value: float, exact: Callable[..., float], *arguments: float) -> float:
+    """The value as binary32, or where it might be rounded wrongly what ``exact`` says."""
+    low, high = f32(multiply_add(value, -TOLERANCE, value)), f32(multiply_add(value, TOLERANCE, value))
+    # The high one has the sign of a zero.
+    return rarely((low < high) | (low > high), exact, arguments, high)
 
 
-def _polynomial_f32(x: float, coefficients: tuple[float, ...]) -> float:
-    """Horner's scheme; the constant term comes first."""
-    value = coefficients[-1]
-    for coefficient in coefficients[-2::-1]:
-        value = f32(f32(x * value) + coefficient)
-    return value
+def _reduced_exponent(x: float) -> tuple[float, float]:
+    """``(r, 2**k)``: x is k * log(2) + r."""
+    shifted = multiply_add(x, LOG2_E, ROUNDING_F64)
+    return multiply_add(shifted - ROUNDING_F64, -LN2, x), power_of_two(shifted)
 
 
-def _polynomial_f64(x: float, coefficients: tuple[float, ...]) -> float:
-    value = coefficients[-1]
-    for coefficient in coefficients[-2::-1]:
-        value = x * value + coefficient
-    return value
+def _short_log1p(f: float) -> float:
+    """log(1 + f) of what :func:`split` gives, within 2**-43."""
+    s = _quotient(f, f + 2.0)
+    return polynomial(s * s, SHORT_LOG_COEFFICIENTS) * s
 
 
-def _odd_rational(x: float, numerator: tuple[float, ...], denominator: tuple[float, ...]) -> float:
-    square = f32(x * x)
-    product = f32(x * _polynomial_f32(square, numerator))
-    return f32(divide(product, _polynomial_f32(square, denominator)))
+def _quotient(n: float, d: float) -> float:
+    """n / d within 2**-46, of numbers of usual size; a division of binary64 takes twice as long."""
+    inverse = f64(f32(divide(f32(1.0), f32(d))))
+    error = multiply_add(-d, inverse, 1.0)
+    estimate = n * inverse
+    return multiply_add(estimate, error, estimate)
 
 
-def _log2(x: float) -> float:
-    """Of a binary32 value that is not negative, as binary64; good for 40 bits."""
-    offset = i64(f64_to_bits(x) - SQRT_HALF_F64_BITS)
-    mantissa = f64_of_bits(i64((offset & 0xFFFFFFFFFFFFF) + SQRT_HALF_F64_BITS))
-    s = divide(mantissa - 1.0, mantissa + 1.0)
-    fraction = _polynomial_f64(s * s, LOG2_COEFFICIENTS) * s
-    exponent = f64_of_bits(i64(i64(offset >> 52) + ROUNDING_F64_BITS)) - ROUNDING_F64
-    result = exponent + fraction
-    result = choose(x == 0.0, -INFINITY, result)
-    return choose(x == INFINITY, INFINITY, result)
+def _turned(x: float) -> tuple[float, int]:
+    """What is left of x without quarter turns, and these, as the low bits of a number."""
+    argument = f64(x)
+    shifted = multiply_add(argument, TWO_OVER_PI, ROUNDING_F64)
+    r = argument
+    for part in HALF_PI_PARTS:
+        r = multiply_add(shifted - ROUNDING_F64, -part, r)
+    return r, f64_to_bits(shifted)
 
 
-def _exp2(x: float) -> float:
-    """Of a value from -1000 to 1000, as binary64; good for 34 bits."""
-    shifted = x + ROUNDING_F64
-    fraction = x - (shifted - ROUNDING_F64)
-    power = f64_of_bits(i64(i64(f64_to_bits(shifted) + 1023) << 52))
-    return _polynomial_f64(fraction, EXP2_COEFFICIENTS) * power
+def _turned_far(x: float) -> tuple[float, int]:
+    """The same of the magnitude of a large number."""
+    products = products_of_quarter_turns(x)
+    shifted = (products[0] + products[1]) + ROUNDING_F64
+    left = (((products[0] - (shifted - ROUNDING_F64)) + products[1]) + products[2]) + products[3]
+    return left * HALF_PI, f64_to_bits(shifted)
+
+
+def _sine(r: float, quarters: int) -> float:
+    square = r * r
+    sine, cosine = polynomial(square, SIN_COEFFICIENTS) * r, polynomial(square, COS_COEFFICIENTS)
+    value = choose((quarters & 1) == 1, cosine, sine)
+    return choose((quarters & 2) == 2, -value, value)
+
+
+def _cosine(r: float, quarters: int) -> float:
+    return _sine(r, quarters + 1)
+
+
+def _rounded_turning(x: float, value: float, exact: Callable[..., float], far: Callable[..., float]) -> float:
+    size = _magnitude(x)
+    low, high = f32(multiply_add(value, -TOLERANCE, value)), f32(multiply_add(value, TOLERANCE, value))
+    result = rarely(((low < high) | (low > high)) & (size < TURNS_LIMIT), exact, (x,), high)
+    result = rarely((size >= TURNS_LIMIT) & (size < INFINITY), far, (x,), result)
+    return choose(size == INFINITY, INVALID_NAN, choose(x != x, x, result))
+
+
+def _magnitude(x: float) -> float:
+    return f32_of_bits(f32_to_bits(x) & MAGNITUDE)
+
+
+def _with_sign_of(x: float, magnitude: float) -> float:
+    """Of a magnitude without a sign."""
+    return f32_of_bits(f32_to_bits(magnitude) | (f32_to_bits(x) & SIGN))

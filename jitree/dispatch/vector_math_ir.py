@@ -1,18 +1,20 @@
-"""The functions of :mod:`jitree.dispatch.vector_math` as LLVM IR, for one value or a vector of any length.
+"""The functions of :mod:`vector_math` and :mod:`vector_math_f64` as LLVM IR, for one value or a vector.
 
 The functions are run on symbolic values: their primitives are replaced by ones that write an instruction
-each.
+each, or a loop. What runs rarely becomes a function of one value; a vector calls it for the lanes that
+need it.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
 
-from jitree.dispatch import vector_math
+from jitree.dispatch import vector_math, vector_math_f64
 from jitree.dispatch.primitives import INVALID_NAN
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import InternalError
@@ -24,7 +26,7 @@ _ORDERED: Final = {"lt": "olt", "gt": "ogt", "le": "ole", "ge": "oge", "eq": "oe
 MNEMONICS: Final = frozenset(
     mnemonic
     for mnemonic, semantic in SEMANTICS.items()
-    if semantic.function.__module__ == vector_math.__name__
+    if semantic.function.__module__ in (vector_math.__name__, vector_math_f64.__name__)
 )
 """Instructions whose meaning is one of these functions."""
 
@@ -34,20 +36,33 @@ def llvm_type(kind: str, lanes: int) -> str:
     return _LLVM[kind] if lanes == 1 else f"<{lanes} x {_LLVM[kind]}>"
 
 
-def function_text(mnemonic: str, symbol: str, lanes: int, linkage: str = "") -> str:
-    """The definition of a function, as ``symbol`` names it (with its @), over scalars or vectors.
+def function_texts(mnemonic: str, symbol: str, lanes: int, linkage: str = "") -> list[str]:
+    """Lines and definitions of a module that has the function, as ``symbol`` names it (with its @), over
+    scalars or vectors. Functions have texts in common: each text goes into a module once.
 
     Inlined into its callers, without any flag that would let LLVM change results.
     """
     semantic = SEMANTICS[mnemonic]
     writer = _Writer(lanes)
-    arguments = [_Value(writer, kind, f"%a{n}") for n, kind in enumerate(semantic.argument_types)]
-    result = writer.value(_symbolic(semantic.function, writer)(*arguments), semantic.result_type)
-    parameters = ", ".join(f"{llvm_type(argument.kind, lanes)} {argument.name}" for argument in arguments)
-    kind = llvm_type(semantic.result_type, lanes)
+    signature = (semantic.argument_types, semantic.result_type)
+    text = _definition(writer, semantic.function, signature, f"{linkage} {{}} {symbol}", "alwaysinline")
+    return [*writer.others, text]
+
+
+Signature = tuple[tuple[str, ...], str]
+
+
+def _definition(
+    writer: _Writer, function: Callable[..., Any], signature: Signature, name: str, attributes: str
+) -> str:
+    """``name`` has the linkage, a place for the type of the result, and the symbol."""
+    kinds, result_kind = signature
+    arguments = [_Value(writer, kind, f"%a{n}") for n, kind in enumerate(kinds)]
+    result = writer.value(_symbolic(function, writer)(*arguments), result_kind)
+    parameters = ", ".join(map(writer.typed, arguments))
+    head = f"define {name.format(llvm_type(result_kind, writer.lanes))}({parameters}) {attributes}"
     lines = "\n".join(writer.lines)
-    head = f"define {linkage} {kind} {symbol}({parameters}) alwaysinline"
-    return f"{head} {{\n{lines}\n  ret {kind} {result.name}\n}}\n"
+    return f"{head} {{\nentry:\n{lines}\n  ret {writer.typed(result)}\n}}\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,11 +81,18 @@ class _Value:
     def __add__(self, other: Any) -> _Value:
         return self._binary(other, "add", "fadd")
 
+    __radd__ = __add__
+
     def __sub__(self, other: Any) -> _Value:
         return self._binary(other, "sub", "fsub")
 
+    def __rsub__(self, other: Any) -> _Value:
+        return self.writer.value(other, self.kind) - self
+
     def __mul__(self, other: Any) -> _Value:
         return self._binary(other, "mul", "fmul")
+
+    __rmul__ = __mul__
 
     def __and__(self, other: Any) -> _Value:
         return self._binary(other, "and", "")
@@ -123,18 +145,37 @@ class _Writer:
 
     def __init__(self, lanes: int) -> None:
         self.lines: list[str] = []
-        self._lanes = lanes
+        self.others: list[str] = []
+        """Declarations, tables and functions that it needs."""
+        self.lanes = lanes
+        self.block = "entry"
+        """Label of the block that is being written."""
 
     def typed(self, value: _Value) -> str:
-        return f"{llvm_type(value.kind, self._lanes)} {value.name}"
+        return f"{llvm_type(value.kind, self.lanes)} {value.name}"
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def label(self, name: str) -> str:
+        """That nothing else in the function has."""
+        return f"{name}.{len(self.lines)}"
 
     def instruction(self, kind: str, text: str) -> _Value:
         name = f"%v{len(self.lines)}"
-        self.lines.append(f"  {name} = {text}")
+        self.line(f"{name} = {text}")
         return _Value(self, kind, name)
 
     def binary(self, operation: str, left: _Value, right: _Value) -> _Value:
         return self.instruction(left.kind, f"{operation} {self.typed(left)}, {right.name}")
+
+    def call(self, result: str, function: str, arguments: list[_Value]) -> _Value:
+        operands = ", ".join(map(self.typed, arguments))
+        return self.instruction(result, f"call {llvm_type(result, self.lanes)} {function}({operands})")
 
     def value(self, value: Any, kind: str) -> _Value:
         """A value as it is, a Python number as a constant."""
@@ -143,12 +184,12 @@ class _Writer:
                 raise InternalError(f"a value of type {value.kind} where {kind} is needed in vector math")
             return value
         text = _literal(value, kind)
-        if self._lanes > 1:
+        if self.lanes > 1:
             text = f"splat ({_LLVM[kind]} {text})"
         return _Value(self, kind, text)
 
     def convert(self, operation: str, value: Any, kind: str) -> _Value:
-        return self.instruction(kind, f"{operation} {self.typed(value)} to {llvm_type(kind, self._lanes)}")
+        return self.instruction(kind, f"{operation} {self.typed(value)} to {llvm_type(kind, self.lanes)}")
 
 
 def _literal(value: float, kind: str) -> str:
@@ -176,7 +217,7 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
         return convert
 
     def choose(condition: _Value, if_true: Any, if_false: Any) -> _Value:
-        kind = next(value.kind for value in (if_true, if_false) if isinstance(value, _Value))
+        kind = _kind_of(if_true, if_false)
         true, false = writer.value(if_true, kind), writer.value(if_false, kind)
         text = ", ".join(map(writer.typed, (condition, true, false)))
         return writer.instruction(kind, f"select {text}")
@@ -185,6 +226,10 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
         "INVALID_NAN": INVALID_NAN,
         "choose": choose,
         "divide": lambda left, right: writer.binary("fdiv", left, right),
+        "multiply_add": functools.partial(_multiply_add, writer),
+        "lookup": functools.partial(_lookup, writer),
+        "rarely": functools.partial(_rarely, writer),
+        "accumulate": functools.partial(_accumulate, writer),
         "f32": convert_to("f32", "fptrunc"),
         "f64": convert_to("f64", "fpext"),
         "i32": lambda x: writer.value(x, "i32"),
@@ -195,6 +240,140 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
         "f64_to_bits": lambda x: writer.convert("bitcast", x, "i64"),
         "f64_of_bits": lambda x: writer.convert("bitcast", x, "f64"),
     }
+
+
+def _kind_of(*values: Any) -> str:
+    """The type of numbers among which are constants."""
+    return next((value.kind for value in values if isinstance(value, _Value)), "f64")
+
+
+def _multiply_add(writer: _Writer, *operands: Any) -> _Value:
+    """One instruction where the processor has it, two where not."""
+    kind = _kind_of(*operands)
+    suffix = kind if writer.lanes == 1 else f"v{writer.lanes}{kind}"
+    vector = llvm_type(kind, writer.lanes)
+    writer.others.append(f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})")
+    return writer.call(kind, f"@llvm.fmuladd.{suffix}", [writer.value(x, kind) for x in operands])
+
+
+def _table(writer: _Writer, name: str, numbers: Iterable[float], count: int) -> str:
+    elements = ", ".join(f"double {_literal(number, 'f64')}" for number in numbers)
+    writer.others.append(f'@"table.{name}" = internal unnamed_addr constant [{count} x double] [{elements}]')
+    return f'@"table.{name}"'
+
+
+def _lookup(writer: _Writer, table: Callable[[], tuple[float, ...]], index: _Value) -> _Value:
+    symbol = _table(writer, table.__name__, table(), len(table()))
+    lanes, places = writer.lanes, f"%p{len(writer.lines)}"
+    writer.line(f"{places} = getelementptr double, ptr {symbol}, {writer.typed(index)}")
+    if lanes == 1:
+        return writer.instruction("f64", f"load double, ptr {places}, align 8")
+    name, vector = f"@llvm.masked.gather.v{lanes}f64.v{lanes}p0", f"<{lanes} x double>"
+    writer.others.append(f"declare {vector} {name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {vector})")
+    mask = f"<{lanes} x i1> splat (i1 true), {vector} zeroinitializer"
+    return writer.instruction("f64", f"call {vector} {name}(<{lanes} x ptr> {places}, i32 8, {mask})")
+
+
+def _rarely(
+    writer: _Writer, condition: _Value, function: Any, arguments: tuple[_Value, ...], value: _Value
+) -> _Value:
+    """A branch around a call that takes only the lanes which need it."""
+    symbol = _rare_function(
+        writer, function.__wrapped__, [argument.kind for argument in arguments], value.kind
+    )
+    chosen = condition
+    if writer.lanes > 1:
+        bits = writer.instruction("i1", f"bitcast {writer.typed(condition)} to i{writer.lanes}")
+        chosen = writer.instruction("i1", f"icmp ne i{writer.lanes} {bits.name}, 0")
+    rare, done, before = writer.label("rare"), writer.label("done"), writer.block
+    writer.line(f"br i1 {chosen.name}, label %{rare}, label %{done}")
+    writer.begin(rare)
+    operands = [*arguments] if writer.lanes == 1 else [condition, *arguments, value]
+    exact = writer.call(value.kind, symbol, operands)
+    writer.line(f"br label %{done}")
+    writer.begin(done)
+    kind = llvm_type(value.kind, writer.lanes)
+    return writer.instruction(
+        value.kind, f"phi {kind} [ {value.name}, %{before} ], [ {exact.name}, %{rare} ]"
+    )
+
+
+def _rare_function(writer: _Writer, function: Any, kinds: list[str], result: str) -> str:
+    """The symbol of a function for one value, or of one that calls it for some lanes of vectors."""
+    one = _Writer(1)
+    symbol = f'@"math.{function.__name__}"'
+    text = _definition(one, function, (tuple(kinds), result), f"internal {{}} {symbol}", "noinline cold")
+    writer.others += [*one.others, text]
+    if writer.lanes == 1:
+        return symbol
+    of_lanes = f'@"math.{function.__name__}.{writer.lanes}"'
+    writer.others.append(_for_lanes(of_lanes, symbol, kinds, result, writer.lanes))
+    return of_lanes
+
+
+def _for_lanes(symbol: str, function: str, kinds: list[str], result: str, lanes: int) -> str:
+    vectors = [llvm_type(kind, lanes) for kind in kinds]
+    parameters = "".join(f"{vector} %a{n}, " for n, vector in enumerate(vectors))
+    scalars = [f"  %x{n} = extractelement {vector} %a{n}, i32 %lane\n" for n, vector in enumerate(vectors)]
+    operands = ", ".join(f"{llvm_type(kind, 1)} %x{n}" for n, kind in enumerate(kinds))
+    vector, scalar = llvm_type(result, lanes), llvm_type(result, 1)
+    head = f"{vector} {symbol}(<{lanes} x i1> %chosen, {parameters}{vector} %value)"
+    return f"""define internal {head} noinline cold {{
+entry:
+  br label %turn
+turn:
+  %lane = phi i32 [ 0, %entry ], [ %next, %more ]
+  %result = phi {vector} [ %value, %entry ], [ %merged, %more ]
+  %needs = extractelement <{lanes} x i1> %chosen, i32 %lane
+  br i1 %needs, label %compute, label %more
+compute:
+{"".join(scalars)}  %y = call {scalar} {function}({operands})
+  %replaced = insertelement {vector} %result, {scalar} %y, i32 %lane
+  br label %more
+more:
+  %merged = phi {vector} [ %result, %turn ], [ %replaced, %compute ]
+  %next = add i32 %lane, 1
+  %left = icmp ult i32 %next, {lanes}
+  br i1 %left, label %turn, label %end
+end:
+  ret {vector} %merged
+}}
+"""
+
+
+def _accumulate(
+    writer: _Writer, step: Callable[..., Any], rows: Callable[[], Any], state: Any, argument: Any
+) -> tuple[_Value, ...]:
+    """A loop over a table; of one value."""
+    if writer.lanes != 1:
+        raise InternalError("a loop in vector math that is not rare")
+    count = len(rows())
+    table = _table(writer, rows.__name__, (number for row in rows() for number in row), 2 * count)
+    before, turn = writer.block, writer.label("turn")
+    index, more = f"%{turn}.index", f"%{turn}.next"
+    writer.line(f"br label %{turn}")
+    writer.begin(turn)
+    writer.line(f"{index} = phi i64 [ 0, %{before} ], [ {more}, %{turn} ]")
+    at = len(writer.lines)
+    values = [_Value(writer, "f64", f"%{turn}.{n}") for n in range(2)]
+    row = []
+    for n in range(2):
+        place = f"%{turn}.place{n}"
+        writer.line(f"{place} = getelementptr [2 x double], ptr {table}, i64 {index}, i64 {n}")
+        row.append(writer.instruction("f64", f"load double, ptr {place}, align 8"))
+    results = step(tuple(values), tuple(row), argument)
+    if writer.block != turn:
+        raise InternalError("a step of a loop in vector math that branches")
+    writer.line(f"{more} = add i64 {index}, 1")
+    last = writer.instruction("i1", f"icmp eq i64 {more}, {count}")
+    after = writer.label("after")
+    writer.line(f"br i1 {last.name}, label %{after}, label %{turn}")
+    writer.begin(after)
+    for value, start, result in zip(values, state, results, strict=True):
+        first = writer.value(start, "f64").name
+        phi = f"  {value.name} = phi double [ {first}, %{before} ], [ {result.name}, %{turn} ]"
+        writer.lines[at - 1] += f"\n{phi}"
+    return tuple(results)
 
 
 def _symbolic(function: Callable[..., Any], writer: _Writer) -> Callable[..., Any]:
@@ -211,4 +390,6 @@ def _symbolic(function: Callable[..., Any], writer: _Writer) -> Callable[..., An
     assert isinstance(function, FunctionType)
     names = function.__globals__.keys() & set(function.__code__.co_names)
     replaced = {name: replace(function.__globals__[name], name) for name in names}
-    return FunctionType(function.__code__, replaced, function.__name__)
+    symbolic = FunctionType(function.__code__, replaced, function.__name__)
+    symbolic.__wrapped__ = function  # type: ignore[attr-defined]
+    return symbolic

@@ -247,15 +247,11 @@ VALUE_TYPE_CODES: Final = {
 TYPE_OPAQUE: Final = LIST_VARIANT
 """Type id of ``!vm.opaque``: matches only null; as a list element it is the variant."""
 
-MATH_FUNCTIONS: Final = tuple(
-    f"{name}{suffix}"
-    for suffix in ("f", "")
-    for name in (
-        "atan", "atan2", "cos", "sin", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "pow",
-        "tanh", "erf", "remainder",
-    )
+MATH_FUNCTIONS: Final = (
+    "atan", "atan2", "cos", "sin", "exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "remainder",
+    "remainderf",
 )  # fmt: skip
-"""C library functions of one number or two."""
+"""C library functions of one number or two. The others, those of binary32 too, are vector math."""
 
 LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp")
 """What machine code calls through the table that STATE.math points to, in the table's order."""

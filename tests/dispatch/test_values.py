@@ -185,6 +185,7 @@ _QUIET = 0x7FF8000000000000
         ("log.f64", [-math.inf], _QUIET),
         ("log2.f64", [-0.5], _QUIET),
         ("log10.f64", [-1.0], _QUIET),
+        ("log10.f64", [-math.inf], _QUIET),
         ("log1p.f64", [-2.0], _QUIET - 2**63),
         ("sqrt.f64", [-1.0], _QUIET - 2**63),
         ("rsqrt.f64", [-1.0], _QUIET - 2**63),
@@ -204,6 +205,25 @@ def test_sign_of_nan_is_that_of_the_official_runtime(
     registers = ", ".join(f"%i{2 * number}" for number in range(len(operands)))
     text = f"%i8 = {operation} {registers}\n%i10 = bitcast.f64.i64 %i8\nreturn [%i10:11]"
     assert vm.run(f"0{'F' * len(operands)}_I", text, operands) == [expected]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="seen there")
+@pytest.mark.parametrize(
+    ("operation", "operand", "expected"),
+    [
+        ("log10.f32", -1.0, 0x7FC00000),
+        ("log10.f32", -math.inf, 0x7FC00000),
+        ("log.f32", -1.0, -0x400000),
+        ("log2.f32", -1.0, -0x400000),
+        ("log1p.f32", -2.0, -0x400000),
+        ("sin.f32", math.inf, -0x400000),
+    ],
+)
+def test_sign_of_nan_of_binary32_is_that_of_the_c_library(
+    vm: Vm, operation: str, operand: float, expected: int
+) -> None:
+    text = f"%i2 = {operation} %i0\n%i4 = bitcast.f32.i32 %i2\nreturn [%i4]"
+    assert vm.run("0f_i", text, [operand]) == [expected]
 
 
 @pytest.mark.parametrize("width", [32, 64])

@@ -29,7 +29,8 @@ def emit(
         return _call(let, math(semantic.math_function), mnemonic, arguments, " #4")
     if mnemonic in vector_math_ir.MNEMONICS:
         symbol = f'@"math.{mnemonic}"'
-        module.define(vector_math_ir.function_text(mnemonic, symbol, 1, "internal"))
+        for text in vector_math_ir.function_texts(mnemonic, symbol, 1, "internal"):
+            module.define(text)
         return _call(let, symbol, mnemonic, arguments)
     return rows.result(let, module.declare, mnemonic, arguments, 1)
 

@@ -128,7 +128,8 @@ def _own_function(mnemonic: str) -> Emitter:
 
     def emit(w: Writer, n: int, a: list[str]) -> str:
         symbol = f'@"math.{mnemonic}"' if n == 1 else f'@"math.{mnemonic}.{n}"'
-        w.context.define(vector_math_ir.function_text(mnemonic, symbol, n, "internal"))
+        for text in vector_math_ir.function_texts(mnemonic, symbol, n, "internal"):
+            w.context.define(text)
         vector = llvm_type(kind, n)
         return w.let(f"call {vector} {symbol}({', '.join(f'{vector} {operand}' for operand in a)})")
 

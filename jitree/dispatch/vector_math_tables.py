@@ -1,0 +1,195 @@
+"""Numbers that vector math looks up, computed by integers when first needed: the same bits everywhere.
+
+A function of rows or values stands for its table; its name is the table's in machine code.
+"""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+from typing import Final
+
+BITS: Final = 160
+"""After the point of the integers here."""
+ONE: Final = 1 << BITS
+
+TANH_STEP: Final = 37.0 / 8192.0
+TANH_MASK: Final = 2047
+ERF_STEP: Final = 1.0 / 256.0
+ERF_MASK: Final = 1023
+LONG_ERF_MASK: Final = 2047
+"""Of what binary64 needs."""
+
+PIECE_BITS: Final = 28
+FIRST_PIECE_BITS: Final = 26
+"""After the point."""
+PIECES: Final = 5
+FIRST_EXPONENT: Final = 96
+"""Of the first row of quarter turns; as binary32 counts, 2**-31."""
+
+Rows = tuple[tuple[float, float], ...]
+
+
+@functools.cache
+def tanh_pairs() -> Rows:
+    """tanh of all multiples of the step, and what that lacks."""
+    decay = _exponential(-2 * Fraction(TANH_STEP))
+    values, power = [], ONE
+    for _ in range(TANH_MASK + 1):
+        values.append(_pair(Fraction(ONE - power, ONE + power)))
+        power = power * decay >> BITS
+    return tuple(values)
+
+
+@functools.cache
+def tanh_values() -> tuple[float, ...]:
+    return tuple(high for high, _ in tanh_pairs())
+
+
+@functools.cache
+def tanh_rests() -> tuple[float, ...]:
+    return tuple(low for _, low in tanh_pairs())
+
+
+@functools.cache
+def long_erf_slopes() -> tuple[float, ...]:
+    """2 / sqrt(pi) * exp(-c**2) for all multiples c of the step."""
+    quotient = _exponential(-2 * Fraction(ERF_STEP) ** 2)
+    factor, slope = _exponential(-(Fraction(ERF_STEP) ** 2)), _two_over_root_pi()
+    slopes = []
+    for _ in range(LONG_ERF_MASK + 1):
+        slopes.append(_number(slope))
+        slope, factor = slope * factor >> BITS, factor * quotient >> BITS
+    return tuple(slopes)
+
+
+@functools.cache
+def erf_pairs() -> Rows:
+    """erf of all multiples of the step, and what that lacks."""
+    return tuple(map(_error_function, range(LONG_ERF_MASK + 1)))
+
+
+@functools.cache
+def erf_slopes() -> tuple[float, ...]:
+    return long_erf_slopes()[: ERF_MASK + 1]
+
+
+@functools.cache
+def erf_values() -> tuple[float, ...]:
+    return long_erf_values()[: ERF_MASK + 1]
+
+
+@functools.cache
+def long_erf_values() -> tuple[float, ...]:
+    return tuple(high for high, _ in erf_pairs())
+
+
+@functools.cache
+def long_erf_rests() -> tuple[float, ...]:
+    return tuple(low for _, low in erf_pairs())
+
+
+def _error_function(multiple: int) -> tuple[float, float]:
+    """By Taylor's series."""
+    power = multiple * int(ONE * Fraction(ERF_STEP))
+    square, total, n = power * power >> BITS, 0, 0
+    while power:
+        total += power // (2 * n + 1)
+        n += 1
+        power = -(power * square >> BITS) // n
+    return _pair(Fraction(total * _two_over_root_pi() >> BITS, ONE))
+
+
+@functools.cache
+def exponential_rows() -> Rows:
+    """1 / n! from 24 to 1."""
+    return tuple(_pair(Fraction(1, _factorial(n))) for n in range(24, 0, -1))
+
+
+@functools.cache
+def sine_rows() -> Rows:
+    """Of sin(r) / r in r**2, the last first."""
+    return tuple(_pair(Fraction((-1) ** n, _factorial(2 * n + 1))) for n in range(15, -1, -1))
+
+
+@functools.cache
+def cosine_rows() -> Rows:
+    """Of cos(r) in r**2, the last first."""
+    return tuple(_pair(Fraction((-1) ** n, _factorial(2 * n))) for n in range(16, -1, -1))
+
+
+@functools.cache
+def error_rows() -> Rows:
+    """2 / (2n + 1) from 120 to 1: a term of the series of erf is that times x**2 of the one before."""
+    return tuple(_pair(Fraction(2, 2 * n + 1)) for n in range(120, 0, -1))
+
+
+@functools.cache
+def quarter_turns() -> tuple[float, ...]:
+    """2**(e - 150) * 2 / pi modulo 4, for exponents as binary32 counts them, in pieces of 28 bits each."""
+    precision = 400
+    pieces = []
+    for exponent in range(FIRST_EXPONENT, 255):
+        scale = precision + exponent - 150
+        turns = (2 << scale + precision) // _pi(precision) % (4 << precision)
+        place = precision
+        for piece in range(PIECES):
+            place -= PIECE_BITS if piece else FIRST_PIECE_BITS
+            pieces.append(float(turns >> place) * 2.0 ** (place - precision))
+            turns &= (1 << place) - 1
+    return tuple(pieces)
+
+
+def _number(fixed: int) -> float:
+    return float(Fraction(fixed, ONE))
+
+
+def _pair(value: Fraction) -> tuple[float, float]:
+    high = float(value)
+    return high, float(value - Fraction(high))
+
+
+def _factorial(n: int) -> int:
+    return n * _factorial(n - 1) if n else 1
+
+
+def _exponential(x: Fraction) -> int:
+    """exp of a small number."""
+    argument, term, total, n = int(x * ONE), ONE, 0, 0
+    while abs(term) > 1:
+        total += term
+        n += 1
+        term = (term * argument >> BITS) // n
+    return total
+
+
+@functools.cache
+def _two_over_root_pi() -> int:
+    square = (4 << 3 * BITS) // _pi(BITS)
+    return _integer_root(square)
+
+
+def _integer_root(square: int) -> int:
+    """By Newton's method."""
+    root = 1 << (square.bit_length() + 1) // 2
+    while (better := (root + square // root) // 2) < root:
+        root = better
+    return root
+
+
+@functools.cache
+def _pi(precision: int) -> int:
+    """By Machin's formula."""
+    guard = 16
+    one = 1 << precision + guard
+    return 4 * (4 * _inverse_tangent(5, one) - _inverse_tangent(239, one)) >> guard
+
+
+def _inverse_tangent(inverse: int, one: int) -> int:
+    """atan(1 / inverse)."""
+    term, total, n = one // inverse, 0, 0
+    while term:
+        total += term // (2 * n + 1) * (-1) ** n
+        term //= inverse * inverse
+        n += 1
+    return total

@@ -1,0 +1,83 @@
+"""Arguments (bits of binary32 numbers) whose results lie nearest to where the rounding changes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HARD: Final[dict[str, tuple[int, ...]]] = {
+    "atan.f32": (
+        0x3D8D6B23, 0xBD8D6B23, 0x3AD637FA, 0xBAD637FA,
+        0x3B7C1BC9, 0xBB7C1BC9, 0x4C700518, 0xCC700518,
+        0x40357F1D, 0xC0357F1D, 0x4C700517, 0xCC700517,
+    ),
+    "cos.f32": (
+        0x6115CB11, 0xE115CB11, 0x59443C0A, 0xD9443C0A, 0x5F18B878, 0xDF18B878, 0x7A4B1A27, 0xFA4B1A27,
+        0x5922AA80, 0xD922AA80, 0x7908CD73, 0xF908CD73,
+    ),
+    "erf.f32": (
+        0x3940EAD6, 0xB940EAD6, 0x39C0057D, 0xB9C0057D,
+        0x358E9D2D, 0xB58E9D2D, 0x36AEA466, 0xB6AEA466,
+        0x00AA320C, 0x012A320C, 0x01AA320C, 0x022A320C,
+    ),
+    "exp.f32": (
+        0xC16912CD, 0xBBF0EDF1, 0xC2B2E798, 0x377EFF81,
+        0xBAE0E25C, 0xB3000000, 0x39C6BE5B, 0x38E69CC1,
+        0x383A3EF1, 0x3D1A274E, 0x40315B33, 0x4001B249,
+    ),
+    "exp2.f32": (
+        0x3AC37DE2, 0x3EEE0566, 0x3CD41B91, 0x40ACB4D0, 0x3D7C3055, 0x3D8D6B23,
+    ),
+    "expm1.f32": (
+        0x3DC252DD, 0x3A254E7A, 0x34CA62C1, 0xB675CBFC, 0x33B504F3, 0xBB7B3B6C, 0x36322B1B, 0xB3800000,
+        0x40315B33, 0x4001B249, 0x37B61385, 0x4288942B,
+    ),
+    "log.f32": (
+        0x65D890D3, 0x4C5D65A5, 0x4D604EBE, 0x41178FEB,
+        0x1F116AB8, 0x66A8C860, 0x3C413D3A, 0x6F31A8EC,
+        0x38DCBE38, 0x4665A9A6, 0x5EE8984E, 0x3BF86EF0,
+    ),
+    "log10.f32": (
+        0x3AC37DE2, 0x3EEE0566, 0x3CD41B91, 0x40ACB4D0, 0x3D7C3055, 0x3D8D6B23,
+    ),
+    "log1p.f32": (
+        0x35400003, 0xB53FFFFD, 0x65D890D3, 0x3EFD81AD, 0x3710001B, 0xB70FFFE5, 0x55185F82, 0x41078FEB,
+        0x66A8C860, 0xBB0EC8C4, 0x6F31A8EC, 0x3770004B,
+    ),
+    "log2.f32": (
+        0x3AC37DE2, 0x3EEE0566, 0x3CD41B91, 0x40ACB4D0, 0x3D7C3055, 0x3D8D6B23,
+    ),
+    "sin.f32": (
+        0x73243F06, 0xF3243F06, 0x46199998, 0xC6199998,
+        0x55CAFB2A, 0xD5CAFB2A, 0x67A9242B, 0xE7A9242B,
+        0x4371ADE3, 0xC371ADE3, 0x5F208D82, 0xDF208D82,
+    ),
+    "tanh.f32": (
+        0x3AC37DE2, 0xBAC37DE2, 0x3EEE0566, 0xBEEE0566,
+        0x3CD41B91, 0xBCD41B91, 0x40ACB4D0, 0xC0ACB4D0,
+        0x40C5E8CA, 0xC0C5E8CA, 0x3D7C3055, 0xBD7C3055,
+    ),
+}  # fmt: skip
+HARD_PAIRS: Final[dict[str, tuple[tuple[int, int], ...]]] = {
+    "pow.f32": (
+        (0x3F206FE3, 0xC0CED37A), (0x3FAA4146, 0xC053F77B),
+        (0x3D1BFA50, 0x408DC16B), (0x3EC837C0, 0xC0DAEA08),
+        (0x3F8CF2B3, 0x416CFD66), (0x3E176160, 0xC05C63E0),
+        (0x3EFCB8C5, 0xC0089347), (0x407AA5C9, 0x3F50E928),
+        (0x4143F6F3, 0x3EECB661), (0x3EBA6722, 0x40406AF0),
+        (0x418AA894, 0xBFAF47D8), (0x4123E6FF, 0xBBB031DD),
+    ),
+    "atan2.f32": (
+        (0x403F0FF8, 0x40AA177D), (0x40C4B725, 0xC0CEB2E6),
+        (0x3EB7B723, 0x40204E2D), (0x3F0039B4, 0x40DF5B77),
+        (0x3FC81AC8, 0xC0E0B037), (0x3F3A44A1, 0xC0990D45),
+        (0x3ED6E382, 0xC115E465), (0x3EB44007, 0xC0DD4A45),
+        # y / x is half-way between two numbers, and the angle a little less.
+        (0x1A800001, 0x59000000), (0x0B000001, 0x4B000000),
+        (0x0CC00003, 0x4C800000), (0x00000003, 0x40000000),
+    ),
+}  # fmt: skip
+POWERS: Final = (
+    (4097.0, 2.0), (257.0, 3.0), (4099.0, 2.0), (31.0, 5.0), (29.0, 5.0), (5791.0, 2.0), (4913.0, 2.0),
+    (4097.0 / 2**70, 2.0), (3.0 / 2**75, 2.0), (5.0 / 2**75, 2.0),
+)  # fmt: skip
+"""Bases and exponents."""
