@@ -45,6 +45,7 @@ from jitree.dispatch.vector_math_exact import (
     tanh_exact,
 )
 from jitree.dispatch.vector_math_polynomials import (
+    BIASED_ROUNDING_F64,
     INFINITY,
     LN2,
     LOG2_E,
@@ -52,8 +53,10 @@ from jitree.dispatch.vector_math_polynomials import (
     ROUNDING_F64,
     SHORT_LOG_COEFFICIENTS,
     arc_tangent,
+    biased_power_of_two,
     clamp,
     defined_from,
+    exp_reduced,
     expm1_reduced,
     log1p_reduced,
     polynomial,
@@ -114,6 +117,11 @@ ERF_LIMIT: Final = 3.9375
 """erf of more rounds to 1."""
 ERF_THIRD, ERF_TENTH, ERF_TWO_THIRDS = f32(1.0 / 3.0), f32(0.1), f32(2.0 / 3.0)
 
+EXP_LOWEST: Final = -104.5
+EXP_HIGHEST: Final = 89.0
+"""exp of less rounds to 0, of more to infinity."""
+EXP_OF_NORMAL: Final = -87.25
+"""exp of less may be subnormal."""
 POW_EXPONENT_LIMIT: Final = 256.0
 """2 to the power of more is infinite, of its negative is zero."""
 ALL_INTEGERS_EVEN: Final = 16777216.0
@@ -121,8 +129,10 @@ ALL_INTEGERS_EVEN: Final = 16777216.0
 
 
 def exp_f32(x: float) -> float:
-    reduced, power = _reduced_exponent(f64(clamp(x, -104.5, 89.0)))
-    return _rounded(multiply_add(expm1_reduced(reduced), power, power), exp_exact, x)
+    reduced, power = _reduced_exponent(f64(clamp(x, EXP_LOWEST, EXP_HIGHEST)))
+    value = exp_reduced(reduced, power)
+    subnormal = (x < EXP_OF_NORMAL) & (x > EXP_LOWEST)
+    return rarely(_nearly_between(value) | subnormal, exp_exact, (x,), f32(value))
 
 
 def expm1_f32(x: float) -> float:
@@ -137,7 +147,7 @@ def exp2_f32(x: float) -> float:
     shifted = argument + ROUNDING_F64
     power = power_of_two(shifted)
     fraction = (argument - (shifted - ROUNDING_F64)) * LN2
-    return _rounded(multiply_add(expm1_reduced(fraction), power, power), exp2_exact, x)
+    return _rounded(exp_reduced(fraction, power), exp2_exact, x)
 
 
 def log_f32(x: float) -> float:
@@ -179,8 +189,7 @@ def tanh_f32(x: float) -> float:
     third = (slope - 1.0 / 3.0) * t
     factor = multiply_add(h, multiply_add(h, third, TANH_SECOND - slope), -t)
     value = multiply_add(slope * h, multiply_add(h, factor, 1.0), t)
-    near = ((f64_to_bits(value) + NEAR_OFFSET) & NEAR_MASK) == 0
-    return _with_sign_of(x, rarely(near, tanh_exact, (size,), f32(value)))
+    return _with_sign_of(x, rarely(_nearly_between(value), tanh_exact, (size,), f32(value)))
 
 
 def erf_f32(x: float) -> float:
@@ -251,7 +260,7 @@ def pow_f32(x: float, y: float) -> float:
     product = clamp(product, -POW_EXPONENT_LIMIT, POW_EXPONENT_LIMIT)
     shifted = product + ROUNDING_F64
     power = power_of_two(shifted)
-    value = multiply_add(expm1_reduced((product - (shifted - ROUNDING_F64)) * LN2), power, power)
+    value = exp_reduced((product - (shifted - ROUNDING_F64)) * LN2, power)
     result = _rounded(value, pow_exact, magnitude, y)
 
     moved = wide + ROUNDING_F64
@@ -266,6 +275,11 @@ def pow_f32(x: float, y: float) -> float:
     return choose((x == 1.0) | (y == 0.0), 1.0, result)
 
 
+def _nearly_between(value: float) -> bool:
+    """Whether a value might be rounded wrongly; of what is no subnormal number in binary32."""
+    return ((f64_to_bits(value) + NEAR_OFFSET) & NEAR_MASK) == 0
+
+
 def _rounded(value: float, exact: Callable[..., float], *arguments: float) -> float:
     """The value as binary32, or where it might be rounded wrongly what ``exact`` says."""
     low, high = f32(multiply_add(value, -TOLERANCE, value)), f32(multiply_add(value, TOLERANCE, value))
@@ -275,8 +289,8 @@ def _rounded(value: float, exact: Callable[..., float], *arguments: float) -> fl
 
 def _reduced_exponent(x: float) -> tuple[float, float]:
     """``(r, 2**k)``: x is k * log(2) + r."""
-    shifted = multiply_add(x, LOG2_E, ROUNDING_F64)
-    return multiply_add(shifted - ROUNDING_F64, -LN2, x), power_of_two(shifted)
+    shifted = multiply_add(x, LOG2_E, BIASED_ROUNDING_F64)
+    return multiply_add(shifted - BIASED_ROUNDING_F64, -LN2, x), biased_power_of_two(shifted)
 
 
 def _short_log1p(f: float) -> float:

@@ -27,6 +27,8 @@ POSITIVE_NAN: Final = float("nan")
 ROUNDING_F64: Final = 6755399441055744.0
 """1.5 * 2**52: added and taken away it rounds to an integer, which the low bits of the sum hold."""
 ROUNDING_F64_BITS: Final = 0x4338000000000000
+BIASED_ROUNDING_F64: Final = ROUNDING_F64 + 1023.0
+"""The same with the bias of exponents: the low bits are a power of two as soon as they are shifted."""
 
 LOG2_E: Final = 1.4426950408889634
 LN2: Final = 0.6931471805599453
@@ -70,6 +72,13 @@ def polynomial(x: float, coefficients: tuple[float, ...]) -> float:
     return value
 
 
+def polynomial_in_halves(x: float, coefficients: tuple[float, ...]) -> float:
+    """Even and odd powers side by side: one multiplication more, but the chain of steps that wait for each
+    other is half as long."""
+    square = x * x
+    return multiply_add(polynomial(square, coefficients[1::2]), x, polynomial(square, coefficients[::2]))
+
+
 def clamp(x: float, lowest: float, highest: float) -> float:
     """NaN stays NaN."""
     x = choose(x < lowest, lowest, x)
@@ -81,9 +90,19 @@ def power_of_two(shifted: float) -> float:
     return f64_of_bits(i64(i64(f64_to_bits(shifted) + 1023) << 52))
 
 
+def biased_power_of_two(shifted: float) -> float:
+    """Of an integer from -1022 to 1023 to which BIASED_ROUNDING_F64 was added."""
+    return f64_of_bits(i64(f64_to_bits(shifted) << 52))
+
+
 def expm1_reduced(r: float) -> float:
     """exp(r) - 1 for abs(r) <= 0.347."""
-    return polynomial(r, EXP_COEFFICIENTS) * r
+    return polynomial_in_halves(r, EXP_COEFFICIENTS) * r
+
+
+def exp_reduced(r: float, power: float) -> float:
+    """exp(r) * power for abs(r) <= 0.347."""
+    return multiply_add(polynomial_in_halves(r, EXP_COEFFICIENTS), r * power, power)
 
 
 def expm1_reduced_exactly(r: float) -> float:
