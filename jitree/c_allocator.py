@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Final
 
 from jitree.callbacks import Callback, keep
 from jitree.errors import StatusCode
+from jitree.once import once
 
 _MALLOC, _CALLOC, _REALLOC, _FREE = range(4)
 
@@ -64,7 +64,7 @@ def _failed(error: BaseException, *_: int) -> int:
     return int(StatusCode.RESOURCE_EXHAUSTED)
 
 
-@cache
+@once
 def _callback() -> Callback:
     return Callback(_control, 4, _failed, int(StatusCode.RESOURCE_EXHAUSTED))
 

@@ -15,11 +15,11 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Generator
-from functools import cache
 from typing import Any, Final
 
 from jitree.endings import object_at
 from jitree.memory import Mapping, map_code
+from jitree.once import once
 
 _ARGUMENTS: Final = 6
 _CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9
@@ -186,6 +186,6 @@ class _Table:
                 failure = error if again else None  # what cannot fail properly has failed anyway
 
 
-@cache
+@once
 def _table() -> _Table:
     return _Table()

@@ -78,7 +78,7 @@ def check_part(work: tuple[str, Target | None, int, int]) -> tuple[list[int], li
         arguments = np.arange(start, start + CHUNK, dtype=np.uint32).view(np.float32)
         results = function(arguments, out=out)
         with np.errstate(all="ignore"):
-            LIBRARY[mnemonic](arguments.astype(np.float64), out=values)
+            values[:] = LIBRARY[mnemonic](arguments.astype(np.float64))
         doubts, failures = check(values, results, doubtful, wrong)
         if doubts > KEPT:
             raise AssertionError(

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "jitree"
 
 GROUND = {
     "errors", "types", "memory", "elements", "dlpack", "c_allocator", "records", "processor", "flags",
-    "callbacks", "endings", "identity", "private_files",
+    "callbacks", "endings", "identity", "once", "private_files",
 }  # fmt: skip
 
 LAYERS = [

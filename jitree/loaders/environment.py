@@ -10,12 +10,12 @@ import os
 import struct
 from array import array
 from collections.abc import Sequence
-from functools import cache
 from typing import Final, Protocol
 
 from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
 from jitree.loaders.cpu_data import host_cpu_data
 from jitree.memory import Mapping, map_code
+from jitree.once import once
 from jitree.regs.memory import address_of, zeroed
 
 ENVIRONMENT_SIZE: Final = 96
@@ -94,7 +94,7 @@ class Environment:
         )  # fmt: skip
 
 
-@cache
+@once
 def _thunk() -> Mapping:
     machine = os.uname().machine.lower()
     if machine not in _THUNKS:

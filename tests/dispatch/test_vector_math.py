@@ -117,7 +117,7 @@ def _exact(mnemonic: str, row: tuple[float, ...]) -> float:
 def test_correct_rounding(mnemonic: str) -> None:
     arguments = _arguments(mnemonic)
     if mnemonic in UNARY:  # every 65521st number, from both zeros to NaN
-        dense = np.arange(0, 2**32, 65521, np.int64).astype(np.uint32).view(np.float32)
+        dense = np.arange(0, 2**32, 65521, dtype=np.int64).astype(np.uint32).view(np.float32)
         arguments = [_whole_vectors(np.concatenate([arguments[0], dense]))]
     rows = zip(*(column.tolist() for column in arguments), strict=True)
     expected = np.array([_correct(mnemonic, row) for row in rows], np.float32)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.once import once
 from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
@@ -33,7 +33,7 @@ Run = Callable[[int], int]
 Promote = Callable[[Machine, int], None]
 
 
-@cache
+@once
 def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
     return np.array([address_of_function(name) for name in LIBRARY_FUNCTIONS], np.int64)

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 from jitree.memory import Mapping, map_code
+from jitree.once import once
 
 DISPATCH_STATE: Final = struct.Struct("<IIHHIIHBBQQQ")
 """Workgroup size, constant count, workgroup counts, concurrency, binding count; three table addresses."""
@@ -46,7 +47,7 @@ _DIRECT: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void
 _FLUSHED: Final = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)
 
 
-@cache
+@once
 def _machine_code() -> Mapping | None:
     machine = os.uname().machine.lower()
     code = _CODE.get(_MACHINE_NAMES.get(machine, machine))

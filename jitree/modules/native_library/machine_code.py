@@ -6,11 +6,11 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
 from jitree.errors import IncompatibleError
 from jitree.memory import Mapping, map_code
+from jitree.once import once
 from jitree.records import NamedTuple
 
 _ALIGNMENT: Final = 64
@@ -86,7 +86,7 @@ class MachineCode:
         self.pair_at_16, self.pair_at_32, self.word_at_48, self.checked_at_32, self.ignored = others
 
 
-@cache
+@once
 def machine_code() -> MachineCode:
     """INCOMPATIBLE on other architectures than x86-64 and AArch64."""
     snippets = _SNIPPETS.get(platform.machine())
