@@ -28,7 +28,7 @@ _LEVELS: Final = 16
 """Callbacks inside each other on the main thread; deeper ones are called as on any other."""
 _FIRST: Final = 4
 _RECORDS: Final = _FIRST + _LEVELS
-"""Words of the table behind the main thread's pointer, how deep it is, the number of levels, and the function
+"""Words of the table after the main thread's pointer, how deep it is, the number of levels, and the function
 of ctypes for other threads: those for the levels, and the records that these have in hand."""
 
 _MACHINE_CODE: Final = {
@@ -44,7 +44,7 @@ _MACHINE_CODE: Final = {
         084889e74a89bcf3a000000042ff54f3204c897308eb064889e7ff5318488b4424384883c4485b415ec3
         """,
     ),
-    # ldr x15, DESCRIPTOR; b behind it
+    # ldr x15, DESCRIPTOR; b after it
     "aarch64": (
         "4f00005803000014", """
         ffc301d1e8a540a9f44f06a9f30140f9e00700a9e20f01a9e82703a9e8c30191e41702a9e82300f9680240f9fe2b00f949
@@ -53,7 +53,7 @@ _MACHINE_CODE: Final = {
         """,
     ),
 }  # fmt: skip
-"""In front of and behind the address of the DESCRIPTOR (table, callback, failure)."""
+"""Before and after the address of the DESCRIPTOR (table, callback, failure)."""
 
 _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)

@@ -43,7 +43,7 @@ def load(key: bytes) -> list[bytes] | None:
     data = private_files.read(str(folder()), _name(key))
     cubins = None if data is None else _decode(data, key)
     if cubins is not None:
-        with contextlib.suppress(OSError):  # somebody else's folder: it is not we who clear it
+        with contextlib.suppress(OSError):  # another user's folder, which that user clears
             os.utime(folder() / _name(key), follow_symlinks=False)
     return cubins
 
