@@ -15,43 +15,43 @@ from jitree import errors
 from jitree.errors import StatusCode, StatusError
 
 if TYPE_CHECKING:
-    from jitree.array import Array
-    from jitree.calls.storage_arguments import donate
-    from jitree.custom_module import CustomModule
-    from jitree.custom_types import f32, f64, i32, i64
+    from jitree.api.array import Array
+    from jitree.api.calls.storage_arguments import donate
+    from jitree.api.custom_module import CustomModule
+    from jitree.api.custom_types import f32, f64, i32, i64
+    from jitree.api.inspection import ModuleSummary, inspect
+    from jitree.api.instance import Instance
+    from jitree.api.module import Call, Function, Module
+    from jitree.api.session import Session, load
     from jitree.dispatch.context import ContextFlags
     from jitree.dispatch.native_module import NativeExport, NativeModule
     from jitree.hal.device import Device
-    from jitree.inspection import ModuleSummary, inspect
-    from jitree.instance import Instance
-    from jitree.module import Call, Function, Module
     from jitree.regs.objects import VmBuffer, VmList
-    from jitree.session import Session, load
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Array": "jitree.array",
-    "Call": "jitree.module",
+    "Array": "jitree.api.array",
+    "Call": "jitree.api.module",
     "ContextFlags": "jitree.dispatch.context",
-    "CustomModule": "jitree.custom_module",
+    "CustomModule": "jitree.api.custom_module",
     "Device": "jitree.hal.device",
-    "Function": "jitree.module",
-    "Instance": "jitree.instance",
-    "Module": "jitree.module",
-    "ModuleSummary": "jitree.inspection",
+    "Function": "jitree.api.module",
+    "Instance": "jitree.api.instance",
+    "Module": "jitree.api.module",
+    "ModuleSummary": "jitree.api.inspection",
     "NativeExport": "jitree.dispatch.native_module",
     "NativeModule": "jitree.dispatch.native_module",
-    "Session": "jitree.session",
+    "Session": "jitree.api.session",
     "VmBuffer": "jitree.regs.objects",
     "VmList": "jitree.regs.objects",
-    "donate": "jitree.calls.storage_arguments",
-    "f32": "jitree.custom_types",
-    "f64": "jitree.custom_types",
-    "i32": "jitree.custom_types",
-    "i64": "jitree.custom_types",
-    "inspect": "jitree.inspection",
-    "load": "jitree.session",
+    "donate": "jitree.api.calls.storage_arguments",
+    "f32": "jitree.api.custom_types",
+    "f64": "jitree.api.custom_types",
+    "i32": "jitree.api.custom_types",
+    "i64": "jitree.api.custom_types",
+    "inspect": "jitree.api.inspection",
+    "load": "jitree.api.session",
 }
 """Imported when first asked for: ``import jitree`` alone costs next to nothing."""
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from jitree.base.records import NamedTuple
 from jitree.errors import OutOfRangeError
-from jitree.records import NamedTuple
 
 CLASS_OPAQUE: Final = 0x00
 CLASS_INTEGER: Final = 0x10

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numba
 import numpy as np
 
-from jitree.dispatch.image.compile import Target
+from jitree.codegen.image.compile import Target
 from tests import exact_functions
 from tests.dispatch.vector_functions import compiled, plain_target
 

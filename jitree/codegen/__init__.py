@@ -1,1 +1,1 @@
-"""Machine code from Python functions: Numba is the front end. Nothing of this is imported at run time."""
+"""Machine code from Python functions by Numba, and ``image/``, all that is there at run time."""

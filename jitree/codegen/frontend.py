@@ -34,9 +34,9 @@ from numba.core.typing import templates
 from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
 from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noqa: F401
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.record import MemoryRecord
 from jitree.errors import InternalError
-from jitree.records import NamedTuple
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from jitree.base.endings import Ending, carefully
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Source, Suballocator
-from jitree.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal import recording
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request

@@ -6,8 +6,8 @@ import ctypes
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from jitree.dlpack import NAME, VERSIONED_NAME, Managed, Tensor, Versioned, is_valid, pointer
-from jitree.endings import Ending
+from jitree.base.dlpack import NAME, VERSIONED_NAME, Managed, Tensor, Versioned, is_valid, pointer
+from jitree.base.endings import Ending
 
 _USED: Final = b"used_dltensor"
 _USED_VERSIONED: Final = b"used_dltensor_versioned"

@@ -6,9 +6,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.endings import Ending
 from jitree.cuda import nccl
 from jitree.cuda.rendezvous import environment_provider
-from jitree.endings import Ending
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal import checks
 from jitree.hal.objects import Channel, ChannelProvider

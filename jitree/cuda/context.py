@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from jitree.base.endings import Ending, carefully
 from jitree.cuda.api import Api, Handle
 from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
-from jitree.endings import Ending, carefully
 
 
 class Context:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jitree import private_files
-from jitree.dispatch.image import cache
+from jitree.base import private_files
+from jitree.codegen.image import cache
 
 _FOLDER: Final = "cuda"
 _SUFFIX: Final = ".cubins"

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from jitree.base.elements import Bytes
 from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import create_channel, release_channels
@@ -20,7 +21,6 @@ from jitree.cuda.queue import Queue
 from jitree.cuda.replays import Replays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
-from jitree.elements import Bytes
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal import recording
 from jitree.hal.allocator import Allocator

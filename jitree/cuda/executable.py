@@ -8,9 +8,9 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.endings import Ending
 from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription, SourceLocation
-from jitree.endings import Ending
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,

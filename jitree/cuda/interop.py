@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
-from jitree.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT

@@ -7,8 +7,8 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.endings import Ending
 from jitree.cuda import jit, ptx
-from jitree.endings import Ending
 
 if TYPE_CHECKING:
     from jitree.cuda.context import Context

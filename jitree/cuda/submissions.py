@@ -12,8 +12,8 @@ from jitree.cuda import transfer
 from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
 
 if TYPE_CHECKING:
+    from jitree.base.elements import Bytes
     from jitree.cuda.stream import Stream
-    from jitree.elements import Bytes
     from jitree.hal.buffer import Buffer
     from jitree.hal.command_buffer import CommandBuffer
 

@@ -14,9 +14,9 @@ from jitree.cuda.kernels import SMALL_COPY
 from jitree.hal.objects import File, MemoryFile
 
 if TYPE_CHECKING:
+    from jitree.base.elements import Bytes
     from jitree.cuda.api import Handle
     from jitree.cuda.stream import Stream
-    from jitree.elements import Bytes
     from jitree.hal.buffer import Buffer
 
 _STAGED_LIMIT: Final = 1 << 20

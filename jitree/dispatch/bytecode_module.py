@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jitree.base.records import NamedTuple
 from jitree.errors import error_context
-from jitree.records import NamedTuple
 from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.decode import decode_module

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
+from jitree.base.flags import Flags
+from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine, create_engine
 from jitree.dispatch.function import Function
@@ -20,8 +22,6 @@ from jitree.dispatch.linking import (
 )
 from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
-from jitree.flags import Flags
-from jitree.identity import Unique
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
-from jitree.records import NamedTuple
 from jitree.regs.machine import Machine
 
 TIERS: Final = ("plain", "fast", "native", "auto")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.identity import Unique
 from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, NativeTarget
 from jitree.errors import InvalidArgumentError
-from jitree.identity import Unique
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord

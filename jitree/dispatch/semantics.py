@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch import (
     semantics_conversion,
     semantics_float,
@@ -21,7 +22,6 @@ from jitree.dispatch import (
 )
 from jitree.dispatch.primitives import MATH
 from jitree.dispatch.semantics_float import BIT_PATTERNS
-from jitree.records import NamedTuple
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.dispatch import image
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
+from jitree.codegen import image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ def symbol(mnemonic: str) -> str:
 
 def encode(texts: list[str], mnemonics: Iterable[str]) -> bytes:
     """The rows of instructions, from the IR of their functions; imports llvmlite."""
-    from jitree.dispatch.image.compile import Target, optimized_module
+    from jitree.codegen.image.compile import Target, optimized_module
 
     known = {f"semantics.{mnemonic}": mnemonic for mnemonic in mnemonics}
     module = optimized_module(texts, known, Target(*_TARGET))

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch import conversion
 from jitree.dispatch.native_module import NativeExport
 from jitree.dispatch.pending import Pending
-from jitree.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64

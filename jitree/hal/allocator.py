@@ -6,11 +6,11 @@ import abc
 from collections.abc import Callable
 from typing import Final
 
+from jitree.base.identity import Unique
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
-from jitree.identity import Unique
-from jitree.records import NamedTuple
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
 _UNSIGNED: Final = 2**64 - 1

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.endings import Ending
+from jitree.base.endings import Ending
+from jitree.base.identity import Unique
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
-from jitree.identity import Unique
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON
 from jitree.types import ENCODING_DENSE, format_shaped_type
 from jitree.types import element_type as _element_type

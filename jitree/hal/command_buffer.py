@@ -13,6 +13,8 @@ from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import Final
 
+from jitree.base.identity import Unique
+from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -33,8 +35,6 @@ from jitree.hal.enums import (
 )
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel, Event
-from jitree.identity import Unique
-from jitree.records import NamedTuple
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)

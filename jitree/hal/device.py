@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from jitree.elements import Bytes
+from jitree.base.elements import Bytes
+from jitree.base.identity import Unique
 from jitree.errors import UnimplementedError
 from jitree.hal import checks, recording
 from jitree.hal.allocator import Allocator
@@ -27,7 +28,6 @@ from jitree.hal.operations import QueueOperations
 from jitree.hal.profiling import ProfilingMode
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.waiting import wait_for
-from jitree.identity import Unique
 
 _READ: Final = int(MemoryAccess.READ)
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)

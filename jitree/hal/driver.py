@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from jitree.base.identity import Unique
+from jitree.base.records import NamedTuple
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.executable import ExecutableLoader
-from jitree.identity import Unique
-from jitree.records import NamedTuple
 
 
 class DeviceInfo(NamedTuple):

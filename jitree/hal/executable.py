@@ -6,9 +6,9 @@ import abc
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from jitree.base.records import NamedTuple
 from jitree.errors import NotFoundError, StatusCode, StatusError
 from jitree.hal.enums import CachingMode
-from jitree.records import NamedTuple
 
 
 class DescriptorSetLayout:

@@ -6,12 +6,12 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jitree.base.identity import Unique
 from jitree.errors import StatusCode, StatusError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again
 from jitree.hal.waiting import describe_wait, wait_for, when_reached
-from jitree.identity import Unique
 
 if TYPE_CHECKING:
     import asyncio

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from jitree.endings import carefully
+from jitree.base.endings import carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
 from jitree.hal.buffer import Allocation, Buffer

@@ -7,7 +7,8 @@ import os
 from functools import partial
 from typing import Protocol
 
-from jitree.endings import Ending
+from jitree.base.endings import Ending
+from jitree.base.identity import Unique
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -17,7 +18,6 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.hal.enums import MemoryAccess
-from jitree.identity import Unique
 
 
 class Event(Unique):

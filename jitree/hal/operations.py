@@ -16,6 +16,7 @@ import abc
 from collections.abc import Sequence
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import UnimplementedError
 from jitree.hal import checks
 from jitree.hal.allocator import Allocator
@@ -25,7 +26,6 @@ from jitree.hal.enums import BufferUsage, CommandBufferMode, CommandCategory, Me
 from jitree.hal.executable import Executable
 from jitree.hal.fence import Fence
 from jitree.hal.objects import File
-from jitree.records import NamedTuple
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 
+from jitree.base.flags import Flags
+from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError
-from jitree.flags import Flags
-from jitree.records import NamedTuple
 
 
 class ProfilingMode(Flags):

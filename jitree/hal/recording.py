@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer
-from jitree.records import NamedTuple
 
 
 class Request(NamedTuple):

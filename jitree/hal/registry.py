@@ -34,7 +34,7 @@ def register_local_drivers(registry: DriverRegistry) -> None:
 
 @cache
 def default_registry() -> DriverRegistry:
-    """The process's registry with the local drivers; ``jitree.drivers`` adds the others."""
+    """The process's registry with the local drivers; ``jitree.api.drivers`` adds the others."""
     registry = DriverRegistry()
     register_local_drivers(registry)
     return registry

@@ -10,10 +10,10 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 
+from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
 from jitree.hal.producer import Producer
-from jitree.identity import Unique
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
-from jitree import processor
+from jitree.base import processor
 
 WORD_COUNT: Final = 8
 

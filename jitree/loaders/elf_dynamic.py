@@ -6,10 +6,10 @@ segments; every table is bounds checked.
 
 from __future__ import annotations
 
+from jitree.base.records import NamedTuple
 from jitree.errors import UnavailableError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_file import ElfFile, bad_elf, unsupported_elf
-from jitree.records import NamedTuple
 
 
 class RelocationTable(NamedTuple):

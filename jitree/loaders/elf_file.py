@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.base.memory import PAGE_SIZE
+from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, StatusError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture, WordSize
-from jitree.memory import PAGE_SIZE
-from jitree.records import NamedTuple
 
 MINIMUM_SIZE: Final = 64
 """Bytes of the largest file header."""

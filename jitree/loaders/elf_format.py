@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from typing import Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 
 ELFCLASS32: Final = 1
 ELFCLASS64: Final = 2

@@ -6,13 +6,13 @@ import ctypes
 from itertools import pairwise
 from typing import Final
 
+from jitree.base.memory import EXECUTE, NONE, READ, WRITE, Mapping, page_down, page_up
 from jitree.errors import PermissionDeniedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_dynamic import Dynamic, read_dynamic
 from jitree.loaders.elf_file import ElfFile, Segment, bad_elf, read_elf
 from jitree.loaders.elf_format import Architecture
 from jitree.loaders.elf_relocate import relocate
-from jitree.memory import EXECUTE, NONE, READ, WRITE, Mapping, page_down, page_up
 
 _INITIALISER: Final = ctypes.CFUNCTYPE(None)
 _RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import LocalExecutable
-from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable

@@ -12,10 +12,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from jitree.base.memory import Mapping, map_code
+from jitree.base.once import once
 from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
 from jitree.loaders.cpu_data import host_cpu_data
-from jitree.memory import Mapping, map_code
-from jitree.once import once
 from jitree.regs.memory import address_of, zeroed
 
 ENVIRONMENT_SIZE: Final = 96

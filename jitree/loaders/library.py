@@ -10,8 +10,8 @@ import ctypes
 import struct
 from typing import Final, Protocol
 
+from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
-from jitree.records import NamedTuple
 
 QUERY_SYMBOL: Final = "iree_hal_executable_library_query"
 LOCAL_MEMORY_PAGE: Final = 4096

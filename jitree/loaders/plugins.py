@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from jitree.c_allocator import allocator_address
-from jitree.endings import Ending, carefully
+from jitree.base.c_allocator import allocator_address
+from jitree.base.endings import Ending, carefully
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,

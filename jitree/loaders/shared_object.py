@@ -10,11 +10,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from jitree.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully
+from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import host_architecture
-from jitree.records import NamedTuple
 
 PRESERVE_VARIABLE: Final = "IREE_PRESERVE_DYLIB_TEMP_FILES"
 """``1`` keeps the temporary files of libraries, another value is the folder to keep them in."""

@@ -71,7 +71,7 @@ def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker
     ordinals = [export.ordinal for export in kernels(executable.module)]
     if tier not in _COMPILING or not ordinals:
         return None
-    from jitree.dispatch import image
+    from jitree.codegen import image
     from jitree.loaders.vmvx_images import hot_recipe, recipe
     from jitree.loaders.vmvx_native import CompiledKernels
 

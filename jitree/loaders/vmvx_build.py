@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.dispatch.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import NEVER_ASK

@@ -13,8 +13,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet, ref
 
-from jitree.callbacks import Callback
-from jitree.endings import object_at
+from jitree.base.callbacks import Callback
+from jitree.base.endings import object_at
 from jitree.errors import CancelledError, FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE

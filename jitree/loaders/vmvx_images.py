@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from jitree.codegen.image import Recipe
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.image import Recipe
 from jitree.dispatch.native import tiering
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError

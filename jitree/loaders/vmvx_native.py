@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.calls import Needs
 from jitree.hal.command_layout import SPAN_FIRST, SPAN_LAST
 from jitree.loaders import vmvx_layout
-from jitree.records import NamedTuple
 from jitree.regs.layout import ENTRY, FRAME, SCRATCH, STATE
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jitree import dlpack
-from jitree.elements import NO_MASKS, is_masked, is_packed, pack_integers
+from jitree.base import dlpack
+from jitree.base.elements import NO_MASKS, is_masked, is_packed, pack_integers
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.types import element_type_of

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from jitree.base.private_files import unique
 from jitree.errors import InvalidArgumentError, UnavailableError, error_context
 from jitree.params.entry import ParameterEntry
 from jitree.params.irpa import (
@@ -24,7 +25,6 @@ from jitree.params.irpa import (
     SPLAT,
     SPLAT_TYPE,
 )
-from jitree.private_files import unique
 
 DEFAULT_ALIGNMENT: Final = 64
 """Bytes; devices use parameters in place that begin at a multiple of this."""

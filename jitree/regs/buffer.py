@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.identity import Unique
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
 from jitree.regs.memory import Bytes, address_of, zeroed
 

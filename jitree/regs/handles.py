@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, ResourceExhaustedError
-from jitree.records import NamedTuple
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, LINK_POOLED, OWNER_PYTHON, STATE
 from jitree.regs.memory import Block
 from jitree.regs.ref_types import RefTypes

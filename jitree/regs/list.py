@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.endings import Ending
+from jitree.base.endings import Ending
+from jitree.base.identity import Unique
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -22,7 +23,6 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
 )
-from jitree.identity import Unique
 from jitree.regs.layout import (
     LIST_EMPTY,
     LIST_F32,

@@ -28,8 +28,8 @@ from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_values
 
 if TYPE_CHECKING:
+    from jitree.api.module import Function
     from jitree.hal.fence import Fence
-    from jitree.module import Function
     from jitree.tools.calling import PreparedCall
 
     Call = Callable[[], list[Any]]
@@ -150,12 +150,12 @@ def _extra_context(flags: Flags) -> dict[str, str]:
 def _wait_for_compiled_code(program: Program) -> None:
     """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
     what there is, which is said."""
-    from jitree.builtin_modules import wait_for_hal
+    from jitree.api.builtin_modules import wait_for_hal
 
     try:
         if program.session.tier == "auto":
-            from jitree.calls.native.image import RECIPE
-            from jitree.dispatch import image
+            from jitree.api.calls.native.image import RECIPE
+            from jitree.codegen import image
             from jitree.dispatch.fast.image import LOOP
 
             image.wait(LOOP)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from jitree import processor
+from jitree.base import processor
 
 _CACHE_FOLDER: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jitree.dispatch.image import cache, contents
+from jitree.codegen.image import cache, contents
 from jitree.tools.flag_table import COMMON_FLAGS
 from jitree.tools.flags import Flags, FlagSet, command
 

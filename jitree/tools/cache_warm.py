@@ -10,7 +10,7 @@ from jitree.tools.flag_table import COMMON_FLAGS
 from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
 
 if TYPE_CHECKING:
-    from jitree.dispatch.image import Recipe
+    from jitree.codegen.image import Recipe
 
 FLAGS: Final = FlagSet(
     command="cache warm",
@@ -26,7 +26,7 @@ FLAGS: Final = FlagSet(
 @command(FLAGS)
 def main(flags: Flags) -> int:
     """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
-    from jitree.dispatch import image
+    from jitree.codegen import image
 
     for recipe in recipes(flags.texts("module")):
         start = time.perf_counter()
@@ -53,7 +53,7 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
 
 def own_recipes() -> Iterator[Recipe]:
     """The images of the package itself, for any program."""
-    from jitree.calls.native.image import RECIPE as CALLS
+    from jitree.api.calls.native.image import RECIPE as CALLS
     from jitree.dispatch.fast.image import LOOP
     from jitree.hal.local import walk_image
     from jitree.modules.hal.native import image as hal

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree import elements
-from jitree.array import Array
-from jitree.calls import packing
-from jitree.calls.transfers import copy_to_device, to_numpy
+from jitree.api.array import Array
+from jitree.api.calls import packing
+from jitree.api.calls.transfers import copy_to_device, to_numpy
+from jitree.base import elements
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
@@ -24,9 +24,9 @@ from jitree.types import BY_NAME, ENCODING_DENSE, element_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jitree.calls.declaration import Parameter
+    from jitree.api.calls.declaration import Parameter
+    from jitree.api.module import Function
     from jitree.hal.device import Device
-    from jitree.module import Function
     from jitree.vmfb.cconv import Item
 
 _BYTE: Final = BY_NAME["ui8"]

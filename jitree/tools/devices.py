@@ -51,7 +51,7 @@ def answer_queries(flags: Flags) -> bool:
 
 
 def _registry() -> DriverRegistry:
-    from jitree.drivers import all_drivers
+    from jitree.api.drivers import all_drivers
 
     return all_drivers()
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from jitree.codegen.image import Recipe
+from jitree.codegen.image.build import generate
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.image import Recipe
-from jitree.dispatch.image.build import generate
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
 from jitree.loaders import vmvx_images
@@ -42,7 +42,7 @@ def code_lines(
     """The code of the functions that are called ``text``, of the module or else of its VMVX executables.
 
     NOT_FOUND if there is none, or if it is not compiled as a whole (``--tiers`` says why)."""
-    from jitree.dispatch.image.compile import host_target, optimized_module
+    from jitree.codegen.image.compile import host_target, optimized_module
 
     places = _places(module, text, answers)
     if not places:
@@ -89,7 +89,7 @@ def llvm_lines(optimized: Any, symbols: Sequence[str]) -> Iterator[str]:
 
 def assembly_lines(optimized: Any, symbols: Sequence[str]) -> Iterator[str]:
     """Assembly for this processor."""
-    from jitree.dispatch.image.compile import host_target, target_machine
+    from jitree.codegen.image.compile import host_target, target_machine
 
     text = target_machine(host_target()).emit_assembly(optimized)
     for match in _ASSEMBLY.finditer(text):

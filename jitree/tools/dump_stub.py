@@ -6,7 +6,7 @@ import keyword
 import re
 from collections.abc import Iterator
 
-from jitree.calls.declaration import Parameter, signature_of
+from jitree.api.calls.declaration import Parameter, signature_of
 from jitree.errors import StatusError
 from jitree.types import ElementType
 from jitree.vmfb.cconv import parse

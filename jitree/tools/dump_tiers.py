@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from jitree.codegen.image import Recipe
+from jitree.codegen.image.build import generate
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.image import Recipe
-from jitree.dispatch.image.build import generate
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program

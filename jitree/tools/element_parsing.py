@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jitree import elements
+from jitree.base import elements
 from jitree.errors import InvalidArgumentError
 from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jitree import elements
+from jitree.base import elements
 from jitree.tools import host_values as hv
 from jitree.tools import printing
 

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jitree import elements
-from jitree.elements import Bytes
+from jitree.base import elements
+from jitree.base.elements import Bytes
 from jitree.types import ElementType, format_shaped_type
 
 
@@ -48,7 +48,7 @@ class Tensor(NamedTuple):
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """The elements as a flat array, see :func:`jitree.elements.values`."""
+        """The elements as a flat array, see :func:`jitree.base.elements.values`."""
         return elements.values(self.element_type, self.data, self.element_count)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jitree import elements
+from jitree.base import elements
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnavailableError, UnimplementedError
 from jitree.tools import host_values as hv
 from jitree.tools import printing

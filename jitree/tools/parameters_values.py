@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.elements import is_packed, pack_integers
+from jitree.base.elements import is_packed, pack_integers
 from jitree.errors import InvalidArgumentError
 from jitree.params import ParameterEntry, TensorType, splat_entry
 from jitree.params.entry import PATTERN_LENGTHS

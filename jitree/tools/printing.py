@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from jitree import elements
-from jitree.elements import DEFAULT_MAX_ELEMENT_COUNT
+from jitree.base import elements
+from jitree.base.elements import DEFAULT_MAX_ELEMENT_COUNT
 from jitree.tools import host_values as hv
 
 

@@ -18,10 +18,10 @@ from jitree.errors import (
 from jitree.tools.flags import Flags
 
 if TYPE_CHECKING:
+    from jitree.api.module import Function, Module
+    from jitree.api.session import Session
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
-    from jitree.module import Function, Module
-    from jitree.session import Session
 
 _STANDARD_INPUT: Final = "-"
 _PARAMETERS: Final = "io_parameters"
@@ -88,10 +88,10 @@ def create_session(flags: Flags, devices: Sequence[Device], loaded: Sequence[Mod
 
     Archives are opened only for modules that read parameters: a compiler writes none for a program whose
     constants it keeps, and the flag that names it is there all the same."""
+    from jitree.api.load_order import imported_modules
+    from jitree.api.session import Session
     from jitree.dispatch.context import ContextFlags
-    from jitree.load_order import imported_modules
     from jitree.params import Mode, open_providers
-    from jitree.session import Session
 
     archives = flags.texts("parameters")
     if not any(_PARAMETERS in imported_modules(module) for module in loaded):
@@ -112,8 +112,8 @@ def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
 
 
 def _read_module(path: str, mode: str) -> ModuleLike:
+    from jitree.api.module_reference import open_module_file, parse_reference
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.module_reference import open_module_file, parse_reference
 
     reference = parse_reference(path)
     if reference is not None:
@@ -132,7 +132,7 @@ def _read_module(path: str, mode: str) -> ModuleLike:
 
 def open_devices(flags: Flags, stack: ExitStack) -> tuple[Device, ...]:
     """The devices that the flags name, closed with ``stack``; without any, the first that can be created."""
-    from jitree.instance import DEFAULT_DEVICES, Instance
+    from jitree.api.instance import DEFAULT_DEVICES, Instance
 
     instance = Instance.default()
     parameters = task_parameters(flags)

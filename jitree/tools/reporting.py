@@ -7,8 +7,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from jitree.api.module_reference import IMPORTED_NAME
 from jitree.errors import StatusError
-from jitree.module_reference import IMPORTED_NAME
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from jitree.dispatch.image import Recipe, shipped
-from jitree.dispatch.image.build import build
-from jitree.dispatch.image.compile import Target
-from jitree.dispatch.image.digests import digest_of
-from jitree.dispatch.image.flat import encode
+from jitree.codegen.image import Recipe, shipped
+from jitree.codegen.image.build import build
+from jitree.codegen.image.compile import Target
+from jitree.codegen.image.digests import digest_of
+from jitree.codegen.image.flat import encode
 from jitree.errors import UnavailableError
 from jitree.tools.cache_warm import own_recipes
 

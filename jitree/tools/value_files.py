@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
-from jitree import elements
+from jitree.base import elements
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree import elements
+from jitree.base import elements
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_context
 from jitree.tools import element_parsing
 from jitree.tools import host_values as hv

@@ -14,6 +14,7 @@ import struct
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -21,7 +22,6 @@ from jitree.errors import (
     UnavailableError,
     error_context,
 )
-from jitree.records import NamedTuple
 from jitree.vmfb.recognise import describe_foreign
 
 IDENTIFIER: Final = b"IREE"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 from jitree.vmfb.words import OPCODE
 
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
-from jitree.records import NamedTuple
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 TAGS: Final[dict[str, int]] = {

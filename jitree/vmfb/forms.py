@@ -14,7 +14,7 @@ from functools import cache
 from itertools import product
 from typing import Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 from jitree.vmfb.isa import BY_MNEMONIC
 from jitree.vmfb.words import OPCODE
 

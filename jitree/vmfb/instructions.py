@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
-from jitree.records import NamedTuple
 from jitree.vmfb.isa import CORE, PREFIXES, Instruction, opcode_table
 
 REF_BIT: Final = 0x8000

@@ -25,7 +25,7 @@ import os
 from functools import cache
 from typing import Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 
 CORE: Final = "core"
 EXT_F32: Final = "f32"

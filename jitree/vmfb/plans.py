@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 from jitree.vmfb.calls import CALL_INSTRUCTIONS
 from jitree.vmfb.isa import Instruction, Operand, opcode_table
 from jitree.vmfb.operand_classes import (

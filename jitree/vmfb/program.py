@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.vmfb.archive import Archive

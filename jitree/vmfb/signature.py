@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
-from jitree.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse, register_counts
 from jitree.vmfb.entry import choose_entry_rule
 from jitree.vmfb.module import known_features

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from jitree.codegen import frontend, functions
 from jitree.codegen.forks import spread
+from jitree.codegen.image.compile import Target, compile_object, host_target
+from jitree.codegen.image.link import link
+from jitree.codegen.image.mapping import Image, map_image
 from jitree.codegen.primitives import (
     below,
     bit_length,
@@ -25,9 +28,6 @@ from jitree.codegen.primitives import (
     store32,
     store64,
 )
-from jitree.dispatch.image.compile import Target, compile_object, host_target
-from jitree.dispatch.image.link import link
-from jitree.dispatch.image.mapping import Image, map_image
 from jitree.dispatch.primitives import divide
 from jitree.errors import InternalError, NotFoundError
 from jitree.modules.hal.native.image import RECIPE

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from jitree.codegen import functions
+from jitree.codegen.image.compile import compile_object, host_target
+from jitree.codegen.image.link import link
+from jitree.codegen.image.mapping import map_image
 from jitree.codegen.record import MemoryRecord, place_of
-from jitree.dispatch.image.compile import compile_object, host_target
-from jitree.dispatch.image.link import link
-from jitree.dispatch.image.mapping import map_image
 from jitree.errors import InternalError
 from jitree.regs.layout import Record
 

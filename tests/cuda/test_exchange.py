@@ -14,10 +14,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jitree import Array, Session, dlpack
-from jitree.calls import packing
-from jitree.calls.declaration import Parameter, TensorType
-from jitree.calls.transfers import wrap_or_copy
+from jitree import Array, Session
+from jitree.api.calls import packing
+from jitree.api.calls.declaration import Parameter, TensorType
+from jitree.api.calls.transfers import wrap_or_copy
+from jitree.base import dlpack
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
 from jitree.errors import (

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pytest
 
 from jitree import Array, Module, Session, donate
+from jitree.api.replay import ReplayingFunction
 from jitree.cuda import replays as replays_module
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.profiling import ProfilingMode
-from jitree.replay import ReplayingFunction
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.programs import PROGRAM_KERNELS, STATEFUL, STATELESS, STORAGE

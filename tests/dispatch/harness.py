@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import Function
@@ -44,8 +44,8 @@ def _without_state(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def compile_here(module: BytecodeModule) -> tiering.NativeModule:
     """Builds a module's native code in this process, which takes a tenth of what a builder takes."""
-    from jitree.dispatch.image.build import build  # imports llvmlite
-    from jitree.dispatch.image.mapping import map_image
+    from jitree.codegen.image.build import build  # imports llvmlite
+    from jitree.codegen.image.mapping import map_image
 
     recipe = tiering.recipe(module.program, module.name)
     native = tiering.NativeModule(image.provider(recipe))

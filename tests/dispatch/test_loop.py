@@ -219,9 +219,9 @@ def test_builds_for_aarch64(convention: str) -> None:
     """The text does not depend on the machine, and the linker knows every relocation that comes out."""
     from llvmlite.binding import llvm_version_info
 
+    from jitree.codegen.image.compile import Target, compile_object
+    from jitree.codegen.image.link import link
     from jitree.dispatch.fast.loop_texts import PRESERVE_NONE_SINCE, skeleton_texts
-    from jitree.dispatch.image.compile import Target, compile_object
-    from jitree.dispatch.image.link import link
 
     if convention != "tailcc" and llvm_version_info < PRESERVE_NONE_SINCE:
         convention = "tailcc"

@@ -217,8 +217,8 @@ def test_what_python_executes_in_between_sees_and_changes_registers(vm: Vm) -> N
 
 def test_builds_for_aarch64() -> None:
     """The text does not depend on the machine, and the linker knows every relocation that comes out."""
-    from jitree.dispatch.image.build import link_objects
-    from jitree.dispatch.image.compile import Target, compile_object
+    from jitree.codegen.image.build import link_objects
+    from jitree.codegen.image.compile import Target, compile_object
     from jitree.dispatch.native.generate import program
     from jitree.dispatch.native.source import encode, from_program
 

@@ -11,8 +11,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
+from jitree.codegen.image.compile import Target, host_target, target_machine
 from jitree.dispatch import vector_math_ir
-from jitree.dispatch.image.compile import Target, host_target, target_machine
 from jitree.dispatch.semantics import SEMANTICS
 
 Array = npt.NDArray[np.float32]

@@ -260,7 +260,7 @@ def test_kept_objects_live_as_long_as_the_list() -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
 def test_generated_code_is_valid_for_every_machine(machine: str) -> None:
     """The text must parse, verify and optimise; only this machine's is run."""
-    from jitree.dispatch.image.compile import Target, optimized_module
+    from jitree.codegen.image.compile import Target, optimized_module
 
     target = Target(f"{machine}-unknown-linux-gnu", "", "")
     module = optimized_module(walk_image.texts(machine), walk_image.RECIPE.entries, target)

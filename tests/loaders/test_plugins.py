@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.api.executables import create_loaders
+from jitree.api.instance import Instance
 from jitree.errors import (
     FailedPreconditionError,
     InternalError,
@@ -19,10 +21,8 @@ from jitree.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from jitree.executables import create_loaders
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
-from jitree.instance import Instance
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.plugins import FunctionTable, PluginLibrary, open_plugin

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
@@ -270,9 +270,9 @@ def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatc
 
 def test_kernels_for_another_machine() -> None:
     """The text is for any machine; the code of each kernel needs nothing from outside."""
+    from jitree.codegen.image.build import link_objects
+    from jitree.codegen.image.compile import Target, one_by_one
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.dispatch.image.build import link_objects
-    from jitree.dispatch.image.compile import Target, one_by_one
     from jitree.loaders import vmvx_build, vmvx_images
     from tests.loaders.samples import sample
 

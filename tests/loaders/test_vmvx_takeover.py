@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.dispatch import grid_call, image
+from jitree.codegen import image
+from jitree.codegen.image.build import build
+from jitree.codegen.image.mapping import map_image
+from jitree.dispatch import grid_call
 from jitree.dispatch.fast.engine import FastEngine
-from jitree.dispatch.image.build import build
-from jitree.dispatch.image.mapping import map_image
 from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.c_allocator import allocator_address
+from jitree.base.c_allocator import allocator_address
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -15,8 +15,8 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRa
 from jitree.hal.buffer import BufferView
 from jitree.modules.check import CheckModule
 from jitree.types import BY_NAME
+from tests.api.programs import PROGRAMS
 from tests.assembler import Assembler
-from tests.session.programs import PROGRAMS
 
 
 class Check:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch.image import shipped
+from jitree.codegen.image import shipped
 
 _ROOT = Path(__file__).parents[2]
 
 _PROGRAM = """
 from jitree import Session
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.dispatch.fast.image import LOOP
-from jitree.dispatch.image import shipped
+from jitree.codegen.image import shipped
 from jitree.hal.local import walk_image
 from jitree.modules.hal.native import image as hal, supply
 from tests.modules.hal_programs import ROWS
@@ -75,7 +75,7 @@ _FIRST_CALL = """
 import sys
 import numpy
 import jitree
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.modules.hal.native import supply
 
 called = []

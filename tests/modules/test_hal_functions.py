@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from jitree.codegen import image
 from jitree.codegen.record import place_of
-from jitree.dispatch import image
 from jitree.modules.hal.native.entries import free_entry, new_entry, release, retain
 from jitree.modules.hal.native.fences import fence_create, fence_query, fence_signal
 from jitree.modules.hal.native.image import FREE, RECIPE

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.builtin_modules import BUILTIN_MODULES
+from jitree.api.builtin_modules import BUILTIN_MODULES
 from jitree.dispatch.native_module import NativeModule
 from jitree.errors import (
     InternalError,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from jitree import Instance, Session
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.errors import ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.native_module import NativeExport, NativeModule

@@ -39,7 +39,7 @@ class Tensor:
     def __dlpack__(self, **options: Any) -> Any:
         if self.records:
             raise BufferError("records gradients")
-        from jitree import dlpack
+        from jitree.base import dlpack
 
         return dlpack.export(self.array, **options)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jitree import module
+from jitree.api import module
 from jitree.dispatch.context import Context
 from jitree.errors import StatusError
 from jitree.tools import benchmark
+from tests.api.direct import needs_machine_code
 from tests.assembler import Assembler
-from tests.session.direct import needs_machine_code
 from tests.tools.command import ECHO
 
 NAME = "BM_two/process_time/real_time"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch import image
-from jitree.dispatch.image import cache, contents
-from jitree.dispatch.image.flat import FlatImage
-from jitree.dispatch.image.recipe import Recipe
+from jitree.codegen import image
+from jitree.codegen.image import cache, contents
+from jitree.codegen.image.flat import FlatImage
+from jitree.codegen.image.recipe import Recipe
 from jitree.errors import InvalidArgumentError
 from jitree.tools import cache as command
 from jitree.tools import cache_contents, cache_warm
@@ -123,7 +123,7 @@ def test_bad_size_variable(text: str, monkeypatch: pytest.MonkeyPatch, folder: P
 
 def test_built_images_are_kept_within_the_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITREE_CACHE_SIZE", "1")
-    generator = "tests.dispatch.image_texts:texts"
+    generator = "tests.codegen.image_texts:texts"
     for name in ("one", "two"):
         image.provider(Recipe(name, "a sample", generator, (_TEXTS,), ("twice",), 1.0)).wait()
     deadline = time.monotonic() + 60
@@ -133,7 +133,7 @@ def test_built_images_are_kept_within_the_bound(folder: Path, monkeypatch: pytes
 
 
 def test_warm(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = Recipe("sample", "a sample", "tests.dispatch.image_texts:texts", (_TEXTS,), ("twice",), 1.0)
+    sample = Recipe("sample", "a sample", "tests.codegen.image_texts:texts", (_TEXTS,), ("twice",), 1.0)
     monkeypatch.setattr(cache_warm, "recipes", lambda paths: [sample])
     assert printed(capsys, "warm").startswith("a sample: built in ")
     assert printed(capsys, "warm") == "a sample: ready\n"

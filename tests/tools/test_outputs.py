@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jitree import elements
+from jitree.base import elements
 from jitree.errors import StatusError
 from jitree.tools import host_values as hv
 from jitree.tools.outputs import write_outputs

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree import elements
+from jitree.base import elements
 from jitree.errors import StatusCode, StatusError
 from jitree.tools import host_values as hv
 from jitree.tools.element_parsing import integer_range

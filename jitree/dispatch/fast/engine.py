@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from jitree.dispatch import image
+from jitree.base.once import once
+from jitree.codegen import image
 from jitree.dispatch.engine import Entry
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.once import once
 from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from jitree.dispatch import image
+from jitree.codegen import image
 
 _FAST: Final = os.path.dirname(__file__)
 _DISPATCH: Final = os.path.dirname(_FAST)

@@ -14,9 +14,9 @@ from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
 from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
+from jitree.codegen.image.generated import Generated, Unit
 from jitree.dispatch import semantics_code, semantics_rows
 from jitree.dispatch.fast import skeleton
-from jitree.dispatch.image.generated import Generated, Unit
 
 PRESERVE_NONE_SINCE: Final = (20, 0, 0)
 """LLVM that has this calling convention for tail calls on both machines. Handlers then have all registers to

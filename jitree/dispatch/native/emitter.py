@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.module_text import LLVM_TYPES, FunctionText, ModuleText, operand
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, LIKELY, UNLIKELY
 from jitree.dispatch.native.scalars import math_index
 from jitree.dispatch.native.ssa import REF, ZERO, Block, Function, Instruction, Value, Variable
-from jitree.records import NamedTuple
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
 
 Registers = dict[Variable, Value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.dispatch.engine import Entry
 from jitree.dispatch.fast.engine import (
     Run,

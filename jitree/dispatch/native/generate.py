@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jitree.dispatch.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import decode
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
 from jitree.dispatch.native.entries import (
@@ -24,7 +25,6 @@ from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
 from jitree.dispatch.native.reading import TERMINATORS, read_blocks
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import Function
-from jitree.records import NamedTuple
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _FUNCTION_LIMIT: Final = 400_000

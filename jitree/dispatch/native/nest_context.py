@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.emitter import Emitter, Registers
 from jitree.dispatch.native.module_text import operand
 from jitree.dispatch.native.prelude import BYTES
 from jitree.dispatch.native.ssa import Block, Function, Loop, Value
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests import Nest

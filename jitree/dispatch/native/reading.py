@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.source import FunctionSource, Source
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, Variable
-from jitree.records import NamedTuple
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 

@@ -11,8 +11,8 @@ import ctypes
 from collections.abc import Generator
 from typing import Final
 
+from jitree.base.endings import Borrowed
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.endings import Borrowed
 from jitree.regs.layout import SLOW_DONE, STATE
 from jitree.regs.machine import Machine
 

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, Span
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
 
 VALUE_TYPES: Final = ("i32", "f32", "i64", "f64")
 REF: Final = "ref"

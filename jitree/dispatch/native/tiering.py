@@ -1,6 +1,6 @@
 """The native code of modules: asked for, waited for, and given to the function records of a context.
 
-It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.dispatch.image`).
+It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.codegen.image`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.dispatch.native import source
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InternalError
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT
 from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.executable import KeepsFailures
 from jitree.hal.local.walk_layout import FAILED_FUNCTION
-from jitree.records import NamedTuple
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8

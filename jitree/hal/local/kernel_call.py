@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from jitree.memory import Mapping, map_code
-from jitree.once import once
+from jitree.base.memory import Mapping, map_code
+from jitree.base.once import once
 
 DISPATCH_STATE: Final = struct.Struct("<IIHHIIHBBQQQ")
 """Workgroup size, constant count, workgroup counts, concurrency, binding count; three table addresses."""

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from jitree.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully
+from jitree.base.records import NamedTuple
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
@@ -23,7 +24,6 @@ from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE
 from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS, NativeWalker
-from jitree.records import NamedTuple
 from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
-from jitree.records import NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk_image
 

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Final
 
-from jitree.dispatch.image import Recipe
+from jitree.codegen.image import Recipe
 from jitree.hal import command_layout
 from jitree.hal.local import walk_layout
 

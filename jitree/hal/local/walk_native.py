@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.dispatch.image import Image
+from jitree.codegen.image import Image
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.walk_layout import FUNCTIONS, JOB, SHARE

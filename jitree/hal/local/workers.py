@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from jitree.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully
 from jitree.errors import (
     AbortedError,
     CancelledError,

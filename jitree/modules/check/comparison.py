@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jitree.elements import float_text, is_float, is_integer
+from jitree.base.elements import float_text, is_float, is_integer
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
 from jitree.modules.check.tensor import Tensor
-from jitree.records import NamedTuple
 from jitree.types import CLASS_BOOLEAN, ElementType, element_type
 
 _COMPLEX: Final = 0x23

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jitree import elements
-from jitree.elements import Bytes
+from jitree.base import elements
+from jitree.base.elements import Bytes
+from jitree.base.records import NamedTuple
 from jitree.errors import OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
-from jitree.records import NamedTuple
 from jitree.types import ElementType, element_type
 
 

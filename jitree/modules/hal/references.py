@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer, BufferView
@@ -19,7 +20,6 @@ from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayou
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, Event, File
 from jitree.hal.semaphore import Semaphore
-from jitree.records import NamedTuple
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import Span, parse

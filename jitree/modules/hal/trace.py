@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jitree.elements import tensor_text
+from jitree.base.elements import tensor_text
 from jitree.errors import StatusError
 from jitree.hal.buffer import BufferView
 from jitree.types import element_type

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.modules.io_parameters.providers import Parameter, Provider, find_provider
-from jitree.records import NamedTuple
 from jitree.regs.objects import VmBuffer
 
 _NAME: Final = struct.Struct("<II")

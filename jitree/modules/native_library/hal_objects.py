@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from jitree.c_allocator import allocate, allocator_address, free
+from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.errors import (
     OutOfRangeError,
     UnimplementedError,

@@ -7,7 +7,7 @@ import platform
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from jitree.callbacks import Callback, keep
+from jitree.base.callbacks import Callback, keep
 from jitree.errors import InvalidArgumentError, StatusCode
 from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.layout import (

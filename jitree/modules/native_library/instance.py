@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from jitree.c_allocator import allocator_address
-from jitree.callbacks import Callback, keep
+from jitree.base.c_allocator import allocator_address
+from jitree.base.callbacks import Callback, keep
 from jitree.errors import FailedPreconditionError
 from jitree.modules.native_library.layout import (
     Allocator,

@@ -6,7 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any, Final
 
-from jitree.callbacks import Callback, keep, take_kept
+from jitree.base.callbacks import Callback, keep, take_kept
+from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, StatusCode, error_context
 from jitree.modules.native_library.layout import (
     CODE_MASK,
@@ -24,7 +25,6 @@ from jitree.modules.native_library.layout import (
 from jitree.modules.native_library.layout import Dependency as DependencyRecord
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import read_memory, take_status
-from jitree.records import NamedTuple
 from jitree.vmfb.schema import Attr, Dependency, Import
 
 _OPTIONAL: Final = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from jitree.endings import carefully
+from jitree.base.endings import carefully
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.modules.native_library import hal_layout as layout

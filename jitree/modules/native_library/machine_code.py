@@ -8,10 +8,10 @@ import platform
 from collections.abc import Sequence
 from typing import Final
 
+from jitree.base.memory import Mapping, map_code
+from jitree.base.once import once
+from jitree.base.records import NamedTuple
 from jitree.errors import IncompatibleError
-from jitree.memory import Mapping, map_code
-from jitree.once import once
-from jitree.records import NamedTuple
 
 _ALIGNMENT: Final = 64
 

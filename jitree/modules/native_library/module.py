@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jitree.c_allocator import allocator_address
+from jitree.base.c_allocator import allocator_address
+from jitree.base.endings import Ending, carefully
 from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
-from jitree.endings import Ending, carefully
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,

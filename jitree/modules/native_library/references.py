@@ -13,8 +13,8 @@ import weakref
 from functools import partial
 from typing import ClassVar, Final
 
-from jitree.c_allocator import allocate, allocator_address, free
-from jitree.endings import Ending, carefully
+from jitree.base.c_allocator import allocate, allocator_address, free
+from jitree.base.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library.hal_objects import HalObjects

@@ -11,8 +11,8 @@ import ctypes
 from functools import partial
 from typing import Final
 
-from jitree.c_allocator import allocator_address, free
-from jitree.endings import Ending, carefully
+from jitree.base.c_allocator import allocator_address, free
+from jitree.base.endings import Ending, carefully
 from jitree.errors import FailedPreconditionError
 from jitree.modules.native_library.layout import (
     DESTROY,

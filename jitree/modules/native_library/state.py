@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.callbacks import Callback, take_kept
+from jitree.base.callbacks import Callback, take_kept
 from jitree.dispatch.pending import Pending
 from jitree.errors import (
     FailedPreconditionError,

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from typing import Final
 
-from jitree.c_allocator import free
+from jitree.base.c_allocator import free
 from jitree.errors import StatusCode, StatusError, status_error
 from jitree.modules.native_library.layout import (
     CODE_MASK,

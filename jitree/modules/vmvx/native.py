@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.modules.vmvx import native_code, native_loops, native_matmul, packing
 from jitree.modules.vmvx.native_code import Thunk
 

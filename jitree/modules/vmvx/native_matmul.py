@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.modules.vmvx.native_code import Thunk
-from jitree.records import NamedTuple
 
 TILE: Final = 8
 _TYPE_MASK: Final = 0xFF

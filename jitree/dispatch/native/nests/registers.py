@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from jitree import processor
+from jitree.base import processor
 
 
 @cache

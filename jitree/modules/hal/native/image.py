@@ -6,8 +6,8 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch import image
-from jitree.records import NamedTuple
+from jitree.base.records import NamedTuple
+from jitree.codegen import image
 
 if TYPE_CHECKING:
     from collections.abc import Callable

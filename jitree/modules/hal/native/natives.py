@@ -11,8 +11,8 @@ from weakref import ref
 
 import numpy as np
 
-from jitree.dispatch import image
-from jitree.endings import Borrowed
+from jitree.base.endings import Borrowed
+from jitree.codegen import image
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence

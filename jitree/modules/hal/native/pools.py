@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from jitree.endings import Borrowed, Ending, carefully
+from jitree.base.endings import Borrowed, Ending, carefully
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.command_layout import LIST
 from jitree.hal.heap import HeapAllocator, size_class

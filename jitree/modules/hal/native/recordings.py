@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.endings import Ending
+from jitree.base.endings import Ending
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.command_buffer import Reference
 from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.dispatch import image
+from jitree.codegen import image
 from jitree.hal.fence import Fence
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice

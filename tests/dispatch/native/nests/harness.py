@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
-from jitree.dispatch.image.compile import host_target, target_machine
+from jitree.codegen.image.compile import host_target, target_machine
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.ssa import Loop, Value
 from jitree.dispatch.semantics import SEMANTICS

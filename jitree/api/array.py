@@ -1,0 +1,360 @@
+"""Arrays on a device, as programs return and take them."""
+
+from __future__ import annotations
+
+import _thread
+import math
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from jitree.api.calls.transfers import to_numpy
+from jitree.errors import FailedPreconditionError, StatusCode, StatusError
+from jitree.hal.buffer import BufferView
+from jitree.hal.exchange import HostTransfers
+from jitree.types import ENCODING_DENSE, ElementType, element_type
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.api.calls.native.keeper import Keeper
+    from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
+
+_REPR_ELEMENTS = 1000
+"""Elements that are shown; larger arrays are summarised as numpy does."""
+
+
+_DONATED = "the array was donated to a call and cannot be used any more"
+_GIVING = _thread.allocate_lock()
+
+
+class Array(NDArrayOperatorsMixin):
+    """A dense array in device memory.
+
+    On the CPU drivers ``np.asarray(array)``, DLPack consumers and (from Python 3.12 on) ``memoryview(array)``
+    share its memory without copying. Numpy functions and operators take it and give numpy arrays. The result
+    of an asynchronous call may still be computed: whatever needs the elements waits, and raises what the call
+    failed with; ``await array`` waits in asyncio.
+    """
+
+    __slots__ = (
+        "__weakref__", "_device", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
+    )  # fmt: skip
+
+    def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
+        """``fence`` is reached when the elements are there; None: they are."""
+        self._view: BufferView | None = view
+        self._device = device
+        self._fence = fence
+        self._elements: npt.NDArray[Any] | None = None
+        """What the host has seen of it."""
+        self._owner: object | None = None
+        """Owns a handle of the view (:mod:`jitree.api.calls.native.owners`): of results of direct calls,
+        which get a view when one is asked for, and of arrays that such calls were given."""
+        self._keeper: Keeper | None = None
+        """Of ``_owner``."""
+        self._passed_as: object = None
+        """The type of the last parameter that took the array as it is, without looking at it again."""
+
+    def be_passed(self, keeper: Keeper, marker: object) -> bool:
+        """Gives the array a handle for direct calls of a session, unless it has one in another session:
+        False then. The lock of the session's context must be held."""
+        if self._owner is None:
+            self._owner = keeper.own(self.view)
+            self._keeper = keeper
+        if self._keeper is not keeper:
+            return False
+        self._passed_as = marker
+        return True
+
+    def give_up(self) -> None:
+        """Lets go of the elements, which are somebody else's from now on. FAILED_PRECONDITION if they are
+        already: another thread may have donated them."""
+        with _GIVING:
+            if self.is_donated:
+                raise FailedPreconditionError(_DONATED)
+            self._passed_as = self._view = self._elements = None
+            self._owner = self._keeper = None
+
+    def be_copied(self, copy: BufferView) -> BufferView:
+        """Has other memory with its elements from now on, which programs may write to."""
+        self._view = copy  # first: other threads look at the array meanwhile
+        self._passed_as = self._elements = None
+        self._owner = self._keeper = None
+        return copy
+
+    @property
+    def is_donated(self) -> bool:
+        """Whether the elements have been given to a call for good, with :func:`jitree.donate`."""
+        return self._view is None and self._owner is None
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> BufferView:
+        """The buffer view, whose elements may still be computed."""
+        view = self._view
+        if view is None:
+            keeper, owner = self._keeper, self._owner
+            if keeper is None or owner is None:
+                raise FailedPreconditionError(_DONATED)
+            # Machine code that runs may count references of the same entry, which making the object changes.
+            with keeper.lock:
+                view = self._view = cast(BufferView, keeper.owned(owner))
+        return view
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def fence(self) -> Fence | None:
+        """What has to be reached before the elements are there, None when nothing has to."""
+        return self._fence
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self._view is None and self._keeper is not None:
+            shape = self._keeper.shape(self._owner)
+            if shape is not None:
+                return shape
+        return self.view.shape
+
+    @property
+    def element_type(self) -> ElementType:
+        if self._view is None and self._keeper is not None:
+            known = self._keeper.type_and_encoding(self._owner)
+            if known is not None:
+                return element_type(known[0])
+        return element_type(self.view.element_type)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.element_type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device: elements below 8 bits are packed."""
+        return self.element_type.byte_length(self.shape)
+
+    @property
+    def T(self) -> npt.NDArray[Any]:
+        return self._implicitly().T
+
+    def matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
+        """Whether this is a dense array of an element type and a shape, None being any size. False also where
+        more than a look at its handle is needed to tell."""
+        keeper, owner = self._keeper, self._owner
+        if self._view is not None or keeper is None:
+            return False
+        if keeper.type_and_encoding(owner) != (code, ENCODING_DENSE):
+            return False
+        have = keeper.shape(owner)
+        return have == shape or (
+            have is not None
+            and len(have) == len(shape)
+            and all(want is None or size == want for size, want in zip(have, shape, strict=True))
+        )
+
+    # -- waiting -------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether the elements are there (or will never be, because the call failed)."""
+        return self._fence is None or self._fence.query() != StatusCode.DEFERRED
+
+    def wait(self) -> Self:
+        """Waits for the elements. Raises what the call that computes them failed with."""
+        if self._fence is not None:
+            self._fence.wait()
+            self._fence = None
+        return self
+
+    def __await__(self) -> Generator[object, None, Self]:
+        if self._fence is not None:
+            yield from self._fence.__await__()
+            self._fence = None
+        return self
+
+    # -- the elements --------------------------------------------------------------------------------
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """The elements as a numpy array over the same memory where the host sees it, else a copy."""
+        if self._elements is None:
+            if self._owner is not None:
+                found = _MachineCode.find_elements(self)
+                if found is not None:
+                    return found
+            view = self.view
+            elements = view.elements
+            if elements is None or self._fence is not None:
+                elements = to_numpy(view, self._device, self._fence)
+                self._fence = None
+            shown = elements.view()
+            exchange = self._device.array_exchange
+            if exchange is not None and exchange.is_shared(view):
+                return shown  # somebody else may write to the memory
+            self._elements = shown
+        return self._elements
+
+    def _implicitly(self) -> npt.NDArray[Any]:
+        """As :meth:`to_host`, where nobody has said so. FAILED_PRECONDITION if that has to be said."""
+        exchange = self._device.array_exchange
+        if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
+            raise FailedPreconditionError(
+                f"the elements of an array on {self._device.uri} are needed on the host, and its device was "
+                "created with host_transfers=explicit; call to_host()"
+            )
+        return self.to_host()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        host = self._implicitly()
+        if dtype is not None and np.dtype(dtype) != host.dtype:
+            if copy is False:
+                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return host.astype(dtype)
+        return host.copy() if copy else host
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if "out" in options:
+            options["out"] = tuple(map(_as_operand, options["out"]))
+        return getattr(ufunc, method)(*map(_as_operand, inputs), **options)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """``memoryview(array)``, from Python 3.12 on. BufferError for types that it does not know."""
+        try:
+            return self._implicitly().data
+        except ValueError as error:
+            raise BufferError(f"memoryviews cannot hold {self.dtype} elements") from error
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule over the array's memory. ``stream`` means nothing for host memory.
+
+        BufferError for a copy, or for another device than the array's, of an array in device memory."""
+        exchange = self._device.array_exchange
+        if exchange is not None and dl_device in (None, exchange.dlpack_device):
+            if copy:
+                raise BufferError("an array in device memory cannot be exported as a copy")
+            self._elements = None  # the consumer may write to the memory
+            return exchange.export_dlpack(self.view, self._fence, stream, max_version)
+        from jitree.base.dlpack import export
+
+        options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return export(self.to_host(), **{name: value for name, value in options.items() if value is not None})
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        exchange = self._device.array_exchange
+        if exchange is not None:
+            return exchange.dlpack_device
+        from jitree.base.dlpack import CPU_DEVICE
+
+        return CPU_DEVICE
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array's memory on a GPU; arrays of other devices do not have this attribute."""
+        exchange = self._device.array_exchange
+        if exchange is None:
+            raise AttributeError(f"an array on {self._device.id} is not in the memory of a GPU")
+        self._elements = None
+        return exchange.array_interface(self.view, self._fence)
+
+    def item(self, *index: int) -> Any:
+        """One element as a Python number."""
+        return self._implicitly().item(*index)
+
+    def tolist(self) -> Any:
+        return self._implicitly().tolist()
+
+    def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return self._implicitly().astype(dtype)
+
+    def reshape(self, *shape: Any) -> npt.NDArray[Any]:
+        return self._implicitly().reshape(*shape)
+
+    def __len__(self) -> int:
+        shape = self.shape
+        if not shape:
+            raise TypeError("len() of an array of rank 0")
+        return shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._implicitly()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._implicitly())
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._implicitly()
+
+    def __float__(self) -> float:
+        return float(self._implicitly())
+
+    def __int__(self) -> int:
+        return int(self._implicitly())
+
+    def __complex__(self) -> complex:
+        return complex(self._implicitly())
+
+    def __index__(self) -> int:
+        return self._implicitly().__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self._implicitly())
+
+    def __reduce__(self) -> Any:
+        """Pickles and deep copies are numpy arrays on the host."""
+        return np.array, (self._implicitly().copy(),)
+
+    def __repr__(self) -> str:
+        if self.is_donated:
+            return "jitree.Array(donated to a call)"
+        head = f"jitree.Array({'x'.join(map(str, self.shape)) or 'rank 0'} {self.dtype} on {self._device.id}"
+        if not self.ready:
+            return f"{head}, being computed)"
+        if self._fence is not None and self._fence.failure is not None:
+            return f"{head}, failed: {self._fence.failure})"
+        try:
+            elements = self.to_host()
+        except StatusError as error:
+            return f"{head}, cannot be shown: {error})"
+        shown = np.array2string(elements, threshold=_REPR_ELEMENTS, separator=", ")
+        return f"{head}:\n{shown})"
+
+
+class _MachineCode:
+    """What machine code does for arrays, once it is there."""
+
+    find_elements: Callable[[Array], npt.NDArray[Any] | None] = staticmethod(lambda array: None)
+    """The elements of an array that has an owner, None where that takes more than a look at its handle."""
+
+
+def replace_methods(
+    array_method: Any, buffer_method: Any, find_elements: Callable[[Array], npt.NDArray[Any] | None]
+) -> None:
+    """From now on arrays are looked at by machine code (:mod:`jitree.api.calls.native.arrays`)."""
+    Array.__array__ = array_method  # type: ignore[method-assign]
+    Array.__buffer__ = buffer_method  # type: ignore[method-assign]
+    _MachineCode.find_elements = staticmethod(find_elements)
+
+
+def _as_operand(value: Any) -> Any:
+    return value._implicitly() if isinstance(value, Array) else value

@@ -1,0 +1,96 @@
+"""Functions compiled to be asynchronous (the ``coarse-fences`` model).
+
+They take two fences behind their arguments: they wait for the first before touching any array, and reach the
+second when all results are there. They return at once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jitree.api.calls import packing
+from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
+from jitree.api.calls.donations import arrays_of
+from jitree.api.calls.transfers import copy_to_device
+from jitree.api.module import Function
+from jitree.errors import StatusError
+from jitree.hal.fence import Fence
+
+
+class AsynchronousFunction(Function):
+    """Called plainly it waits for its results; :meth:`async_` awaits them, :meth:`submit` waits for nothing.
+
+    Results of one call that are still computed can be arguments of the next: nothing waits on the host. Numpy
+    arguments are copied, so they may be changed as soon as the call returns.
+    """
+
+    __slots__ = ()
+
+    def transfer(self) -> packing.ArrayTransfer:
+        return packing.ArrayTransfer(self._device, packing.pending_view, copy_to_device)
+
+    def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        wait, signal, packed = self._begin(arguments, named)
+        results = self._invoke([*packed, wait, signal])
+        self._wait(signal)
+        return self._unpack(results)
+
+    async def async_(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and awaits its results."""
+        from jitree.api.turnstile import pass_through
+
+        await pass_through()
+        wait, signal, packed = self._begin(arguments, named)
+        try:
+            results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
+            await signal
+        except StatusError as error:
+            self._fail(error)
+        return self._unpack(results)
+
+    def submit(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and returns its results, which may still be computed."""
+        begun = time.thread_time()
+        wait, signal, packed = self._begin(arguments, named)
+        try:
+            results = self._context.submit(self._vm_function, [*packed, wait, signal])
+        except StatusError as error:
+            self._fail(error)
+        self._have_called(begun)
+        return self._unpack(results, None if signal.is_reached() else signal)
+
+    def _begin(
+        self, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Fence | None, Fence, list[object]]:
+        """(wait fence, signal fence, packed arguments)"""
+        arrays = arrays_of((*arguments, *named.values()))
+        pending = [array.fence for array in arrays if array.fence is not None]
+        packed = self._pack(arguments, named)
+        return Fence.join(pending), Fence.create(self._device), packed
+
+    def _wait(self, signal: Fence) -> None:
+        try:
+            signal.wait()
+        except StatusError as error:
+            self._in_call(error)
+            raise
+
+
+class PairedFunction(Function):
+    """A function that waits, exported beside one that does not (``f`` and ``f$async``, as the torch front end
+    makes them): asynchronous calls go to the other one."""
+
+    __slots__ = ()
+
+    async def async_(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and awaits its results."""
+        return await self._counterpart.async_(*arguments, **named)
+
+    def submit(self, *arguments: Any, **named: Any) -> Any:
+        """Submits the call and returns its results, which may still be computed."""
+        return self._counterpart.submit(*arguments, **named)
+
+    @property
+    def _counterpart(self) -> Function:
+        return self._session.lookup(self.full_name + TORCH_ASYNC_SUFFIX)

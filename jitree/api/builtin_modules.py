@@ -1,0 +1,87 @@
+"""The native modules that come with a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from jitree.codegen import image
+from jitree.modules.hal import HalModule
+
+if TYPE_CHECKING:
+    from jitree.api.session import Session
+    from jitree.dispatch.native_module import NativeModule
+
+
+def _hal(session: Session) -> NativeModule:
+    return HalModule(session.devices, trace_sink=session.trace_sink)
+
+
+def _vmvx(session: Session) -> NativeModule:
+    from jitree.modules.vmvx import VmvxModule
+
+    return VmvxModule()
+
+
+def _io_parameters(session: Session) -> NativeModule:
+    from jitree.modules.io_parameters import IoParametersModule
+
+    return IoParametersModule(session.parameter_providers)
+
+
+def _check(session: Session) -> NativeModule:
+    from jitree.modules.check import CheckModule
+
+    return CheckModule()
+
+
+def _hal_inline(session: Session) -> NativeModule:
+    from jitree.modules.hal_inline import HalInlineModule
+
+    return HalInlineModule(session.instance.host_allocator, session.loaders, trace_sink=session.trace_sink)
+
+
+def _hal_loader(session: Session) -> NativeModule:
+    from jitree.modules.hal_loader import HalLoaderModule
+
+    return HalLoaderModule(session.loaders)
+
+
+def _hal_images() -> list[image.Recipe]:
+    """The machine code that programs with devices need, besides that of the engine."""
+    from jitree.hal.local import walk_image
+    from jitree.modules.hal.native.image import RECIPE
+
+    return [RECIPE, walk_image.RECIPE] if walk_image.supported() else [RECIPE]
+
+
+def begin_hal() -> None:
+    """Has it built in the background unless it is in the cache."""
+    for recipe in _hal_images():
+        image.get(recipe)
+
+
+def start_hal() -> None:
+    """Has it built beside that of the engine, before that is waited for."""
+    for recipe in _hal_images():
+        image.start(recipe)
+
+
+def wait_for_hal() -> None:
+    """Waits for it. UNAVAILABLE if it cannot be built."""
+    for recipe in _hal_images():
+        image.wait(recipe)
+
+
+HAL: Final = "hal"
+
+BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {
+    HAL: _hal,
+    "vmvx": _vmvx,
+    "io_parameters": _io_parameters,
+    "check": _check,
+    "hal_inline": _hal_inline,
+    "hal_loader": _hal_loader,
+}
+"""By name. ``hal`` is there from the start, the others come with the first module that imports from them,
+unless a module of that name is registered then."""

@@ -1,0 +1,194 @@
+"""Signatures of exported functions as their compiler declared them.
+
+The export attribute ``iree.abi.declaration`` holds text such as
+``sync func @f(%input0: tensor<4x?xf32>, %n: i32 {attributes}) -> (%output0: tensor<?xf32>)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from jitree.base.records import NamedTuple
+from jitree.types import BY_NAME, ElementType
+from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span, item_text
+
+DECLARATION: Final = "iree.abi.declaration"
+MODEL: Final = "iree.abi.model"
+COARSE_FENCES: Final = "coarse-fences"
+TORCH_ASYNC_SUFFIX: Final = "$async"
+"""Exports that the torch front end makes take fences, but carry no attributes."""
+
+_HEADS: Final = (["func"], ["sync", "func"], ["async", "func"])
+_TENSOR: Final = "tensor<"
+_STORAGE: Final = r"\biree\.abi\.output\s*=\s*(\d+)"
+_CONSUMED: Final = r"\biree\.abi\.consume\b"
+_OPENING: Final = "<({["
+_CLOSING: Final = ">)}]"
+
+
+class TensorType(NamedTuple):
+    """A tensor of the declaration."""
+
+    element_type: ElementType | None
+    """None for an element type that tensors of the runtime do not have: nothing is checked then."""
+    shape: tuple[int | None, ...]
+    """None: any size."""
+
+    def __str__(self) -> str:
+        dimensions = "".join("?x" if size is None else f"{size}x" for size in self.shape)
+        return f"tensor<{dimensions}{self.element_type.name if self.element_type else '?'}>"
+
+
+class Parameter(NamedTuple):
+    """An argument or a result."""
+
+    name: str
+    type: str
+    """As declared: ``tensor<4xf32>``, ``i32``, ``!hal.buffer_view``; without a declaration as the calling
+    convention has it."""
+    tensor: TensorType | None = None
+    storage_of: int | None = None
+    """The number of the result that the program puts into this argument's memory."""
+    consumed: bool = False
+    """Whether the program may overwrite the argument."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+class Signature(NamedTuple):
+    """What a function takes from its caller and returns. Fences that the runtime passes are left out."""
+
+    arguments: tuple[Parameter, ...]
+    results: tuple[Parameter, ...]
+    declaration: str
+    """For people: the compiler's text, or one made from the calling convention."""
+    declared: bool
+    """Whether the compiler said more than the calling convention."""
+    fences: bool
+    """Takes a wait and a signal fence behind its arguments."""
+
+
+def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> Signature:
+    """The signature of an export. A declaration that does not fit the calling convention is ignored."""
+    fences = _takes_fences(name, convention, attrs)
+    items = convention.arguments[:-2] if fences else convention.arguments
+    text = attrs.get(DECLARATION)
+    parsed = parse_declaration(text) if text is not None else None
+    if text is not None and parsed is not None:
+        arguments, results = parsed
+        if _fits(arguments, items) and _fits(results, tuple(convention.results)):
+            return Signature(arguments, results, text, True, fences)
+    arguments = tuple(Parameter(f"input{index}", item_text(item)) for index, item in enumerate(items))
+    results = tuple(
+        Parameter(f"output{index}", TYPE_NAMES[character])
+        for index, character in enumerate(convention.results)
+    )
+    return Signature(arguments, results, f"func @{name}{convention}", False, fences)
+
+
+def _takes_fences(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> bool:
+    if convention.arguments[-2:] != ("r", "r"):
+        return False
+    return attrs.get(MODEL) == COARSE_FENCES or name.endswith(TORCH_ASYNC_SUFFIX)
+
+
+def _fits(parameters: tuple[Parameter, ...], items: tuple[str | Span, ...]) -> bool:
+    """Tensors must be references and numbers must not."""
+    return len(parameters) == len(items) and all(
+        (item == "r") == (parameter.tensor is not None or parameter.type.startswith("!"))
+        for parameter, item in zip(parameters, items, strict=True)
+    )
+
+
+def parse_declaration(text: str) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]] | None:
+    """(arguments, results) of a declaration, None for text of another form."""
+    head, at, behind = text.partition("@")
+    if not at or head.split() not in _HEADS:
+        return None
+    opening = next((position for position, _ in _depths(behind, 0) if behind[position] == "("), -1)
+    if not behind[: max(opening, 0)].strip():
+        return None
+    arguments, position = _parenthesised(behind, opening)
+    if position < 0:
+        return None
+    rest = behind[position:].strip()
+    if not rest:
+        return _parameters(arguments, "input"), ()
+    if not rest.startswith("->"):
+        return None
+    rest = rest[2:].strip()
+    results, position = _parenthesised(rest, 0)
+    if position < 0:  # one result without parentheses
+        results, position = rest, len(rest)
+    return (
+        None if rest[position:].strip() else (_parameters(arguments, "input"), _parameters(results, "output"))
+    )
+
+
+def _parenthesised(text: str, start: int) -> tuple[str, int]:
+    """The text inside the parentheses that begin at ``start``, and the position behind; -1 without them."""
+    if text[start : start + 1] != "(":
+        return "", -1
+    for position, depth in _depths(text, start):
+        if depth == 0:
+            return text[start + 1 : position], position + 1
+    return "", -1
+
+
+def _depths(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """(position, brackets open behind it) of every character outside of strings; ``->`` closes nothing."""
+    depth, quoted, escaped = 0, False, False
+    for position in range(start, len(text)):
+        character = text[position]
+        if quoted:
+            quoted = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+            continue
+        if character == '"':
+            quoted, escaped = True, False
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING and not (character == ">" and text[position - 1 : position] == "-"):
+            depth -= 1
+        yield position, depth
+
+
+def _parameters(text: str, prefix: str) -> tuple[Parameter, ...]:
+    starts = [-1, *(position for position, depth in _depths(text, 0) if depth == 0 and text[position] == ",")]
+    pieces = [text[start + 1 : end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    return tuple(_parameter(piece, f"{prefix}{index}") for index, piece in enumerate(pieces) if text.strip())
+
+
+def _parameter(text: str, default_name: str) -> Parameter:
+    written = text.strip()
+    name = ""
+    if written.startswith("%"):
+        name, _, written = (piece.strip() for piece in written[1:].partition(":"))
+    opened = next((position for position, depth in _depths(written, 0) if written[position] == "{"), -1)
+    kind = (written if opened < 0 else written[:opened]).strip()
+    attributes = "" if opened < 0 else written[opened:]
+    storage = re.search(_STORAGE, attributes) if attributes else None
+    return Parameter(
+        name or default_name,
+        kind,
+        parse_tensor_type(kind),
+        None if storage is None else int(storage.group(1)),
+        bool(attributes) and re.search(_CONSUMED, attributes) is not None,
+    )
+
+
+def parse_tensor_type(text: str) -> TensorType | None:
+    """``tensor<4x?xf32>`` → (f32, (4, None)); None for other types."""
+    if not (text.startswith(_TENSOR) and text.endswith(">")):
+        return None
+    element = text[len(_TENSOR) : -1].partition(",")[0].strip()  # an encoding follows the comma
+    shape: list[int | None] = []
+    while True:
+        size, times, rest = element.partition("x")
+        if not times or not (size == "?" or size.isdecimal()):
+            return TensorType(BY_NAME.get(element), tuple(shape))
+        shape.append(None if size == "?" else int(size))
+        element = rest

@@ -1,0 +1,126 @@
+"""Arrays that calls return, and what numpy gets to see of them. Machine code."""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.layout import (
+    CAPSULE_CONTEXT_AT,
+    CAPSULE_POINTER_AT,
+    DTYPE,
+    MAXIMUM_RANK,
+    NDARRAY_PLAIN,
+)
+from jitree.api.calls.native.owners import handle_of, new_owner
+from jitree.api.calls.native.python import drop, is_instance, retained
+from jitree.api.calls.native.records import Call, Dtype, Owners, Python
+from jitree.codegen.primitives import call, load64, store64
+from jitree.codegen.record import place_of
+from jitree.hal.enums import MemoryAccess
+from jitree.modules.hal.native.records import Entry
+from jitree.types import ENCODING_DENSE
+
+_DTYPE_SIZE = DTYPE.size
+_READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
+
+
+def new_result(python: Python, record: Call, handle: Entry) -> int:
+    """An Array that takes over a reference to the handle of a view. 0 with an exception set."""
+    owners = record.owners
+    owner = new_owner(owners, handle)
+    if owner == 0:
+        return 0
+    array = call(python.new_object, python.array_type, 0)
+    if array == 0:
+        drop(python, owner)
+        return 0
+    none = python.none
+    store64(array + python.array_owner, owner)
+    store64(array + python.array_keeper, retained(python, owners.keeper))
+    store64(array + python.array_device, retained(python, record.device))
+    store64(array + python.array_elements, retained(python, none))
+    store64(array + python.array_fence, retained(python, record.fence))
+    store64(array + python.array_passed_as, retained(python, none))
+    store64(array + python.array_view, retained(python, none))
+    return array
+
+
+def array_method(self: int, arguments: int, count: int, names: int) -> int:
+    """``Array.__array__``: ``self`` is the capsule of the PYTHON record, the array is the first argument."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    if count == 1 and names == 0:
+        elements = elements_of(python, load64(arguments))
+        if elements != 0:
+            return elements
+    return call(python.vectorcall, python.array_generally, arguments, count, names)
+
+
+def buffer_method(self: int, arguments: int, count: int, names: int) -> int:
+    """As :func:`array_method`, for ``Array.__buffer__``: from Python 3.12 on numpy looks at arrays by it."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    elements = elements_of(python, load64(arguments)) if count == 2 and names == 0 else 0
+    if elements != 0:
+        view = call(python.new_memoryview, elements)
+        drop(python, elements)
+        if view != 0:
+            return view
+        call(python.clear_error)  # elements of a type that buffers do not have
+    return call(python.vectorcall, python.buffer_generally, arguments, count, names)
+
+
+def find_elements(self: int, array: int) -> int:
+    """A builtin of one argument, an Array: its elements, or None where that takes more than a look at its
+    handle."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    elements = elements_of(python, array)
+    return elements if elements != 0 else retained(python, python.none)
+
+
+def elements_of(python: Python, array: int) -> int:
+    """A new numpy array over the memory of an Array's handle. 0 without an exception if there is no such."""
+    if not is_instance(python, array, python.array_type):
+        return 0
+    none = python.none
+    owner = load64(array + python.array_owner)
+    if owner == 0 or owner == none or load64(array + python.array_fence) != none:
+        return 0
+    handle = Entry(handle_of(owner))
+    rank = handle.rank
+    dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
+    if handle.encoding != ENCODING_DENSE or rank > MAXIMUM_RANK:
+        return 0
+    if load64(dimensions + 8 * MAXIMUM_RANK) & _READ_WRITE != _READ_WRITE:
+        return 0
+    dtype = dtype_of(python, handle.element_type)
+    # Python writes the address of a view last.
+    if dtype == 0 or handle.address == 0:
+        return 0
+    return over_memory(python, dtype, rank, dimensions, handle.address, owner)
+
+
+def dtype_of(python: Python, code: int) -> int:
+    """The numpy dtype of an element type, 0 for those whose elements are no array as they lie there."""
+    row = Dtype(python.dtypes)
+    for _ in range(python.dtype_count):
+        if row.code == code:
+            return row.dtype
+        row = Dtype(place_of(row) + _DTYPE_SIZE)
+    return 0
+
+
+def over_memory(python: Python, dtype: int, rank: int, dimensions: int, address: int, base: int) -> int:
+    """A new contiguous numpy array over memory that ``base`` keeps; 0 without an exception if it fails."""
+    made = call(
+        python.new_array,
+        python.ndarray_type,
+        retained(python, dtype),
+        rank,
+        dimensions,
+        0,
+        address,
+        NDARRAY_PLAIN,
+        0,
+    )
+    if made == 0:
+        call(python.clear_error)
+        return 0
+    call(python.set_base, made, retained(python, base))
+    return made

@@ -1,0 +1,430 @@
+"""Calls of functions by machine code (:mod:`jitree.api.calls.native.function`).
+
+The first calls of a function take the general way (``Function.call_general``), which handles everything.
+Then, when the context can make direct calls, the function gets a CALL record. Machine code knows arguments in
+their usual form: numbers, device arrays that fit, numpy arrays of the declared type. For any other it takes
+the general way, which converts, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from jitree.api.calls.declaration import Signature
+from jitree.api.calls.native import interface as interfaces
+from jitree.api.calls.native.image import RECIPE
+from jitree.api.calls.native.layout import (
+    ARGUMENT,
+    CALL,
+    MAXIMUM_RANK,
+    PASS_ARRAY,
+    PASS_F32,
+    PASS_F64,
+    PASS_I32,
+    PASS_I64,
+    PASS_REFERENCE,
+    RESULT,
+)
+from jitree.api.calls.native.objects import new_capsule
+from jitree.api.calls.number_packing import IntegerPacker, narrow_float, number_packer
+from jitree.api.calls.packing import (
+    ArrayTransfer,
+    Donation,
+    number_unpacker,
+    packers,
+    tensor_packer,
+    unpack_reference,
+)
+from jitree.api.calls.transfers import copy_to_device
+from jitree.api.module import Function
+from jitree.base.elements import is_packed
+from jitree.codegen import image
+from jitree.dispatch.engine import WAITING_TIERS
+from jitree.dispatch.fast.engine import RUNNING
+from jitree.dispatch.function import BytecodeFunction
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, memory_errors
+from jitree.hal.enums import MemoryAccess
+from jitree.hal.heap import HeapAllocator
+from jitree.modules.hal.native.natives import Natives
+from jitree.regs.layout import ENTRY, FRAME, Record
+
+if TYPE_CHECKING:
+    from jitree.api.array import Array
+    from jitree.api.calls.declaration import Parameter, TensorType
+    from jitree.api.calls.native.interface import Interface
+    from jitree.api.calls.native.keeper import Keeper
+    from jitree.dispatch.engine import Entry
+    from jitree.hal.buffer import Buffer, BufferView
+    from jitree.hal.fence import Fence
+    from jitree.regs.handles import HandleTable
+    from jitree.regs.machine import Machine
+    from jitree.vmfb.cconv import Item, RegisterSlot
+
+_KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
+_FRAME_VALUES: Final = FRAME.word("values")
+_FRAME_REFS: Final = FRAME.word("refs")
+_WRITE: Final = int(MemoryAccess.WRITE)
+_ENTRY_KIND: Final = ENTRY.word("kind")
+_ENTRY_ADDRESS: Final = ENTRY.word("address")
+_ENTRY_LENGTH: Final = ENTRY.word("length")
+
+
+class Unsuitable(Exception):
+    """The function has an argument that only the general way handles."""
+
+
+def install(function: Function) -> bool:
+    """Has a function called by machine code from now on, if its arguments are such that this is possible.
+    False if that has to be tried another time."""
+    vm_function, invoker = function.vm_function, function.invoker
+    if not isinstance(vm_function, BytecodeFunction):
+        return True
+    if vm_function.convention.has_spans or not interfaces.is_supported():
+        return True
+    if function.session.tier in WAITING_TIERS:
+        image.wait(RECIPE)
+    interface = interfaces.get(DirectCall)
+    if interface is None:
+        return False
+    with invoker.lock:
+        entry = invoker.engine.entry
+        if entry is None or not invoker.may_prepare():
+            return False
+        try:
+            with memory_errors("preparing calls by machine code"):
+                direct = _direct_call(function, vm_function, entry, interface)
+        except (Unsuitable, ResourceExhaustedError):
+            return True
+    function.call_directly(direct)
+    function.session.place_directly(interface, direct)
+    return True
+
+
+class DirectCall:
+    """A CALL record, and what it refers to."""
+
+    __slots__ = ("_kept", "record", "words")
+
+    def __init__(self, words: array[int], kept: object) -> None:
+        self._kept = kept
+        self.words = words
+        """The record."""
+        self.record = new_capsule(words.buffer_info()[0])
+        """A capsule of its address."""
+
+
+def _direct_call(
+    function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface
+) -> DirectCall:
+    """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
+    Unsuitable if there is an argument that only the general way handles."""
+    invoker, table, keeper = function.invoker, function.invoker.table, function.session.keeper(interface)
+    signature, convention = function.signature, vm_function.convention
+    machine = invoker.direct_machine(entry)
+    frame, state = machine.host_words(vm_function.host)
+    invoker.settle()
+    rest = _Rest(function, vm_function, entry, machine)
+    rows = _Rows(function, vm_function, keeper, frame, interface)
+    count = len(signature.arguments)
+    slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
+    arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
+    results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
+    addresses = {
+        "python": interface.record, "turn": invoker.turn_address, "owners": keeper.record,
+        "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
+        "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
+        "ref_count": vm_function.host.ref_count,
+        "argument_count": count, "arguments": arguments.buffer_info()[0],
+        "result_count": len(signature.results), "results": results.buffer_info()[0],
+        "signal": rows.signal() if signature.fences else 0,
+    }  # fmt: skip
+    objects = {
+        "device": function.session.device, "deferred": table.deferred,
+        "acquire": invoker.lock.acquire, "release": invoker.lock.release,
+        "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
+        "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
+        "go_on": rest.go_on, "give_up": rest.give_up, "take_reference": rest.take_reference,
+        "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
+        "fence": None,
+    }  # fmt: skip
+    words = array("q", bytes(CALL.size))
+    fill(words, CALL, addresses)
+    fill(words, CALL, {field: id(value) for field, value in objects.items()})
+    fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
+    fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
+    return DirectCall(words, (objects, arguments, results, rows.kept, keeper, entry))
+
+
+class _Rest:
+    """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
+
+    def __init__(
+        self, function: Function, vm_function: BytecodeFunction, entry: Entry, machine: Machine
+    ) -> None:
+        self._invoker = function.invoker
+        self._device = function.session.device
+        self._declaration = function.declaration
+        self._vm_function = vm_function
+        self._entry = entry
+        self._machine = machine
+
+    def go_on(self) -> None:
+        """Completes a call that machine code has left: its results are in the registers then. Whatever it
+        fails with; the call is settled then."""
+        invoker, machine = self._invoker, self._machine
+        try:
+            machine.pc = RUNNING
+            invoker.carry_on(machine, self._entry)
+        except BaseException as error:
+            invoker.abandon(error, machine, self._vm_function)
+            if isinstance(error, StatusError):
+                error.with_context(f"`{self._declaration}`")
+            raise
+
+    def give_up(self) -> None:
+        """Ends a call that :meth:`go_on` was interrupted in before it had begun. May be called again."""
+        self._machine.pc = RUNNING
+        self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
+
+    def take_reference(self, handle: int) -> Any:
+        """A result that is no buffer view."""
+        table = self._invoker.table
+        try:
+            return unpack_reference(table.object(handle), self._device, None)
+        finally:
+            table.release(handle)
+
+    def wait_for(self, fence: Fence) -> None:
+        """Waits for a fence, without the lock. Whatever the work behind it failed with."""
+        try:
+            fence.wait()
+        except StatusError as error:
+            error.with_context(f"invoking function '{self._vm_function.name}'")
+            error.with_context(f"`{self._declaration}`")
+            raise
+
+    def pending(self, handle: int) -> Fence | None:
+        """A fence, a reference to which is taken over; None if it has been reached."""
+        fence = cast("Fence", self._invoker.table.take(handle))
+        return None if fence.is_reached() else fence
+
+
+def _supply(table: HandleTable, size: int) -> bool:
+    """Sees to it that machine code finds entries, and memory of a size. Whether it can."""
+    natives = table.natives
+    if natives is None:
+        return False
+    assert isinstance(natives, Natives)
+    natives.supply()
+    natives.supply_storage(size)
+    return True
+
+
+Row = tuple["Parameter", "Item", "RegisterSlot"]
+
+
+class _Rows:
+    """Makes the ARGUMENT and RESULT records of one function; ``kept`` is what they refer to."""
+
+    def __init__(
+        self,
+        function: Function,
+        vm_function: BytecodeFunction,
+        keeper: Keeper,
+        frame: memoryview,
+        interface: Interface,
+    ) -> None:
+        self.kept: list[object] = []
+        self._slots = vm_function.argument_slots
+        self._function = function
+        self._keeper = keeper
+        self._interface = interface
+        self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
+        self._registers = _Registers(function.invoker.table, self._refs, vm_function.host.ref_count)
+        self._copies = isinstance(function.session.device_allocator, HeapAllocator)
+
+    def arguments(self, rows: Sequence[Row]) -> array[int]:
+        """In the order in which they are passed: what is taken from the caller for good comes last, when
+        nothing can be refused any more."""
+        fields = [{"position": position} | self._argument(*row) for position, row in enumerate(rows)]
+        return records(ARGUMENT, sorted(fields, key=lambda values: rows[values["position"]][0].consumed))
+
+    def results(self, rows: Iterable[Row]) -> array[int]:
+        return records(RESULT, [self._result(*row) for row in rows])
+
+    def signal(self) -> int:
+        """The address of the register of the fence that the function reaches at its end. Unsuitable for
+        devices whose fences machine code does not make."""
+        if not self._copies:
+            raise Unsuitable
+        return self._refs + 8 * self._slots[-1][1]
+
+    def _keep(self, value: object) -> int:
+        """The address of an object that lasts as long as the records."""
+        self.kept.append(value)
+        return id(value)
+
+    def _register(self, item: Item, slot: RegisterSlot) -> dict[str, int]:
+        kind, place = _KINDS[str(item)], slot[1]
+        address = self._refs + 8 * place if kind == PASS_ARRAY else self._values + 4 * place
+        return {"kind": kind, "place": address}
+
+    def _argument(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
+        register = self._register(item, slot)
+        if register["kind"] != PASS_ARRAY:
+            return register | self._number(parameter, item, register["kind"])
+        if parameter.tensor is None or parameter.consumed:
+            return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)
+        return register | self._array(parameter, parameter.tensor)
+
+    def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, int]:
+        packer = number_packer(parameter, str(item))
+        convert = {"convert": self._keep(packer.pack)}
+        if isinstance(packer, IntegerPacker):
+            low, high = packer.unchanged
+            return convert | {"low": low, "high": high}
+        if kind in (PASS_I32, PASS_I64) or narrow_float(parameter.type) is not None:
+            raise Unsuitable
+        return convert
+
+    def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
+        """Lists, buffers, and tensors that the program may overwrite: packed by Python."""
+        packer = _ReferencePacker(self._function, self._keeper, parameter, item, self._registers)
+        return {"convert": self._keep(packer.pack)}
+
+    def _array(self, parameter: Parameter, tensor: TensorType) -> dict[str, int]:
+        acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
+        fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
+        row, shape = tensor.element_type, tensor.shape
+        if row is None or is_packed(row):
+            return fields
+        self._interface.learn(row)
+        if not self._copies or len(shape) > MAXIMUM_RANK:
+            return fields
+        dimensions = {f"dimension_{index}": -1 if size is None else size for index, size in enumerate(shape)}
+        return fields | dimensions | {
+            "convert": self._keep(acceptance.packer.host_array),
+            "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
+            "rank": len(shape), "access": 0 if parameter.storage_of is None else _WRITE,
+        }  # fmt: skip
+
+    def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
+        register = self._register(item, slot)
+        if register["kind"] == PASS_ARRAY:
+            tensor = parameter.tensor
+            if tensor is not None and tensor.element_type is not None:
+                self._interface.learn(tensor.element_type)
+            return register | {"view_kind": self._function.invoker.table.ref_types.lookup("hal.buffer_view")}
+        unpack = number_unpacker(parameter.type)
+        return register | {"convert": 0 if unpack is None else self._keep(unpack)}
+
+
+def records(record: Record, rows: list[dict[str, int]]) -> array[int]:
+    """One behind the other, each with the values of its fields."""
+    words = array("q", bytes(max(8, record.size * len(rows))))
+    for index, row in enumerate(rows):
+        fill(words, record, row, index * record.size // 8)
+    return words
+
+
+def fill(words: array[int], record: Record, values: Mapping[str, int], start: int = 0) -> None:
+    """Writes fields of the record that begins at word ``start``."""
+    for field, value in values.items():
+        words[start + record.word(field)] = value
+
+
+def _may_view(array: Array, keeper: Keeper) -> bool:
+    """Whether the view of an array may be asked for with the lock of ``keeper`` held. Making that of another
+    session's array takes its lock, which a thread may have that waits for this one."""
+    return array._keeper in (None, keeper) or array._view is not None
+
+
+class _Acceptance:
+    """Whether device arrays fit a parameter as they are."""
+
+    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, tensor: TensorType) -> None:
+        self.packer = tensor_packer(parameter, tensor, function.transfer())
+        self._tensor = tensor
+        self._is_written = parameter.storage_of is not None
+        self._code = -1 if tensor.element_type is None else tensor.element_type.code
+        self._keeper = keeper
+        self.marker = function.session.parameter_marker(tensor, self._is_written)
+        """What stands for such parameters in the session: arrays remember it when they are accepted."""
+
+    def accept(self, array: Array) -> bool:
+        """Gives the array an owner if need be; the lock must be held. False: the general way must look at
+        it."""
+        if array.fence is not None or not _may_view(array, self._keeper):
+            return False
+        if self._is_written or not array.matches(self._code, self._tensor.shape):
+            try:
+                self.packer.check(array.view)
+            except StatusError:
+                return False
+        return array.be_passed(self._keeper, self.marker)
+
+
+class _Registers:
+    """The references that a call passes, as far as they are in their registers."""
+
+    def __init__(self, table: HandleTable, address: int, count: int) -> None:
+        self._table = table
+        self._handles = (ctypes.c_int64 * count).from_address(address)
+        self._memory = table.ref_types.lookup("hal.buffer_view"), table.ref_types.lookup("hal.buffer")
+        self._fence = table.ref_types.lookup("hal.fence")
+
+    def are_apart_from(self, buffer: Buffer) -> bool:
+        """Whether nothing that is passed lies in a buffer. False also where its entry does not tell."""
+        return all(self._is_apart(handle, buffer) for handle in self._handles if handle)
+
+    def _is_apart(self, handle: int, buffer: Buffer) -> bool:
+        word = (handle - self._table.base) >> 3
+        kind = self._table.i32[2 * word + _ENTRY_KIND]
+        if kind not in self._memory:
+            return kind == self._fence
+        address, length = self._table.i64[word + _ENTRY_ADDRESS], self._table.i64[word + _ENTRY_LENGTH]
+        return length == 0 or (
+            address != 0
+            and (address + length <= buffer.address or buffer.address + buffer.byte_length <= address)
+        )
+
+
+class _ReferencePacker:
+    """Handles for what is passed by reference. FAILED_PRECONDITION for what only the general way takes."""
+
+    def __init__(
+        self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, registers: _Registers
+    ) -> None:
+        self._registers = registers
+        transfer = ArrayTransfer(function.session.device, self._present_view, copy_to_device)
+        signature = Signature((parameter,), (), "", True, False)
+        (self._packer,) = packers(signature, (item,), transfer, function.session.context.ref_types)
+        self._keeper = keeper
+        self._table = function.invoker.table
+        self._takes_donations = sum(argument.consumed for argument in function.signature.arguments) == 1
+        """When another argument may be refused behind a donated one, donating it could not be undone."""
+
+    def pack(self, value: Any) -> int:
+        """The lock must be held."""
+        if isinstance(value, Donation):
+            return self._pack_donation(value)
+        return self._table.wrap(self._packer.pack(value))
+
+    def _pack_donation(self, donation: Donation) -> int:
+        if not self._takes_donations:
+            raise FailedPreconditionError("one of several arguments that can be donated")
+        view = cast("BufferView", self._packer.pack(donation))
+        if not self._registers.are_apart_from(view.buffer):
+            raise FailedPreconditionError("another argument may lie in the memory of the array")
+        donation.array.give_up()
+        return self._table.wrap(view)
+
+    def _present_view(self, array: Array) -> BufferView:
+        """The view of an array whose elements are there. Nobody may wait with the context's lock."""
+        if array.fence is not None or not _may_view(array, self._keeper):
+            raise FailedPreconditionError("the view cannot be had without waiting")
+        return array.view

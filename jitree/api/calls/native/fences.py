@@ -1,0 +1,78 @@
+"""Fences of calls of asynchronous functions: the second one behind the arguments is reached when the results
+are there. Machine code.
+
+The first one is null: arrays that are still computed are arguments for Python.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
+from jitree.api.calls.native.records import Call, Python
+from jitree.api.calls.native.results import take_results
+from jitree.codegen.primitives import load64, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release, retain
+from jitree.modules.hal.native.fences import is_reached
+from jitree.modules.hal.native.records import Entry, State
+from jitree.regs.layout import PATIENT
+
+
+def pass_fences(python: Python, record: Call, state: State) -> bool:
+    """Whether there are fences as the function wants them."""
+    place = record.signal
+    if place == 0:
+        return True
+    natives = state.natives
+    if not natives or not natives.queue:
+        return False
+    fence = new_entry(state, natives, natives.fence)
+    if not fence:
+        if not is_true(python, invoke_with_number(python, record.supply, 0)):
+            return False
+        fence = new_entry(state, natives, natives.fence)
+        if not fence:
+            return False
+    fence.length = 0
+    store64(place, place_of(fence))
+    return True
+
+
+def taken_signal(record: Call) -> Entry:
+    """A reference to the fence that was passed, which the program will drop; 0 if there is none."""
+    place = record.signal
+    return retain(Entry(load64(place))) if place != 0 else Entry(0)
+
+
+def drop_signal(state: State, signal: Entry) -> None:
+    release(state.natives, signal, place_of(state) + STATE_RELEASED)
+
+
+def take_signalled(
+    python: Python, record: Call, state: State, signal: Entry, prompt: int, awaited: int
+) -> int:
+    """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
+    arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
+    if is_reached(state.natives, signal):
+        drop_signal(state, signal)
+        return take_results(python, record)
+    fence = invoke_with_number(python, record.pending, place_of(signal))
+    if fence == 0:
+        return 0
+    if prompt == PATIENT and fence != python.none:
+        store64(awaited, fence)
+        return take_results(python, record)
+    record.fence = fence
+    results = take_results(python, record)
+    record.fence = python.none
+    drop(python, fence)
+    return results
+
+
+def when_reached(python: Python, record: Call, fence: Entry, results: int) -> int:
+    """Results when a fence, a reference to which is taken over, is reached; without the lock, other calls run
+    meanwhile. 0 with an exception set."""
+    if results != 0 and not is_done(python, invoke_with(python, record.wait_for, place_of(fence))):
+        drop(python, results)
+        results = 0
+    drop(python, place_of(fence))
+    return results

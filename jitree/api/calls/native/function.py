@@ -1,0 +1,276 @@
+"""A call of a function. Machine code.
+
+Everything happens on the context's machine of direct calls, with the context's lock held. Whatever is not as
+usual is done by Python: the whole call, when nothing has happened yet, or what is left of it.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.arguments import pass_argument
+from jitree.api.calls.native.fences import (
+    drop_signal,
+    pass_fences,
+    take_signalled,
+    taken_signal,
+    when_reached,
+)
+from jitree.api.calls.native.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
+from jitree.api.calls.native.owners import take_back
+from jitree.api.calls.native.python import (
+    drop,
+    forgets_error,
+    invoke,
+    invoke_with,
+    is_done,
+    is_instance,
+    retained,
+)
+from jitree.api.calls.native.records import Argument, Call, Frame, Python, Turn
+from jitree.api.calls.native.results import take_results
+from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.records import Entry, State
+from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE
+
+_ARGUMENT_SIZE = ARGUMENT.size
+_FRAME_SIZE = FRAME.size
+_FRAME_WORDS = CALL["frame_0"]
+_STATE_WORDS = CALL["state_0"]
+_STATE_BEGIN = STATE["pc"]
+_STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
+
+_GENERALLY = -1
+"""In place of a result: nothing has happened, Python is to make the call."""
+
+
+def function_method(self: int, arguments: int, count: int, names: int) -> int:
+    """``Function.__call__``: ``self`` is the capsule of the PYTHON record, the function is the first
+    argument, ``names`` a tuple of those of the last arguments, or 0."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    result = call_by_record(python, arguments, count, names, PATIENT)
+    if result != _GENERALLY:
+        return result
+    return call(python.vectorcall, python.call_generally, arguments, count, names)
+
+
+def submit_method(self: int, arguments: int, count: int, names: int) -> int:
+    """As :func:`function_method`, for ``AsynchronousFunction.submit``."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    result = call_by_record(python, arguments, count, names, PROMPT)
+    if result != _GENERALLY:
+        return result
+    return call(python.vectorcall, python.submit_generally, arguments, count, names)
+
+
+def place_method(self: int, arguments: int, count: int, names: int) -> int:
+    """A builtin of two arguments, a DirectCall that runs nothing and its one argument: the array that this
+    becomes, or None if that takes Python."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    record = Call(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
+    result = call_in_turn(python, record, arguments + 8, count - 1, PATIENT)
+    return result if result != _GENERALLY else retained(python, python.none)
+
+
+def call_by_record(python: Python, arguments: int, count: int, names: int, prompt: int) -> int:
+    """``prompt`` is what STATE.prompt says meanwhile: PATIENT to wait for the results, PROMPT to return
+    arrays that may still be computed."""
+    if count < 1 or not is_instance(python, load64(arguments), python.function_type):
+        return _GENERALLY
+    direct = load64(load64(arguments) + python.function_direct)
+    if direct == 0 or direct == python.none:
+        return _GENERALLY
+    retained(python, direct)  # the session may be closed meanwhile
+    record = Call(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
+    if names == 0:
+        result = call_in_turn(python, record, arguments + 8, count - 1, prompt)
+    else:
+        result = call_in_order(python, record, arguments, count, names, prompt)
+    drop(python, direct)
+    return result
+
+
+def call_in_order(python: Python, record: Call, arguments: int, count: int, names: int, prompt: int) -> int:
+    """With arguments that have names."""
+    ordered = call(python.vectorcall, python.in_order, arguments, count, names)
+    if ordered == 0:
+        return 0
+    length = call(python.length, ordered)
+    values = stack(8 * length)
+    for index in range(length):
+        store64(values + 8 * index, call(python.get_item, ordered, index))
+    result = call_in_turn(python, record, values, length, prompt)
+    drop(python, ordered)
+    return result
+
+
+def call_in_turn(python: Python, record: Call, arguments: int, count: int, prompt: int) -> int:
+    """With the context's lock, if nothing of the context is running."""
+    if count != record.argument_count:
+        return _GENERALLY
+    if not take_turn(python, record):
+        return 0
+    if record.turn.ready == 0:
+        return give_turn(python, record, _GENERALLY)
+    awaited = stack(8)
+    store64(awaited, 0)
+    result = give_turn(python, record, call_directly(python, record, arguments, prompt, awaited))
+    fence = Entry(load64(awaited))
+    return result if not fence else when_reached(python, record, fence, result)
+
+
+def take_turn(python: Python, record: Call) -> bool:
+    """Takes the context's lock. False with an exception set: Ctrl-C while another thread had it."""
+    taken = invoke_with(python, record.acquire, python.false)
+    if not is_done(python, taken):
+        return False
+    return taken == python.true or is_done(python, invoke(python, record.wait_for_turn))
+
+
+def give_turn(python: Python, record: Call, result: int) -> int:
+    """Gives the lock up, whatever exception is on its way, and returns the result."""
+    error = stack(24)
+    if result == 0:
+        call(python.fetch_error, error, error + 8, error + 16)
+    is_given = is_done(python, invoke(python, record.release))
+    if result == 0 and is_given:
+        call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
+    return result
+
+
+def call_directly(python: Python, record: Call, arguments: int, prompt: int, awaited: int) -> int:
+    """With the lock held, and the machine of direct calls free. At ``awaited``, which holds 0, is the fence
+    then that is to be waited for when the lock has been given up."""
+    turn = record.turn
+    state = record.state
+    turn.ready = 0
+    turn.nesting = 1
+    if not tidy(python, record, state):
+        return settle(python, record, 0)
+    # Arguments last, and of these what is donated: it cannot be had again for another try.
+    if not pass_fences(python, record, state) or not pass_arguments(python, record, arguments):
+        drop_registers(record, state)
+        return settle(python, record, _GENERALLY if forgets_error(python) else 0)
+    signal = taken_signal(record)
+    if prompt != PATIENT:
+        state.prompt = prompt
+    left = enter(python, record, state)
+    is_complete = left == 0 or is_done(python, invoke(python, record.go_on))
+    if prompt != PATIENT:
+        state.prompt = PATIENT
+    if not is_complete:
+        drop_signal(state, signal)
+        return ended(python, record, turn)
+    # Before Python runs, which might give new references to what is to be freed.
+    if not drained(python, record, state):
+        drop_signal(state, signal)
+        return settle(python, record, 0)
+    if not signal:
+        return settle(python, record, take_results(python, record))
+    return settle(python, record, take_signalled(python, record, state, signal, prompt, awaited))
+
+
+def ended(python: Python, record: Call, turn: Turn) -> int:
+    """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
+    there was no more room on Python's stack."""
+    error = stack(24)
+    call(python.fetch_error, error, error + 8, error + 16)
+    while turn.nesting != 0:
+        if is_done(python, invoke(python, record.give_up)):
+            continue
+        if forgets_error(python):  # no room; the next call that Python makes gets the machine ready
+            release_frames(record, record.state)
+            turn.nesting = 0
+        else:
+            call(python.clear_error)
+    call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
+    return 0
+
+
+def tidy(python: Python, record: Call, state: State) -> bool:
+    """Drops what arrays and others have given back, and clears the registers. False with an exception set."""
+    refs = record.refs
+    for index in range(record.ref_count):
+        store64(refs + 8 * index, 0)
+    owners = record.owners
+    if owners.count != 0:
+        take_back(owners, state.natives, place_of(state) + STATE_RELEASED)
+        if not drained(python, record, state):
+            return False
+    if call(python.length, record.deferred) == 0:
+        return True
+    return is_done(python, invoke(python, record.drain_deferred))
+
+
+def drained(python: Python, record: Call, state: State) -> bool:
+    """Frees the objects of Python's that machine code has released. False with an exception set."""
+    return not state.released or is_done(python, invoke(python, record.drain))
+
+
+def pass_arguments(python: Python, record: Call, arguments: int) -> bool:
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        value = load64(arguments + 8 * argument.position)
+        if not pass_argument(python, record, argument, value):
+            return False
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def enter(python: Python, record: Call, state: State) -> int:
+    """Makes the host's frame and runs the machine, without the GIL. Gives LEFT_*. Where nothing is to run the
+    arguments are the results."""
+    if record.run == 0:
+        return LEFT_EXIT
+    frame = record.frame
+    for place in range(0, _FRAME_SIZE, 8):
+        store64(frame + place, load64(place_of(record) + _FRAME_WORDS + place))
+    for place in range(0, _STATE_SIZE, 8):
+        store64(place_of(state) + _STATE_BEGIN + place, load64(place_of(record) + _STATE_WORDS + place))
+    thread = call(python.save_thread)
+    left = call(record.run, place_of(state))
+    call(python.restore_thread, thread)
+    return left
+
+
+def release_frames(record: Call, state: State) -> None:
+    """Drops the references in the registers of all frames."""
+    end = Frame(state.frame).refs_end
+    for place in range(record.refs, end, 8):
+        handle = Entry(load64(place))
+        store64(place, 0)
+        release(state.natives, handle, place_of(state) + STATE_RELEASED)
+    state.frame = record.frame
+
+
+def drop_registers(record: Call, state: State) -> None:
+    """Drops the references that are left in the host's frame."""
+    refs = record.refs
+    for index in range(record.ref_count):
+        handle = Entry(load64(refs + 8 * index))
+        store64(refs + 8 * index, 0)
+        release(state.natives, handle, place_of(state) + STATE_RELEASED)
+
+
+def settle(python: Python, record: Call, result: int) -> int:
+    """Ends a call that has left no frames but the host's, and returns its result; 0 with an exception set."""
+    turn = record.turn
+    state = record.state
+    error = stack(24)
+    if result == 0:
+        call(python.fetch_error, error, error + 8, error + 16)
+        drop_registers(record, state)
+    is_well = drained(python, record, state)
+    if is_well and turn.faults != 0:
+        is_well = is_done(python, invoke(python, record.require_faultless))
+    turn.nesting = 0
+    turn.ready = 1
+    if result == 0:
+        if not is_well:
+            call(python.clear_error)
+        call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
+    elif not is_well:
+        if result != _GENERALLY:
+            drop(python, result)
+        result = 0
+    return result

@@ -1,0 +1,194 @@
+"""What machine code of calls needs of this process: Python's and numpy's C functions, types, methods."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.api.array import Array, replace_methods
+from jitree.api.asynchronous import AsynchronousFunction
+from jitree.api.calls.native.image import RECIPE
+from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
+from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
+from jitree.api.module import Function
+from jitree.codegen import image
+from jitree.errors import InternalError
+from jitree.types import ELEMENT_TYPES, ElementType
+
+_FUNCTIONS: Final = {
+    "retain": "Py_IncRef", "drop": "Py_DecRef",
+    "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
+    "vectorcall": "PyObject_Vectorcall", "length": "PyObject_Size",
+    "long_value": "PyLong_AsLongLongAndOverflow", "new_long": "PyLong_FromLongLong",
+    "new_float": "PyFloat_FromDouble", "new_tuple": "PyTuple_New", "set_item": "PyTuple_SetItem",
+    "get_item": "PyTuple_GetItem", "new_object": "PyType_GenericAlloc",
+    "new_capsule": "PyCapsule_New", "set_context": "PyCapsule_SetContext",
+    "new_memoryview": "PyMemoryView_FromObject",
+    "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
+    "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
+    "is_subtype": "PyType_IsSubtype",
+}  # fmt: skip
+_NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50}
+"""PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, in the table of numpy's C interface."""
+_ARRAY_SLOTS: Final = ("_device", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view")
+_OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
+_ONE_ARGUMENT: Final = 0x8
+"""METH_O"""
+_ANY_ARGUMENTS: Final = 0x82
+"""METH_FASTCALL | METH_KEYWORDS"""
+
+
+class _Definition(ctypes.Structure):
+    """A ``PyMethodDef``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+class Interface:
+    """The PYTHON record of this process, and the image of the code that uses it."""
+
+    def __init__(self, code: image.Image, direct_class: type) -> None:
+        self._code = code
+        self._words = array("q", bytes(PYTHON.size))
+        self._dtypes = array("q", bytes(DTYPE.size * MAXIMUM_DTYPES))
+        self._kept: list[object] = []
+        self.record: int = self._words.buffer_info()[0]
+        """The address of the PYTHON record."""
+        self._set(_addresses())
+        self._set({f"array{name}": offset for name, offset in slot_offsets(Array, _ARRAY_SLOTS).items()})
+        self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
+        self._set({"direct_record": slot_offsets(direct_class, ("record",))["record"]})
+        self._set({"destroy_owner": code.addresses["destroy_owner"], "dtypes": self._dtypes.buffer_info()[0]})
+        self._capsule = new_capsule(self.record)
+        for row in ELEMENT_TYPES:
+            if row.numpy_name in np.sctypeDict:
+                self.learn(row)
+        self.new_owner: Callable[[int, int], object] = self._c_function("new_owner", ctypes.py_object, 2)
+        """(OWNERS record, handle): an owner, which takes over the caller's reference to the handle."""
+        self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
+        """(OWNERS record, NATIVES record, address of a list of released handles): see owners.py"""
+        self.place: Callable[[object, object], Any] = self._builtin(
+            "place_method", "place", "", _ANY_ARGUMENTS
+        )
+        """(a DirectCall that runs nothing, its argument): see function.py"""
+
+    def _set(self, values: dict[str, int]) -> None:
+        for field, value in values.items():
+            self._words[PYTHON.word(field)] = value
+
+    def _c_function(self, symbol: str, result: Any, arguments: int) -> Callable[..., Any]:
+        return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self._code.addresses[symbol])
+
+    def learn(self, row: ElementType) -> None:
+        """From now on machine code makes numpy arrays of an element type whose elements are whole bytes."""
+        count, width = self._words[PYTHON.word("dtype_count")], DTYPE.size // 8
+        if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
+            return
+        self._kept.append(row.dtype)
+        self._dtypes[count * width : (count + 1) * width] = array("q", (row.code, id(row.dtype)))
+        self._words[PYTHON.word("dtype_count")] = count + 1
+
+    def require_complete(self) -> None:
+        """INTERNAL if anything that machine code follows is missing."""
+        missing = [field for field in PYTHON.offsets if not self._words[PYTHON.word(field)]]
+        if missing:
+            raise InternalError(f"machine code of calls was not told of {', '.join(missing)}")
+
+    def method(self, symbol: str, python: Callable[..., Any], field: str) -> Any:
+        """Machine code as a method in place of one in Python, which it calls, as ``field`` of the record, for
+        what it does not do itself."""
+        self._kept.append(python)
+        self._set({field: id(python)})
+        new_method = c_function("PyInstanceMethod_New", ctypes.py_object, ctypes.py_object)
+        return new_method(self._builtin(symbol, python.__name__, python.__doc__ or "", _ANY_ARGUMENTS))
+
+    def function(self, symbol: str) -> Any:
+        """Machine code as a function of one argument."""
+        return self._builtin(symbol, symbol, "", _ONE_ARGUMENT)
+
+    def _builtin(self, symbol: str, name: str, documentation: str, flags: int) -> Any:
+        code = self._code.addresses[symbol]
+        definition = _Definition(name.encode(), code, flags, documentation.encode() or None)
+        self._kept.append(definition)
+        new = c_function(
+            "PyCFunction_NewEx", ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+        )
+        return new(ctypes.addressof(definition), self._capsule, None)
+
+
+def _addresses() -> dict[str, int]:
+    """Of functions and objects."""
+    functions = {field: _address(getattr(ctypes.pythonapi, name)) for field, name in _FUNCTIONS.items()}
+    table = _numpy_table()
+    objects = {
+        "none": None, "true": True, "false": False, "exception_type": Exception,
+        "in_order": Function.in_order, "int_type": int, "float_type": float,
+        "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
+    }  # fmt: skip
+    return {
+        **functions,
+        **{field: table[place] for field, place in _NUMPY_FUNCTIONS.items()},
+        **{field: id(value) for field, value in objects.items()},
+        "copy_memory": _address(ctypes.CDLL(None).memcpy),
+        "owner_name": _address(_OWNER_NAME),
+    }
+
+
+def _numpy_table() -> ctypes.Array[ctypes.c_int64]:
+    core = np._core if hasattr(np, "_core") else np.core  # from numpy 2 on, and before
+    pointer = c_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    last = max(_NUMPY_FUNCTIONS.values())
+    return (ctypes.c_int64 * (last + 1)).from_address(pointer(core._multiarray_umath._ARRAY_API, None))
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+@cache
+def is_supported() -> bool:
+    """Whether this interpreter is one whose calls machine code can make."""
+    return is_known()
+
+
+class _Loaded:
+    """The one of this process."""
+
+    interface: Interface | None = None
+
+
+def get(direct_class: type) -> Interface | None:
+    """The interface as soon as its image is there; None until then, and where it is not supported.
+
+    From then on functions are called and arrays looked at by machine code. ``direct_class`` has a slot
+    ``record`` for a capsule of a CALL record."""
+    if _Loaded.interface is None and is_supported():
+        code = image.get(RECIPE)
+        if code is not None:
+            _Loaded.interface = _load(code, direct_class)
+    return _Loaded.interface
+
+
+def _load(code: image.Image, direct_class: type) -> Interface:
+    interface = Interface(code, direct_class)
+    # The last owner may go when the interpreter has dropped all modules.
+    c_function("Py_IncRef", None, ctypes.py_object)(interface)
+    look = interface.method("array_method", Array.__array__, "array_generally")
+    view = interface.method("buffer_method", Array.__buffer__, "buffer_generally")
+    call = interface.method("function_method", Function.__call__, "call_generally")
+    submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_generally")
+    interface.require_complete()
+    replace_methods(look, view, interface.function("find_elements"))
+    Function.__call__ = call  # type: ignore[method-assign]
+    AsynchronousFunction.submit = submit  # type: ignore[method-assign]
+    return interface

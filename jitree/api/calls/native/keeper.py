@@ -1,0 +1,103 @@
+"""Python's side of owners (:mod:`jitree.api.calls.native.owners`): the handles of one session's arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
+from jitree.regs.layout import ENTRY, OWNER_CODE, STATE, TURN
+
+if TYPE_CHECKING:
+    import threading
+
+    from jitree.api.calls.native.interface import Interface
+    from jitree.dispatch.invocation import Invoker
+    from jitree.regs.handles import HandleTable
+
+_ELEMENT_TYPE: Final = ENTRY.word("element_type")
+_RANK: Final = ENTRY.word("rank")
+_OWNER: Final = ENTRY.word("owner")
+_NESTING: Final = TURN.word("nesting")
+
+
+class Keeper:
+    """The OWNERS record of a handle table. Whoever owns a handle of the table keeps its keeper."""
+
+    __slots__ = ("_attend", "_interface", "_table", "_words", "lock", "record")
+
+    def __init__(self, invoker: Invoker, interface: Interface) -> None:
+        self._table = invoker.table
+        self._interface = interface
+        self._words = array("q", bytes(OWNERS.size))
+        self.lock: threading.RLock = invoker.lock
+        """The context's."""
+        self.record: int = self._words.buffer_info()[0]
+        self._attend = partial(_attend, invoker.turn, self._table, self.lock, interface, self.record)
+        for field, value in {
+            "keeper": id(self), "python": interface.record, "attend": id(self._attend),
+            "extension": self._table.extension,
+        }.items():  # fmt: skip
+            self._words[OWNERS.word(field)] = value
+
+    def own(self, obj: object) -> object:
+        """An owner of the object's handle, with the lock held."""
+        return self._interface.new_owner(self.record, self._table.wrap(obj))
+
+    def owned(self, owner: object) -> object:
+        """The object of an owner's handle, with the lock held."""
+        return self._table.object(_handle(owner))
+
+    def shape(self, owner: object) -> tuple[int, ...] | None:
+        """The dimensions of a view that machine code made; None if they are not all in the table, and where
+        its Python object tells them."""
+        table = self._table
+        word = (_handle(owner) - table.base) >> 3
+        rank = table.i32[2 * word + _RANK]
+        start = word + (table.extension >> 3)
+        dimensions = tuple(table.i64[start : start + rank])
+        # Last: another thread may just be making the object.
+        return dimensions if rank <= MAXIMUM_RANK and table.i32[2 * word + _OWNER] == OWNER_CODE else None
+
+    def type_and_encoding(self, owner: object) -> tuple[int, int] | None:
+        """Element type and encoding of a view that machine code made; None where its Python object tells."""
+        words = self._table.i32
+        word = (_handle(owner) - self._table.base) >> 2
+        found = words[word + _ELEMENT_TYPE], words[word + _ELEMENT_TYPE + 1]
+        return found if words[word + _OWNER] == OWNER_CODE else None
+
+    def collect(self) -> None:
+        """Drops what was given back, if nothing of the context runs right now."""
+        self._attend(0)
+
+
+def _handle(owner: object) -> int:
+    """As :func:`jitree.api.calls.native.owners.handle_of`."""
+    return ctypes.c_int64.from_address(id(owner) + CAPSULE_POINTER_AT).value
+
+
+def _attend(
+    turn: array[int],
+    table: HandleTable,
+    lock: threading.RLock,
+    interface: Interface,
+    record: int,
+    handle: int,
+) -> None:
+    """Called when a large array was given back, or, with a ``handle``, when there is no more room to note
+    those that are. It refers to the TURN record and not to the context: owners keep what they lead to, which
+    the garbage collector does not see."""
+    if handle:
+        table.deferred.append((handle,))
+    if not lock.acquire(blocking=False):
+        return
+    try:
+        if turn[_NESTING] == 0:
+            natives, state = table.natives, array("q", bytes(STATE.size))
+            place = state.buffer_info()[0] + STATE["released"]
+            interface.take_back(record, 0 if natives is None else natives.record, place)
+            table.drain(memoryview(state))
+    finally:
+        lock.release()

@@ -1,0 +1,198 @@
+"""Memory that machine code of calls shares with Python, and where CPython and numpy keep what it reads.
+
+Fields that name functions, types and objects hold their addresses.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitree.regs.layout import EXTENSION_SIZE, FRAME, STATE, Record
+
+PYTHON: Final = Record(
+    "python",
+    """
+    i64 retain              # Py_IncRef
+    i64 drop                # Py_DecRef
+    i64 save_thread         # PyEval_SaveThread
+    i64 restore_thread      # PyEval_RestoreThread
+    i64 vectorcall          # PyObject_Vectorcall
+    i64 length              # PyObject_Size
+    i64 long_value          # PyLong_AsLongLongAndOverflow
+    i64 new_long            # PyLong_FromLongLong
+    i64 new_float           # PyFloat_FromDouble
+    i64 new_tuple           # PyTuple_New
+    i64 set_item            # PyTuple_SetItem
+    i64 get_item            # PyTuple_GetItem
+    i64 new_object          # PyType_GenericAlloc
+    i64 new_capsule         # PyCapsule_New
+    i64 set_context         # PyCapsule_SetContext
+    i64 fetch_error         # PyErr_Fetch
+    i64 restore_error       # PyErr_Restore
+    i64 clear_error         # PyErr_Clear
+    i64 error_occurred      # PyErr_Occurred
+    i64 error_matches       # PyErr_ExceptionMatches
+    i64 is_subtype          # PyType_IsSubtype
+    i64 new_memoryview      # PyMemoryView_FromObject
+    i64 copy_memory         # memcpy
+    i64 new_array           # PyArray_NewFromDescr
+    i64 set_base            # PyArray_SetBaseObject
+    i64 copy_into           # PyArray_CopyInto
+    i64 destroy_owner       # the destructor of owners, machine code itself
+    i64 owner_name          # their capsule's name, a C string
+    i64 none
+    i64 true
+    i64 false
+    i64 exception_type      # Exception
+    i64 int_type
+    i64 float_type
+    i64 array_type          # jitree.Array
+    i64 ndarray_type
+    i64 array_device        # offsets of slots in an Array
+    i64 array_elements
+    i64 array_fence
+    i64 array_keeper
+    i64 array_owner
+    i64 array_passed_as
+    i64 array_view
+    i64 function_type       # jitree.Function
+    i64 function_direct     # offset of the slot in a Function
+    i64 direct_record       # offset of the slot in a DirectCall
+    i64 call_generally      # Python methods that do what machine code does not: Function.__call__,
+    i64 submit_generally    # AsynchronousFunction.submit,
+    i64 in_order            # Function.in_order,
+    i64 array_generally     # Array.__array__,
+    i64 buffer_generally    # Array.__buffer__
+    i64 dtype_count
+    i64 dtypes              # address of DTYPE records
+    """,
+)
+"""What machine code needs of Python; one for the process."""
+
+DTYPE: Final = Record("dtype", "i64 code\ni64 dtype")
+"""An element type (:mod:`jitree.types`) and the numpy dtype of its arrays."""
+MAXIMUM_DTYPES: Final = 64
+
+MAXIMUM_RETURNED: Final = 1020
+OWNERS: Final = Record(
+    "owners",
+    """
+    i64 keeper              # the Python object that the record belongs to; owners keep it
+    i64 python              # the PYTHON record
+    i64 attend              # Python function, see Owners.attend
+    i64 extension           # bytes from an entry of the table to its extension
+    i64 count               # handles in `returned`
+    """
+    + "".join(f"i64 returned_{index}\n" for index in range(MAXIMUM_RETURNED)),
+)
+"""Handles of one table that owners have given back. Touched by whoever holds the GIL, so that owners may die
+at any time: also while machine code of the context runs."""
+RETURNED: Final = OWNERS["returned_0"]
+
+MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
+"""Of arrays whose dimensions lie in the table."""
+
+CALL: Final = Record(
+    "call",
+    """
+    i64 python              # the PYTHON record
+    i64 turn                # the TURN record of the context
+    i64 owners              # the OWNERS record of the context's table
+    i64 state               # STATE of the machine of direct calls
+    i64 run                 # machine code: `i64 (state)`
+    i64 frame               # the host's FRAME
+    i64 refs                # its first ref register
+    i64 ref_count
+    i64 argument_count
+    i64 arguments           # address of ARGUMENT records
+    i64 result_count
+    i64 results             # address of RESULT records
+    i64 device              # of the arrays that are returned
+    i64 deferred            # HandleTable.deferred
+    i64 acquire             # Python functions: of the context's lock,
+    i64 release
+    i64 wait_for_turn       # of the invoker
+    i64 require_faultless
+    i64 drain               # of the table: frees what machine code has released,
+    i64 drain_deferred      # and what others have dropped
+    i64 go_on               # of the DirectCall: the rest of a call that machine code has left,
+    i64 give_up             # its end if that was interrupted before it began
+    i64 take_reference      # a result that is no array
+    i64 supply              # makes sure that there is memory for an argument of some size
+    i64 signal              # address of the register of a fence that is reached at the end, 0 = none
+    i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
+    i64 wait_for            # and waits for it, without the lock
+    i64 fence               # of the arrays that are returned by the call in progress, or None
+    """
+    + "".join(f"i64 frame_{index}\n" for index in range(FRAME.size // 8))
+    + "".join(f"i64 state_{index}\n" for index in range(STATE.word("module") - STATE.word("pc") + 1)),
+)
+"""One function, as direct calls need it. ``frame_0`` … and ``state_0`` … are what the host's frame and the
+words of STATE from ``pc`` to ``module`` hold when the function begins."""
+
+PASS_I32: Final = 0
+PASS_I64: Final = 1
+PASS_F32: Final = 2
+PASS_F64: Final = 3
+PASS_ARRAY: Final = 4
+PASS_REFERENCE: Final = 5
+"""As arguments: a reference to what Python makes of the value."""
+
+ARGUMENT: Final = Record(
+    "argument",
+    """
+    i64 kind                # PASS_*
+    i64 position            # among the arguments of a call
+    i64 place               # address of the register
+    i64 low                 # of integers: what is passed as it is
+    i64 high
+    i64 convert             # Python function that gives the number, the numpy array, the handle to pass
+    i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
+    i64 accept              # Python function: whether an array fits
+    i64 dtype               # of numpy arrays that are copied; 0 = none are
+    i64 item_size           # bytes
+    i64 element_type
+    i64 rank
+    i64 access              # MemoryAccess bits that device arrays must allow
+    """
+    + "".join(f"i64 dimension_{index}\n" for index in range(MAXIMUM_RANK)),
+)
+"""A parameter, in the order in which they are passed. Dimensions are -1 where any size fits."""
+
+RESULT: Final = Record(
+    "result",
+    """
+    i64 kind                # PASS_*
+    i64 place               # address of the register
+    i64 convert             # Python function (value, device, fence) that makes what is returned, or 0
+    i64 view_kind           # type number of buffer views
+    """,
+)
+
+# -- of CPython and numpy ------------------------------------------------------------------------------
+
+TYPE_AT: Final = 8
+"""``ob_type`` of any object, behind a reference count of 8 bytes."""
+FLOAT_AT: Final = 16
+"""``ob_fval`` of a float."""
+CAPSULE_POINTER_AT: Final = 16
+CAPSULE_CONTEXT_AT: Final = 32
+NDARRAY: Final = Record(
+    "ndarray",
+    """
+    i64 count
+    i64 type
+    i64 data
+    i32 rank
+    i64 dimensions
+    i64 strides
+    i64 base
+    i64 dtype
+    i32 flags
+    """,
+)
+"""``PyArrayObject_fields``, part of numpy's C interface. :mod:`jitree.api.calls.native.objects` looks whether
+this interpreter's objects are so before any of it is used."""
+NDARRAY_CONTIGUOUS: Final = 1
+NDARRAY_PLAIN: Final = 0x501
+"""Contiguous, aligned, writable: the flags of new arrays."""

@@ -1,0 +1,75 @@
+"""Python's C interface, for machine code of calls.
+
+Machine code. ``python`` is the PYTHON record. Functions
+return new references; 0 means that an exception is set.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.layout import TYPE_AT
+from jitree.api.calls.native.records import Python
+from jitree.codegen.primitives import call, load64, stack, store64
+
+
+def type_of(value: int) -> int:
+    return load64(value + TYPE_AT)
+
+
+def is_instance(python: Python, value: int, cls: int) -> bool:
+    """Whether it is an object of a class or of one that is derived from it."""
+    return type_of(value) == cls or call(python.is_subtype, type_of(value), cls) & 1 != 0
+
+
+def retained(python: Python, value: int) -> int:
+    call(python.retain, value)
+    return value
+
+
+def drop(python: Python, value: int) -> None:
+    call(python.drop, value)
+
+
+def invoke(python: Python, function: int) -> int:
+    """Calls a Python function without arguments."""
+    return call(python.vectorcall, function, 0, 0, 0)
+
+
+def invoke_with(python: Python, function: int, value: int) -> int:
+    arguments = stack(8)
+    store64(arguments, value)
+    return call(python.vectorcall, function, arguments, 1, 0)
+
+
+def invoke_with_number(python: Python, function: int, number: int) -> int:
+    value = call(python.new_long, number)
+    if value == 0:
+        return 0
+    result = invoke_with(python, function, value)
+    drop(python, value)
+    return result
+
+
+def is_done(python: Python, result: int) -> bool:
+    """Whether a Python function succeeded whose result does not matter."""
+    if result == 0:
+        return False
+    drop(python, result)
+    return True
+
+
+def is_true(python: Python, result: int) -> bool:
+    """Whether a Python function gave True. An exception that it raised is still set."""
+    if result == 0:
+        return False
+    drop(python, result)
+    return result == python.true
+
+
+def forgets_error(python: Python) -> bool:
+    """Drops an exception, if one is set, unless it ends more than a call: Ctrl-C, the end of the process."""
+    if call(python.error_occurred) == 0:
+        return True
+    if call(python.error_matches, python.exception_type) & 1 == 0:
+        return False
+    call(python.clear_error)
+    return True

@@ -1,0 +1,46 @@
+"""Records of machine code of calls, by name of their fields."""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.layout import ARGUMENT, CALL, DTYPE, NDARRAY, OWNERS, PYTHON, RESULT
+from jitree.codegen.record import MemoryRecord
+from jitree.modules.hal.native.records import State
+from jitree.regs.layout import FRAME, TURN
+
+
+class Python(MemoryRecord, layout=PYTHON):
+    pass
+
+
+class Owners(MemoryRecord, layout=OWNERS):
+    pass
+
+
+class Call(MemoryRecord, layout=CALL):
+    owners: Owners
+    turn: Turn
+    state: State
+
+
+class Dtype(MemoryRecord, layout=DTYPE):
+    pass
+
+
+class Argument(MemoryRecord, layout=ARGUMENT):
+    pass
+
+
+class Ndarray(MemoryRecord, layout=NDARRAY):
+    pass
+
+
+class Result(MemoryRecord, layout=RESULT):
+    pass
+
+
+class Turn(MemoryRecord, layout=TURN):
+    pass
+
+
+class Frame(MemoryRecord, layout=FRAME):
+    pass

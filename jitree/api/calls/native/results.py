@@ -1,0 +1,66 @@
+"""Results of calls: from the registers of the host's frame to Python objects. Machine code."""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.arrays import new_result
+from jitree.api.calls.native.layout import PASS_F32, PASS_F64, PASS_I32, PASS_I64, RESULT
+from jitree.api.calls.native.python import drop, invoke_with_number, retained
+from jitree.api.calls.native.records import Call, Python, Result
+from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64, widen
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.records import Entry
+
+_RESULT_SIZE = RESULT.size
+
+
+def take_results(python: Python, record: Call) -> int:
+    """None, the one result, or a tuple. 0 with an exception set; what was not taken is in the registers."""
+    count = record.result_count
+    result = Result(record.results)
+    if count == 0:
+        return retained(python, python.none)
+    if count == 1:
+        return take_result(python, record, result)
+    results = call(python.new_tuple, count)
+    if results == 0:
+        return 0
+    for index in range(count):
+        value = take_result(python, record, result)
+        if value == 0:
+            drop(python, results)
+            return 0
+        call(python.set_item, results, index, value)
+        result = Result(place_of(result) + _RESULT_SIZE)
+    return results
+
+
+def take_result(python: Python, record: Call, result: Result) -> int:
+    value = take_register(python, record, result)
+    convert = result.convert
+    if value == 0 or convert == 0:
+        return value
+    arguments = stack(24)
+    store64(arguments, value)
+    store64(arguments + 8, record.device)
+    store64(arguments + 16, python.none)
+    converted = call(python.vectorcall, convert, arguments, 3, 0)
+    drop(python, value)
+    return converted
+
+
+def take_register(python: Python, record: Call, result: Result) -> int:
+    kind = result.kind
+    place = result.place
+    if kind == PASS_I32:
+        return call(python.new_long, load32(place))
+    if kind == PASS_I64:
+        return call(python.new_long, load64(place))
+    if kind == PASS_F32:
+        return call_double(python.new_float, widen(load32(place)))
+    if kind == PASS_F64:
+        return call_double(python.new_float, load64(place))
+    handle = Entry(load64(place))
+    store64(place, 0)
+    if handle and handle.kind == result.view_kind:
+        return new_result(python, record, handle)
+    return invoke_with_number(python, record.take_reference, place_of(handle))

@@ -1,0 +1,15 @@
+"""The LLVM IR of calls. Only the builder and tests import this."""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.arrays import array_method, buffer_method, find_elements
+from jitree.api.calls.native.function import function_method, place_method, submit_method
+from jitree.api.calls.native.owners import destroy_owner, new_owner, take_back
+from jitree.codegen import functions
+
+
+def texts() -> list[str]:
+    return functions.texts([
+        function_method, submit_method, place_method, array_method, buffer_method, find_elements,
+        new_owner, destroy_owner, take_back,
+    ])  # fmt: skip

@@ -1,0 +1,203 @@
+"""Numbers among the arguments of a call: what Python value a declared number takes, and as which VM value."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.calls.declaration import Parameter
+from jitree.api.calls.transfers import native_row
+from jitree.base.elements import NO_MASKS, is_float, is_masked
+from jitree.errors import InvalidArgumentError
+from jitree.types import BY_NAME, format_shaped_type
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NUMBER_BITS: Final = {"i": 32, "I": 64, "f": 32, "F": 64}
+"""Width of the numbers of a calling convention."""
+
+F32_MAX: Final = float.fromhex("0x1.fffffep127")
+_F64_EXACT: Final = 1 << 53
+_SHOWN: Final = 60
+
+
+class NumberPacker(Protocol):
+    def pack(self, value: Any) -> int | float: ...
+
+
+def number_packer(parameter: Parameter, character: str) -> NumberPacker:
+    """The packer of a number that the calling convention passes as ``character``."""
+    if character in "fF":
+        return SinglePacker(parameter) if character == "f" else DoublePacker(parameter)
+    narrow = narrow_float(parameter.type)
+    if narrow is not None:
+        return FloatBitsPacker(parameter, narrow)
+    return IntegerPacker(parameter, NUMBER_BITS[character])
+
+
+def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
+    why = NO_MASKS if is_masked(value) else why
+    return InvalidArgumentError(f"{parameter}: expected {expected} but got {describe(value)}{why}")
+
+
+def describe(value: object) -> str:
+    """A value for messages: type and shape of arrays, text and class of everything else."""
+    if isinstance(value, (np.ndarray, Array)):
+        row, kind = native_row(value.dtype), "masked array" if is_masked(value) else "array"
+        if row is None:
+            return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
+        return f"a {format_shaped_type(value.shape, row)} {kind}"
+    text = repr(value)
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"{text} of type {type(value).__name__}"
+
+
+def _number(value: object) -> object:
+    """The element of an array of rank 0, anything else as it is."""
+    if isinstance(value, (np.ndarray, Array)) and value.ndim == 0 and not is_masked(value):
+        return np.asarray(value)[()]
+    return value
+
+
+def _is_float(number: object) -> TypeGuard[float]:
+    """Whether it is a float of Python, of numpy or of the types that ml_dtypes adds."""
+    if isinstance(number, (float, np.floating)):
+        return True
+    row = native_row(number.dtype) if isinstance(number, np.generic) else None
+    return row is not None and is_float(row)
+
+
+class IntegerPacker:
+    """An integer of a declared width, as the VM holds it: sign extended to 32 or 64 bits.
+
+    Takes whatever has that integer value exactly. Types without a sign hold signed values, as results show
+    them; of numpy's unsigned integers of their width they take the bits, as tensors do.
+    """
+
+    __slots__ = ("_carrier", "_high", "_low", "_name", "_type", "_unchanged_high", "_wrap")
+
+    def __init__(self, parameter: Parameter, storage_bits: int) -> None:
+        declared = parameter.type
+        digits = declared.lstrip("siu")
+        bits = int(digits) if digits.isdecimal() else storage_bits
+        unsigned, signed = declared.startswith("ui"), declared.startswith("si")
+        self._name = parameter.name
+        self._type = declared
+        is_natural = unsigned or bits == 1
+        self._low = 0 if is_natural else -(1 << (bits - 1))
+        self._high = (1 << bits) - 1 if is_natural else (1 << (bits - 1)) - 1
+        self._unchanged_high = self._high if bits < storage_bits else (1 << (bits - 1)) - 1
+        self._wrap = 1 << bits
+        self._carrier = None if is_natural or signed else f"uint{bits}"
+        """The name of numpy's type whose bits are taken."""
+
+    @property
+    def unchanged(self) -> tuple[int, int]:
+        """The least and the largest value that are kept in a register as they are."""
+        return self._low, self._unchanged_high
+
+    def pack(self, value: Any) -> int:
+        integer: int = value if type(value) is int else self._integer(value)
+        if not self._low <= integer <= self._high:
+            raise refused(self._name, self._type, value, self._range(integer))
+        return integer if integer <= self._unchanged_high else integer - self._wrap
+
+    def _range(self, integer: int) -> str:
+        text = f"; it takes {self._low} to {self._high}"
+        if self._carrier is None or not self._high < integer < self._wrap:
+            return text
+        return f"{text}, and the bits of numpy.{self._carrier}({integer})"
+
+    def _integer(self, value: object) -> int:
+        number = _number(value)
+        if isinstance(number, (float, np.floating)) and math.isfinite(number) and number == int(number):
+            return int(number)
+        if isinstance(number, (bool, np.bool_)):
+            return int(number)
+        try:
+            integer = operator.index(number)  # type: ignore[arg-type]
+        except TypeError:
+            raise refused(self._name, self._type, value) from None
+        is_carried = isinstance(number, np.unsignedinteger) and number.dtype.name == self._carrier
+        return integer - self._wrap if is_carried and integer > self._high else integer
+
+
+class DoublePacker:
+    """An f64. Integers must be exact."""
+
+    __slots__ = ("_name", "_type")
+
+    def __init__(self, parameter: Parameter) -> None:
+        self._name = parameter.name
+        self._type = parameter.type
+
+    def pack(self, value: Any) -> float:
+        if type(value) is float:
+            return value
+        return self._float(value)
+
+    def _float(self, value: object) -> float:
+        number = _number(value)
+        if _is_float(number):
+            wide = float(number)
+            if math.isinf(wide) and number != wide:
+                raise refused(self._name, self._type, value, "; it is too large")
+            return wide
+        if isinstance(number, np.timedelta64):  # numpy derives it from integers
+            raise refused(self._name, self._type, value)
+        if isinstance(number, (int, np.integer, np.bool_)):
+            integer = int(number)
+            if abs(integer) <= _F64_EXACT or (
+                integer.bit_length() <= 1024 and int(float(integer)) == integer
+            ):
+                return float(integer)
+            raise refused(self._name, self._type, value, "; it has no such value")
+        raise refused(self._name, self._type, value)
+
+
+class SinglePacker(DoublePacker):
+    """An f32, or a narrower float. Floats are rounded, but not to infinity; integers must be exact."""
+
+    __slots__ = ("_dtype",)
+
+    def __init__(self, parameter: Parameter, dtype: npt.DTypeLike = np.float32) -> None:
+        super().__init__(parameter)
+        self._dtype: np.dtype[Any] = np.dtype(dtype)
+
+    def pack(self, value: Any) -> float:
+        if type(value) is float and -F32_MAX <= value <= F32_MAX:
+            return value
+        return self._rounded(value)
+
+    def _rounded(self, value: object) -> float:
+        number = self._float(value)
+        if not math.isfinite(number):
+            return number
+        with np.errstate(over="ignore"):
+            rounded = float(np.array(number).astype(self._dtype))
+        if not math.isfinite(rounded):
+            raise refused(self._name, self._type, value, "; it is too large")
+        if rounded != number and isinstance(_number(value), int | np.integer):
+            raise refused(self._name, self._type, value, "; it has no such value")
+        return rounded
+
+
+class FloatBitsPacker(SinglePacker):
+    """A float below 32 bits, whose bits programs keep in a 32-bit integer."""
+
+    __slots__ = ()
+
+    def pack(self, value: Any) -> int:
+        bits = np.array(self._rounded(value)).astype(self._dtype).tobytes()
+        return int.from_bytes(bits, "little")
+
+
+def narrow_float(declared: str) -> np.dtype[Any] | None:
+    """The dtype of a declared float below 32 bits."""
+    row = BY_NAME.get(declared)
+    return row.dtype if row is not None and is_float(row) and row.bits < 32 else None

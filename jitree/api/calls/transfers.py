@@ -1,0 +1,182 @@
+"""Between numpy arrays and buffers of a device."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from functools import partial
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.base.elements import Bytes, is_packed, pack_integers, unpack_integers
+from jitree.errors import InternalError, ResourceExhaustedError
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.enums import BufferUsage, MemoryType
+from jitree.hal.fence import Fence
+from jitree.types import (
+    BY_CODE,
+    ENCODING_DENSE,
+    ElementType,
+    element_type,
+    element_type_of,
+    format_shaped_type,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.hal.device import Device
+
+DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
+BUFFER_USAGE: Final = int(BufferUsage.DEFAULT)
+_ANY_QUEUE: Final = -1
+
+_SMALL: Final = 1 << 14
+"""Bytes up to which a copy through a bytes object takes less time than making arrays over the target."""
+WRAP_MINIMUM: Final = 1 << 16
+"""Bytes from which an array is used in place where its alignment allows. Copying less takes no longer than
+finding that out, and leaves the caller free to change the array."""
+
+
+def native_row(dtype: np.dtype[Any]) -> ElementType | None:
+    """The element type of arrays of a dtype; plain void types are opaque elements. None if there is none."""
+    if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None and dtype.name.startswith("void"):
+        return element_type(dtype.itemsize * 8) if 0 < dtype.itemsize < 32 else None
+    return element_type_of(dtype)
+
+
+def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    """A buffer view with the elements of an array, any strides; ``row`` is the array's own element type."""
+    if is_packed(row):
+        return _view(_upload(_host_bytes(array, row), device), array.shape, row)
+    size = array.nbytes
+    buffer = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
+    address = buffer.host_address
+    if address is None:
+        return _view(_upload(_host_bytes(array, row), device), array.shape, row)
+    if size <= _SMALL:
+        ctypes.memmove(address, array.tobytes(), size)
+    else:
+        buffer.host_array().view(array.dtype).reshape(array.shape)[...] = array
+    return _view(buffer, array.shape, row)
+
+
+def copy_view(view: BufferView, device: Device) -> BufferView:
+    """A view of new memory with the same contents."""
+    source = view.buffer
+    target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
+    done = Fence.create(device)
+    device.queue_copy(_ANY_QUEUE, None, done, source, 0, target, 0, source.byte_length)
+    done.wait()
+    return BufferView(target, view.shape, view.element_type, view.encoding)
+
+
+_lend: Final[Callable[[], object]] = partial(bool)
+"""What the memory of an array that was only lent calls at the end. It tells such memory from other."""
+
+
+def lend_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    """As :func:`wrap_or_copy`, for one call, after which the caller may change the array: results over its
+    memory must go through :func:`own`."""
+    return _wrap_or_copy(array, row, device, _lend)
+
+
+def own(view: BufferView, device: Device) -> BufferView:
+    """A result; a copy if it lies in memory that was lent."""
+    source = view.buffer.allocation.source
+    if type(source) is not tuple or source[-1] is not _lend:
+        return view
+    return copy_to_device(to_numpy(view, device), element_type(view.element_type), device)
+
+
+def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+    """As :func:`copy_to_device`, but large arrays that are contiguous and aligned to 64 bytes are used in
+    place: they must not be changed as long as the program may read them."""
+    return _wrap_or_copy(array, row, device, None)
+
+
+def _wrap_or_copy(
+    array: npt.NDArray[Any], row: ElementType, device: Device, release: Callable[[], object] | None
+) -> BufferView:
+    if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
+        data = _flat(array).data
+        buffer = device.device_allocator.import_host(data, DEVICE_LOCAL, BUFFER_USAGE, release)
+        if buffer is not None:
+            return _view(buffer, array.shape, row)
+    return copy_to_device(array, row, device)
+
+
+def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:
+    """A buffer view over an array's own memory, for programs that write to it; None if that cannot be."""
+    row = native_row(array.dtype)
+    if row is None or is_packed(row) or not array.flags.c_contiguous or not array.flags.writeable:
+        return None
+    buffer = device.device_allocator.import_host(_flat(array).data, DEVICE_LOCAL, BUFFER_USAGE)
+    return None if buffer is None else _view(buffer, array.shape, row)
+
+
+def empty(shape: tuple[int, ...], row: ElementType, device: Device) -> BufferView:
+    """A buffer view of new memory, whatever is in there. OUT_OF_RANGE for shapes that no tensor can have."""
+    shape = tuple(map(index, shape))  # numpy's integers wrap
+    size = row.byte_length(shape)
+    return _view(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row)
+
+
+def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> npt.NDArray[Any]:
+    """The elements, over the buffer's own memory where the host can see it (packed elements are copied).
+
+    Waits for the fence and raises what it failed with. INTERNAL when the buffer is shorter than shape and
+    element type need, and for shapes and element types that no numpy array has.
+    """
+    row = element_type(view.element_type)
+    needed = row.byte_length(view.shape)
+    data = device.read_buffer(view.buffer, fence)
+    if len(data) < needed:
+        raise InternalError(f"a tensor of {needed} bytes in a buffer of {len(data)} bytes")
+    try:
+        array = _array(data[:needed], row, view.shape)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InternalError(
+            f"the program made a tensor that no numpy array can show: shape {view.shape}, element type "
+            f"{row.name} (0x{row.code & 0xFFFFFFFF:08x}); {error}"
+        ) from None
+    if view.buffer.host_address is not None and not is_packed(row):
+        view.elements = array
+    return array
+
+
+def _array(data: Bytes, row: ElementType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    if not is_packed(row):
+        return data.view(row.dtype).reshape(shape)
+    if row.code not in BY_CODE:
+        raise ValueError("elements of that size are not known")
+    return unpack_integers(data, row, math.prod(shape)).astype(row.dtype).reshape(shape)
+
+
+def _view(buffer: Buffer, shape: tuple[int, ...], row: ElementType) -> BufferView:
+    return BufferView(buffer, shape, row.code, ENCODING_DENSE)
+
+
+def _flat(array: npt.NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _host_bytes(array: npt.NDArray[Any], row: ElementType) -> Bytes:
+    """The elements as they lie on a device. RESOURCE_EXHAUSTED where there is no room for them: an array may
+    show a few bytes as many elements."""
+    try:
+        if is_packed(row):
+            return pack_integers(array.astype(np.int16).reshape(-1), row)
+        return _flat(array)
+    except MemoryError as error:
+        shaped = format_shaped_type(array.shape, row)
+        raise ResourceExhaustedError(f"no memory on the host for the elements of a {shaped} array") from error
+
+
+def _upload(data: Bytes, device: Device) -> Buffer:
+    buffer = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, len(data))
+    device.write_buffer(buffer, data)
+    return buffer

@@ -1,0 +1,267 @@
+"""Types of custom functions: from annotations or text to conversions between VM values and Python ones."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.calls import packing
+from jitree.api.calls.declaration import Parameter
+from jitree.api.calls.number_packing import describe
+from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
+from jitree.base.elements import is_masked
+from jitree.errors import InternalError, InvalidArgumentError, StatusError
+from jitree.hal.buffer import BufferView
+from jitree.hal.device import Device
+from jitree.modules.hal.references import type_name
+from jitree.regs.list import VmList
+from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import RefTypes
+
+i32 = Annotated[int, "i32"]
+i64 = Annotated[int, "i64"]
+f32 = Annotated[float, "f32"]
+f64 = Annotated[float, "f64"]
+
+NUMBERS: Final = {"i32": "i", "i64": "I", "f32": "f", "f64": "F"}
+"""Character of each number type in calling conventions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What conversions need to know of the context that they happen in."""
+
+    device: Device | None
+    """Where arrays lie; None if the context has no devices."""
+    ref_types: RefTypes
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """A type of arguments and results. ``nullable`` ones may be None."""
+
+    name: str
+    character: str
+    """In calling conventions."""
+    accepts: tuple[type, ...] = ()
+    """Classes of the VM's objects; empty = any."""
+    receive: Callable[[Any, Surroundings], object] | None = None
+    """From the VM's object to what the function gets; None = as it is."""
+    declared: str = ""
+    """Reference type that results become."""
+    gives: tuple[type, ...] = ()
+    """Classes of results; empty = whatever can become such a reference."""
+    nullable: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        return self.character != "r"
+
+
+def _device_of(surroundings: Surroundings) -> Device:
+    if surroundings.device is None:
+        raise InvalidArgumentError("tensors need a device, and this session has no module 'hal'")
+    return surroundings.device
+
+
+def _receive_ndarray(view: BufferView, surroundings: Surroundings) -> object:
+    array = to_numpy(view, _device_of(surroundings)).view()
+    array.flags.writeable = False  # it may be a constant of the program, or used by others
+    return array
+
+
+def _receive_array(view: BufferView, surroundings: Surroundings) -> object:
+    return Array(view, _device_of(surroundings))
+
+
+_VIEW: Final = "!hal.buffer_view"
+_ROWS: Final = (
+    *(ValueType(name, character) for name, character in NUMBERS.items()),
+    ValueType("array", "r", (BufferView,), _receive_ndarray, _VIEW),
+    ValueType("device array", "r", (BufferView,), _receive_array, _VIEW),
+    ValueType("buffer", "r", (VmBuffer,), None, "!vm.buffer", (VmBuffer, bytes, bytearray, memoryview)),
+    ValueType("bytes", "r", (VmBuffer,), lambda value, _: bytes(value), "!vm.buffer",
+              (VmBuffer, bytes, bytearray, memoryview)),
+    ValueType("list", "r", (VmList,), None, "!vm.list<?>", (VmList, list, tuple)),
+    ValueType("ref", "r", nullable=True),
+)  # fmt: skip
+_BY_NAME: Final = {row.name: row for row in _ROWS}
+_BY_CLASS: Final[Mapping[object, str]] = {
+    int: "i64", float: "f64", np.int32: "i32", np.int64: "i64", np.float32: "f32", np.float64: "f64",
+    np.ndarray: "array", Array: "device array", VmBuffer: "buffer", bytes: "bytes", VmList: "list",
+    list: "list", object: "ref", Any: "ref",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionType:
+    arguments: tuple[ValueType, ...]
+    results: tuple[ValueType, ...]
+
+    @property
+    def cconv(self) -> str:
+        arguments = "".join(item.character for item in self.arguments) or "v"
+        return f"0{arguments}_{''.join(item.character for item in self.results) or 'v'}"
+
+    @property
+    def is_scalar(self) -> bool:
+        return all(item.is_number for item in (*self.arguments, *self.results))
+
+
+# -- from text -------------------------------------------------------------------------------------------
+
+
+def parse_signature(text: str) -> FunctionType:
+    """``i32, array -> f32`` or ``(i32, array?) -> (f32, buffer)``; ``?`` allows null, ``()`` is nothing.
+
+    INVALID_ARGUMENT for unknown types.
+    """
+    arguments, arrow, results = text.partition("->")
+    if not arrow:
+        raise InvalidArgumentError(f"signature '{text}' has no `->`; expected e.g. 'i32, array -> f32'")
+    return FunctionType(_parse_types(arguments, text), _parse_types(results, text))
+
+
+def _parse_types(text: str, signature: str) -> tuple[ValueType, ...]:
+    names = text.strip().removeprefix("(").removesuffix(")").split(",")
+    return tuple(_named(name.strip(), signature) for name in names if name.strip())
+
+
+def _named(name: str, signature: str) -> ValueType:
+    row = _BY_NAME.get(name.removesuffix("?"))
+    if row is None or (name.endswith("?") and row.is_number):
+        raise InvalidArgumentError(
+            f"signature '{signature}': '{name}' is no type; there are {', '.join(_BY_NAME)}, with a `?` "
+            "behind it, unless it is a number, if null is allowed"
+        )
+    return replace(row, nullable=True) if name.endswith("?") else row
+
+
+# -- from annotations ------------------------------------------------------------------------------------
+
+
+def signature_of(function: Callable[..., Any], skipped: int, classes: Mapping[type, str]) -> FunctionType:
+    """The types that a function's annotations state, without its first ``skipped`` parameters.
+
+    ``classes`` are reference types by Python class. INVALID_ARGUMENT, naming the parameter, for what has no
+    annotation or one that is no type of the VM.
+    """
+    label = f"function '{function.__name__}'"
+    try:
+        names = {cls.__name__: cls for cls in classes}
+        hints = typing.get_type_hints(function, localns=names, include_extras=True)
+    except NameError as error:
+        raise InvalidArgumentError(f"{label}: an annotation cannot be resolved: {error}") from None
+    parameters = list(inspect.signature(function).parameters.values())[skipped:]
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise InvalidArgumentError(f"{label}: parameter '{parameter.name}' is not positional")
+    arguments = tuple(
+        _annotated(hints.get(parameter.name), f"{label}: parameter '{parameter.name}'", classes)
+        for parameter in parameters
+    )
+    if "return" not in hints:
+        raise InvalidArgumentError(f"{label}: what it returns is not annotated; `-> None` for nothing")
+    return FunctionType(arguments, _result_types(hints["return"], label, classes))
+
+
+def _result_types(hint: Any, label: str, classes: Mapping[type, str]) -> tuple[ValueType, ...]:
+    if hint is None or hint is type(None):
+        return ()
+    hints = typing.get_args(hint) if typing.get_origin(hint) is tuple else (hint,)
+    return tuple(_annotated(item, f"{label}: result {index}", classes) for index, item in enumerate(hints))
+
+
+def _aliased(hint: Any) -> Any:
+    """The class that a hint, or an alias of one, stands for: ``NDArray`` is a ``type`` alias since NumPy 2.5.
+    None for what is no class."""
+    while hasattr(hint, "__value__"):
+        hint = typing.get_origin(hint.__value__) or hint.__value__
+    return hint if isinstance(hint, typing.Hashable) else None
+
+
+def _annotated(hint: Any, label: str, classes: Mapping[type, str]) -> ValueType:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated and arguments[1] in NUMBERS:
+        return _BY_NAME[arguments[1]]
+    if origin in (typing.Union, types.UnionType) and type(None) in arguments and len(arguments) == 2:
+        inner = arguments[arguments[0] is type(None)]
+        row = _annotated(inner, label, classes)
+        if not row.is_number:
+            return replace(row, nullable=True)
+    if origin is list and typing.get_origin(arguments[0]) is Annotated:
+        element = _annotated(arguments[0], label, classes)
+        return replace(_BY_NAME["list"], declared=f"!vm.list<{element.name}>")
+    name = _BY_CLASS.get(_aliased(hint if origin is None else origin))
+    if name is not None:
+        return _BY_NAME[name]
+    if isinstance(hint, type) and hint in classes:
+        return ValueType(classes[hint], "r", (hint,), None, f"!{classes[hint]}", (hint,))
+    given = "no annotation" if hint is None else f"annotation {hint!r}"
+    raise InvalidArgumentError(
+        f"{label} has {given}; use jitree.i32, i64, f32 or f64, np.ndarray, jitree.Array, VmBuffer, bytes, "
+        "VmList, list, object, a class that the module registers, or any of those but numbers with `| None`"
+    )
+
+
+# -- conversions -----------------------------------------------------------------------------------------
+
+
+def receive(item: ValueType, value: object, index: int, surroundings: Surroundings) -> object:
+    """An argument as the function gets it. INVALID_ARGUMENT for null and objects of other types."""
+    if value is None:
+        if item.nullable:
+            return None
+        raise InvalidArgumentError(f"argument {index}: ref is null; expected {item.name}")
+    if item.accepts and not isinstance(value, item.accepts):
+        raise InvalidArgumentError(
+            f"argument {index}: ref type mismatch; expected {item.name} but got a {type_name(value)}"
+        )
+    return value if item.receive is None else item.receive(value, surroundings)
+
+
+def give(item: ValueType, value: object, index: int, surroundings: Surroundings) -> object:
+    """A result as the VM takes it. INTERNAL for what is of another type."""
+    if value is None and item.nullable:
+        return None
+    if value is not None and not item.gives and not item.declared:
+        return value
+    if value is None or (item.gives and not isinstance(value, item.gives)):
+        raise _wrong_result(item, value, index)
+    if isinstance(value, (BufferView, *item.accepts)):
+        return value
+    if item.declared == _VIEW:
+        value = _tensor(item, value, index)
+    transfer = packing.ArrayTransfer(_device_of(surroundings), packing.ready_view, copy_to_device)
+    packer = packing.ReferencePacker(
+        Parameter(f"result {index}", item.declared), transfer, surroundings.ref_types
+    )
+    try:
+        return packer.pack(value)
+    except StatusError as error:
+        raise InternalError(error.message, *error.contexts) from None
+
+
+def _tensor(item: ValueType, value: object, index: int) -> object:
+    if isinstance(value, (Array, BufferView)):
+        return value
+    if is_masked(value):
+        raise _wrong_result(item, value, index)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if native_row(array.dtype) is None:
+        raise _wrong_result(item, value, index)
+    return array
+
+
+def _wrong_result(item: ValueType, value: object, index: int) -> InternalError:
+    return InternalError(f"result {index}: expected {item.name} but the function returned {describe(value)}")

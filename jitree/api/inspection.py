@@ -1,0 +1,59 @@
+"""What a module file holds, without loading it into a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitree.api.calls.declaration import Signature, signature_of
+from jitree.vmfb.archive import Archive, Source
+from jitree.vmfb.cconv import parse
+from jitree.vmfb.module import read_module
+from jitree.vmfb.schema import Dependency, Import
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSummary:
+    """The tables of a module, function bodies aside."""
+
+    name: str
+    version: int
+    bytecode_version: tuple[int, int]
+    """(major, minor)"""
+    functions: dict[str, Signature]
+    """Exported functions, ``__init`` and the like left out."""
+    reflection: dict[str, dict[str, str]]
+    """What the compiler attached to each of them."""
+    dependencies: tuple[Dependency, ...]
+    imports: tuple[Import, ...]
+    file_size: int
+    """Bytes."""
+
+    def __str__(self) -> str:
+        needs = ", ".join(f"{item.name} >= {item.minimum_version}" for item in self.dependencies) or "nothing"
+        major, minor = self.bytecode_version
+        lines = [
+            f"module {self.name} (version {self.version}, bytecode {major}.{minor}, {self.file_size} bytes)",
+            f"  needs {needs}; imports {len(self.imports)} functions",
+            *(f"  {signature.declaration}" for signature in self.functions.values()),
+        ]
+        return "\n".join(lines)
+
+
+def inspect(source: Source) -> ModuleSummary:
+    """Reads the tables of a module file: a path, bytes or an open binary file.
+
+    NOT_FOUND for a missing file, INVALID_ARGUMENT for one that is no module or damaged.
+    """
+    module = read_module(Archive.open(source))
+    exports = [export for export in module.exports if not export.name.startswith("__")]
+    rows = {export.name: module.functions[export.ordinal] for export in exports}
+    return ModuleSummary(
+        name=module.name,
+        version=module.version,
+        bytecode_version=module.bytecode_version,
+        functions={name: signature_of(name, parse(row.cconv), row.attrs) for name, row in rows.items()},
+        reflection={name: dict(row.attrs) for name, row in rows.items()},
+        dependencies=module.dependencies,
+        imports=module.imports,
+        file_size=module.archive.data.nbytes,
+    )

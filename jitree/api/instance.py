@@ -1,0 +1,139 @@
+"""What sessions share: drivers, reference types, loaders of executables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from jitree.api.drivers import all_drivers
+from jitree.base.identity import Unique
+from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
+from jitree.hal.device import Device
+from jitree.hal.driver import Driver, DriverRegistry
+from jitree.hal.heap import HeapAllocator
+from jitree.modules.hal.references import register_hal_types
+from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.api.executables import Plugin
+    from jitree.api.session import Session
+    from jitree.dispatch.native_module import NativeModule
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.executable import ExecutableLoader
+
+DEFAULT_DEVICES = ("local-task", "cuda")
+"""Drivers tried in this order when no device is named."""
+
+
+class Instance(Unique):
+    """Drivers and reference types. Sessions of one instance can exchange arrays and other references; most
+    programs need only the default instance. Safe to use from several threads.
+    """
+
+    def __init__(
+        self, registry: DriverRegistry | None = None, loaders: Sequence[ExecutableLoader] | None = None
+    ) -> None:
+        """``registry``: drivers by name, None = those of this process. ``loaders``: makers of executables for
+        devices that have none of their own, None = all there are."""
+        self.driver_registry = all_drivers() if registry is None else registry
+        self.ref_types = RefTypes()
+        register_hal_types(self.ref_types)
+        self._loaders = None if loaders is None else tuple(loaders)
+        self._host_allocator = HeapAllocator()
+
+    @property
+    def host_allocator(self) -> Allocator:
+        """Memory of the host for whoever needs buffers without a device."""
+        return self._host_allocator
+
+    @property
+    def loaders(self) -> tuple[ExecutableLoader, ...]:
+        """Asked in this order by the devices that the instance creates."""
+        if self._loaders is None:
+            self._loaders = default_loaders()
+        return self._loaders
+
+    def loaders_with(
+        self,
+        tier: str | None = None,
+        plugins: Sequence[Plugin] = (),
+        modules: Sequence[NativeModule] = (),
+    ) -> tuple[ExecutableLoader, ...]:
+        """The loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
+
+        INVALID_ARGUMENT for plugins or modules when the instance was given loaders of its own.
+        """
+        if tier is None and not plugins and not modules:
+            return self.loaders
+        if self._loaders is None or self._loaders is default_loaders():
+            from jitree.api.executables import create_loaders
+
+            return create_loaders(tier, plugins, modules)
+        if plugins or modules:
+            raise InvalidArgumentError(
+                "executable plugins and modules have to be given to the loaders that the instance was given"
+            )
+        return self._loaders
+
+    def drivers(self) -> list[tuple[str, str]]:
+        """(name, description) of each driver."""
+        return self.driver_registry.enumerate()
+
+    def driver(self, name: str) -> Driver:
+        """NOT_FOUND for an unknown name, UNAVAILABLE when the driver cannot start."""
+        return self.driver_registry.driver(name)
+
+    def create_device(
+        self,
+        uri: str,
+        parameters: Mapping[str, str] | None = None,
+        loaders: Sequence[ExecutableLoader] | None = None,
+    ) -> Device:
+        """A new device: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``.
+
+        ``parameters`` are defaults for those that the URI does not state, ``loaders`` make its executables
+        (None = the instance's). NOT_FOUND for an unknown driver or device."""
+        chosen = self.loaders if loaders is None else tuple(loaders)
+        return self.driver_registry.create_device(uri, chosen, parameters)
+
+    def create_default_device(
+        self, driver: str | None = None, loaders: Sequence[ExecutableLoader] | None = None
+    ) -> Device:
+        """The default device of a driver, or of the first driver that has one.
+
+        UNAVAILABLE with all reasons when none has.
+        """
+        if driver is not None:
+            return self.create_device(driver, loaders=loaders)
+        reasons = []
+        for name in DEFAULT_DEVICES:
+            try:
+                return self.create_device(name, loaders=loaders)
+            except StatusError as error:
+                reasons.append(f"{name}: {error}")
+        raise UnavailableError(f"no device can be created; {'; '.join(reasons)}")
+
+    def create_session(self, device: Any = None, **options: Any) -> Session:
+        """A session on this instance; arguments as of :class:`jitree.Session`."""
+        from jitree.api.session import Session
+
+        return Session(device, instance=self, **options)
+
+    @staticmethod
+    def default() -> Instance:
+        """The instance of sessions that are not given one."""
+        return _default()
+
+
+@cache
+def _default() -> Instance:
+    return Instance()
+
+
+@cache
+def default_loaders() -> tuple[ExecutableLoader, ...]:
+    """One of each loader for executables that run on this machine's processors."""
+    from jitree.api.executables import create_loaders
+
+    return create_loaders()

@@ -1,0 +1,363 @@
+"""Calls made again from a recording, on devices that can.
+
+In a call that keeps no state, what a program makes a device do depends on the shapes of its arguments, on
+scalar arguments and on bytes that it reads back: so the second call of a kind is recorded, and the next ones
+are submitted at once, without running the program. Whatever does not fit (other shapes, a failed call, a
+program that keeps state or calls Python) runs as always.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from jitree.api.array import Array
+from jitree.api.calls.declaration import Signature
+from jitree.api.calls.packing import ArrayTransfer
+from jitree.api.calls.transfers import wrap_or_copy
+from jitree.api.module import Function
+from jitree.api.replay_state import (
+    Place,
+    Store,
+    Variables,
+    buffers_of,
+    find_variables,
+    lasting_memory,
+    place_of,
+    state_key,
+)
+from jitree.dispatch.function import Function as VmFunction
+from jitree.errors import StatusError
+from jitree.hal import recording
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.command_layout import BINDING_ALIGNMENT
+from jitree.hal.fence import Fence
+
+if TYPE_CHECKING:
+    from jitree.api.session import Session
+    from jitree.cuda.device import CudaDevice
+    from jitree.cuda.replay import CudaReplay, Located
+
+_KINDS_KEPT: Final = 16
+"""Recordings of one function."""
+_MOST_VARIANTS: Final = 4
+"""Ways that calls of one kind have gone, each recorded."""
+_MOST_MISSES: Final = 8
+"""Calls on end that went none of the recorded ways, before a kind of call is left to the program."""
+
+
+class ReplayingFunction(Function):
+    """A function of a session whose device repeats recorded calls."""
+
+    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_may_write", "_variables", "_writes_to_arguments")
+
+    def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
+        super().__init__(session, vm_function, signature)
+        self._gpu = cast("CudaDevice", session.device)
+        self._is_settled = True  # replays are the shorter way here
+        self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
+        self._last: _Last | None = None
+        self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)
+        self._may_write = any(item.tensor is None for item in signature.arguments)
+        """Whether it takes references, of which nobody says what it does with them."""
+        self._is_known = False
+        self._variables: Variables | None = None
+        """None: calls of the context are not made again, once that is known."""
+
+    def transfer(self) -> ArrayTransfer:
+        device = cast("CudaDevice", self._session.device)
+
+        def view_of(array: Array) -> BufferView:
+            fence = array.fence
+            # Programs may look at memory that the host sees without waiting for anything.
+            if fence is not None and (
+                array.view.buffer.host_address is not None or not device.stream.follows(fence)
+            ):
+                array.wait()
+            return array.view
+
+        return ArrayTransfer(device, view_of, wrap_or_copy)
+
+    def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        last = self._last
+        if last is not None and not named and self._are(arguments, last):
+            made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])
+            if made is not None:
+                if self._may_write:
+                    for array in arguments:
+                        array._elements = None  # what the host has read may be old
+                return self._unpack(*made)
+        packed = self._pack(arguments, named)
+        if not self._is_known:
+            self._variables = find_variables(self._context)
+            self._is_known = True
+        variables = self._variables
+        if variables is None:
+            return self._unpack(self._invoke(packed))
+        if variables:
+            with self.invoker.lock:  # nobody else changes them meanwhile
+                return self._unpack(*self._call(arguments, packed, variables))
+        return self._unpack(*self._call(arguments, packed, variables))
+
+    def _call(
+        self, arguments: tuple[Any, ...], packed: list[object], variables: Variables
+    ) -> tuple[list[Any], Fence | None]:
+        """Results, and what is reached when they are computed."""
+        state = variables.read() if variables else []
+        kind = self._kind(packed, state)
+        if kind is None:
+            return self._invoke(packed), None
+        if kind.variants:
+            buffers = _buffers(packed) + buffers_of(state)
+            located = self._gpu.replays.locate(buffers)
+            if not variables and not self._writes_to_arguments:
+                self._last = _remembered(arguments, kind, located)
+            made = self._replay(kind, located, lambda: buffers)
+            if made is not None:
+                return made
+        if kind.wants_recording():
+            return self._record(kind, packed, state), None
+        return self._invoke(packed), None
+
+    def _are(self, arguments: tuple[Any, ...], last: _Last) -> bool:
+        """Whether a call has the very arguments of the last one, in a state in which it can be repeated."""
+        references = last.arrays
+        if len(arguments) != len(references) or not self._repeats(last.kind):
+            return False
+        follows = self._gpu.stream.follows
+        for argument, reference in zip(arguments, references, strict=True):
+            array = reference()
+            if array is None or array is not argument or array.is_donated:
+                return False
+            fence = array.fence
+            if fence is not None and not follows(fence):
+                return False
+        return True
+
+    def _repeats(self, kind: _Kind) -> bool:
+        device = self._gpu
+        return not (
+            kind.never
+            or device.profiler.mode
+            or self.invoker.closed
+            or device.device_allocator is not device.replays.allocator
+        )
+
+    def _kind(self, packed: Sequence[object], state: Sequence[object]) -> _Kind | None:
+        """What is known of calls with such arguments; None for those that are never repeated."""
+        key = _key(packed, state)
+        if key is None:
+            return None
+        follows = self._gpu.stream.follows
+        if not all(follows(value) for value in state if isinstance(value, Fence)):
+            return None
+        kinds = self._kinds
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = _Kind()
+            if len(kinds) > _KINDS_KEPT:
+                kinds.popitem(last=False)
+        return kind if self._repeats(kind) else None
+
+    def _record(self, kind: _Kind, packed: list[object], state: Sequence[object]) -> list[Any]:
+        replays, variables = self._gpu.replays, self._variables
+        assert variables is not None
+        own = _buffers(packed)
+        arguments = own + buffers_of(state)
+        if _overlap(arguments):  # other libraries may lend the same memory twice
+            return self._invoke(packed)
+        with (
+            self.invoker.lock,
+            recording.recording(replays.stream, arguments, replays.recording_limit) as made,
+        ):
+            results = self._invoke(packed)
+            lasting = lasting_memory(self._context, variables)
+            if lasting is not None and _overlap([*arguments, *lasting]):
+                lasting = None
+            stores = None if made is None else variables.stores(state, made, len(own))
+        if made is None:
+            return results
+        outputs = None if lasting is None else _outputs(results, made, lasting)
+        variant = None
+        if outputs is not None and stores is not None:
+            fresh = _fresh([*(output.place for output in outputs), *(store.place for store in stores)])
+            replay = replays.make(made, fresh)
+            variant = None if replay is None else _Variant(replay, outputs, stores, fresh)
+        if variant is None:
+            kind.never = True
+        else:
+            kind.variants.insert(0, variant)
+        return results
+
+    def _replay(
+        self, kind: _Kind, located: Located, buffers: Callable[[], Sequence[Buffer]]
+    ) -> tuple[list[Any], Fence] | None:
+        """Results and their fence from a recording that was right, None when there is none."""
+        replays, variables = self._gpu.replays, self._variables
+        assert variables is not None
+        for variant in tuple(kind.variants):
+            try:
+                made = replays.run(variant.replay, located)
+            except StatusError as error:
+                self._in_call(error)
+                raise
+            if made is None:
+                continue
+            kind.found(variant)
+            fresh = dict(zip(variant.fresh, made[0], strict=True))
+            for variable, place in variant.stores:
+                variables.write(variable, made[1] if place is None else place.find(buffers, fresh))
+            return [output.make(buffers, fresh) for output in variant.outputs], made[1]
+        return None
+
+    def forget(self) -> None:
+        """Drops the recordings, with the memory that they keep."""
+        self._kinds.clear()
+        self._last = None
+
+
+class _Variant(NamedTuple):
+    """One way that calls of a kind have gone."""
+
+    replay: CudaReplay
+    outputs: tuple[_Output | _ViewOutput, ...]
+    stores: tuple[Store, ...]
+    fresh: tuple[int, ...]
+    """Numbers of the allocations that results and variables lie in."""
+
+
+class _Kind:
+    """Calls with arguments of the same shapes, types and scalars."""
+
+    __slots__ = ("_calls", "_misses", "never", "variants")
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._misses = 0
+        self.never = False
+        """Whether such calls are left to the program for good."""
+        self.variants: list[_Variant] = []
+        """By what the program read on the host; the last one that was right comes first."""
+
+    def found(self, variant: _Variant) -> None:
+        """A recording was right."""
+        self._misses = 0
+        if self.variants and self.variants[0] is not variant and variant in self.variants:
+            self.variants.remove(variant)
+            self.variants.insert(0, variant)
+
+    def wants_recording(self) -> bool:
+        """No recording was right: whether to make another one of the call, which is not the first."""
+        self.variants = [variant for variant in self.variants if not variant.replay.dropped]
+        self._calls += 1
+        self._misses += bool(self.variants)
+        if self._misses > _MOST_MISSES:
+            self.never = True
+            self.variants = []
+            return False
+        return self._calls > 1 and len(self.variants) < _MOST_VARIANTS
+
+
+class _Last(NamedTuple):
+    """The last call with arrays only: as long as these are passed again, nothing about them is new."""
+
+    arrays: tuple[weakref.ref[Array], ...]
+    kind: _Kind
+    located: Located
+
+
+def _remembered(arguments: Sequence[object], kind: _Kind, located: Located) -> _Last | None:
+    if not all(type(argument) is Array for argument in arguments):
+        return None
+    return _Last(tuple(weakref.ref(cast(Array, argument)) for argument in arguments), kind, located)
+
+
+class _Output(NamedTuple):
+    """A result that is always the same."""
+
+    value: Any
+    place: None = None
+
+    def make(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
+        return self.value
+
+
+class _ViewOutput(NamedTuple):
+    """A result that is a view of an argument's or a fresh buffer. It keeps nothing of the recorded call."""
+
+    place: Place
+    shape: tuple[int, ...]
+    element_type: int
+    encoding: int
+
+    def make(self, arguments: Callable[[], Sequence[Buffer]], fresh: dict[int, Buffer]) -> object:
+        return BufferView(self.place.find(arguments, fresh), self.shape, self.element_type, self.encoding)
+
+
+def _key(packed: Iterable[object], state: Sequence[object]) -> tuple[object, ...] | None:
+    """All that a program can find out about its arguments and variables; None when that is too much, or when
+    they share memory."""
+    key: list[object] = []
+    allocations = {id(buffer.allocation) for buffer in buffers_of(state)}
+    count = sum(type(value) is Buffer for value in state)
+    if state:
+        found = state_key(state)
+        if found is None:
+            return None
+        key += found
+    for value in packed:
+        if type(value) is BufferView:
+            buffer = value.buffer
+            if buffer.address % BINDING_ALIGNMENT:  # dispatches refuse it
+                return None
+            allocations.add(id(buffer.allocation))
+            count += 1
+            key += (
+                value.shape, value.element_type, value.encoding, buffer.byte_length, buffer.memory_type,
+                buffer.allowed_usage, buffer.allowed_access,
+            )  # fmt: skip
+        elif type(value) in (int, float) and value == value:
+            key += (type(value), value, str(value) if value == 0 else "")
+        else:
+            return None
+    return tuple(key) if len(allocations) == count else None
+
+
+def _overlap(buffers: Iterable[Buffer]) -> bool:
+    """Whether two of them share memory, however they came by it."""
+    ranges = sorted((b.address, b.address + b.byte_length) for b in buffers if b.byte_length)
+    return any(start < end for (_, end), (start, _) in pairwise(ranges))
+
+
+def _buffers(packed: Iterable[object]) -> list[Buffer]:
+    return [value.buffer for value in packed if isinstance(value, BufferView)]
+
+
+def _outputs(
+    results: Sequence[Any], made: recording.Recording, lasting: Sequence[Buffer]
+) -> tuple[_Output | _ViewOutput, ...] | None:
+    """How to make the results again; None when that is not known."""
+    kept = {id(buffer.allocation) for buffer in lasting}
+    outputs: list[_Output | _ViewOutput] = []
+    for value in results:
+        if type(value) is not BufferView:
+            if type(value) not in (int, float):
+                return None
+            outputs.append(_Output(value))
+            continue
+        place = place_of(value.buffer, made)
+        if place is not None:
+            outputs.append(_ViewOutput(place, value.shape, value.element_type, value.encoding))
+        elif id(value.buffer.allocation) in kept:
+            outputs.append(_Output(value))
+        else:
+            return None
+    return tuple(outputs)
+
+
+def _fresh(variant_places: Iterable[Place | None]) -> tuple[int, ...]:
+    """Numbers of the allocations among places."""
+    return tuple(sorted({place.allocation for place in variant_places if place and place.allocation >= 0}))

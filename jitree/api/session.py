@@ -1,0 +1,491 @@
+"""Sessions: modules loaded together, with their state, on one or more devices."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
+from jitree.api.calls.declaration import TensorType
+from jitree.api.calls.number_packing import describe
+from jitree.api.calls.transfers import empty, wrap_or_copy
+from jitree.api.executables import Plugin
+from jitree.api.incompatible import explained
+from jitree.api.instance import Instance
+from jitree.api.load_order import imported_modules, load_order
+from jitree.api.module import Function, Module, create_function
+from jitree.api.module_reference import open_module_file, parse_reference
+from jitree.api.session_arguments import (
+    Shape,
+    dimensions,
+    element_row,
+    host_array,
+    listed,
+    open_parameters,
+    require,
+    require_name,
+    require_option,
+    require_path,
+)
+from jitree.base.endings import require_interpreter
+from jitree.base.identity import Unique
+from jitree.base.memory import give_back_free_memory
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context, ContextFlags, ModuleLike
+from jitree.dispatch.engine import WAITING_TIERS, default_tier
+from jitree.dispatch.function import Function as VmFunction
+from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    memory_errors,
+)
+from jitree.hal.allocator import Allocator
+from jitree.hal.device import Device
+from jitree.hal.watchdog import start as start_watchdog
+from jitree.hal.watchdog import watch_turn, watcher_of_calls
+from jitree.modules.hal.state import TraceSink
+from jitree.modules.hal.trace import write_to_stderr
+from jitree.vmfb.archive import Source
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.api.calls.native.direct import DirectCall
+    from jitree.api.calls.native.interface import Interface
+    from jitree.api.calls.native.keeper import Keeper
+    from jitree.api.calls.native.placement import Placements
+    from jitree.hal.executable import ExecutableLoader
+    from jitree.params.provider import ParameterProvider
+    from jitree.params.provider import Source as ParameterSource
+
+STANDARD_INPUT: Final = "-"
+"""As a path to load from."""
+
+DeviceChoice = str | Device | Sequence[str | Device] | None
+
+
+class Session(Unique):
+    """A set of modules that may call each other, with their state, and the devices that they run on.
+
+    Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
+    device work and waiting do not hold up others. Two sessions never hold up each other. Use it in a ``with``
+    statement, or call :meth:`close`; otherwise it is closed when nothing refers to it and its functions any
+    more.
+    """
+
+    _closed = True
+    _devices: tuple[Device, ...] = ()
+    """What is left of a session that garbage collection has ended, while others in its circle look at it."""
+
+    @memory_errors("creating a session")
+    def __init__(
+        self,
+        device: DeviceChoice = None,
+        *,
+        parameters: Iterable[ParameterSource] = (),
+        tier: str | None = None,
+        flags: ContextFlags = ContextFlags.NONE,
+        executable_plugins: Iterable[Plugin] = (),
+        executable_modules: Iterable[NativeModule] = (),
+        instance: Instance | None = None,
+        builtin_modules: Iterable[str] | None = None,
+        trace_sink: TraceSink | None = write_to_stderr,
+        cache_dir: str | os.PathLike[str] | None = None,
+        watchdog: float | None = None,
+    ) -> None:
+        """A session without modules.
+
+        ``device``: a URI (``local-sync``, ``local-task://?threads=4``, ``cuda://0``), a device, several of
+        either, or None for the first that can be created. Devices given as URIs are closed with the session.
+        ``parameters``: what programs find by scope and key: archives (``scope=path``, ``path``; irpa,
+        safetensors, gguf, npy, npz), mappings of keys to arrays or of scopes to such mappings, objects with
+        ``state_dict()``; see :func:`jitree.params.open_providers`.
+        ``tier``: what runs bytecode: plain, fast, native or auto; None takes JITREE_TIER from the
+        environment.
+        ``executable_plugins``: where executables find functions that they import: paths of plugin libraries
+        (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
+        address, or a pair of address and context). ``executable_modules``: native modules that VMVX
+        executables import beside ``vmvx``. Both are for devices that the session creates.
+        ``builtin_modules``: names of native modules that programs may import, None = all there are.
+        ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
+        ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
+        environment.
+        ``watchdog``: seconds after which a wait or an operation is reported to standard error, with what all
+        threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
+
+        NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
+        created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
+        """
+        require_option("cache_dir", "a path", cache_dir, str, os.PathLike)
+        if cache_dir is not None:
+            from jitree.codegen.image.cache import choose_directory
+
+            choose_directory(cache_dir)
+        if watchdog is not None:
+            start_watchdog(watchdog)
+        require_option("tier", "the name of a tier", tier, str)
+        require_option("instance", "an Instance", instance, Instance)
+        require_option("trace_sink", "a function", trace_sink, Callable)
+        require("flags", "ContextFlags", flags, ContextFlags)
+        names = BUILTIN_MODULES if builtin_modules is None else builtin_modules
+        self._builtins = listed("builtin_modules", "names", names)
+        for name in self._builtins:
+            if name not in BUILTIN_MODULES:
+                known = ", ".join(BUILTIN_MODULES)
+                raise NotFoundError(f"no builtin module '{name}'; there are: {known}")
+        self._owned: list[Device] = []
+        self._instance = Instance.default() if instance is None else instance
+        self._modules: dict[str, Module] = {}
+        self._functions: dict[str, Function] = {}
+        self._parameter_markers: dict[tuple[TensorType, bool], object] = {}
+        self._keeper: Keeper | None = None
+        self._placements: Placements | None = None
+        self.trace_sink: TraceSink | None = trace_sink
+        self.parameter_providers: tuple[ParameterProvider, ...] = open_parameters(parameters)
+        self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
+            tier,
+            listed("executable_plugins", "plugins", executable_plugins),
+            listed("executable_modules", "native modules", executable_modules, NativeModule),
+        )
+        if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
+            start_hal()
+        self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
+        self._context.invoker.watch_turn = watch_turn
+        self._closed = False
+        try:
+            self._prepare_hal()
+            self._devices = self._open_devices(device)
+            self._context.invoker.watch_call = watcher_of_calls()  # devices look at the environment
+            if HAL in self._builtins:
+                self._context.register([BUILTIN_MODULES[HAL](self)])
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare_hal(self) -> None:
+        if HAL not in self._builtins:
+            return
+        if self._context.tier in WAITING_TIERS:
+            wait_for_hal()
+        elif self._context.tier == "auto":
+            begin_hal()
+
+    def _open_devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        if choice is None:
+            created = self._instance.create_default_device(loaders=self.loaders)
+            self._owned.append(created)
+            return (created,)
+        if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
+            choice = [choice]
+        devices = []
+        for item in listed("device", "URIs or Devices", choice):
+            if isinstance(item, Device):
+                devices.append(item)
+            elif isinstance(item, str):
+                created = self._instance.create_device(item, loaders=self.loaders)
+                self._owned.append(created)
+                devices.append(created)
+            else:
+                raise InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
+        if not devices:
+            raise InvalidArgumentError("device: a session needs at least one device")
+        return tuple(devices)
+
+    # -- what it consists of ---------------------------------------------------------------------------
+
+    @property
+    def instance(self) -> Instance:
+        return self._instance
+
+    @property
+    def context(self) -> Context:
+        """The VM context: modules, functions, calls without any conversion."""
+        return self._context
+
+    @property
+    def device(self) -> Device:
+        """The first device: where arrays are made."""
+        return self._devices[0]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self._devices
+
+    @property
+    def device_allocator(self) -> Allocator:
+        """Allocates memory that the first device uses."""
+        return self.device.device_allocator
+
+    @property
+    def host_allocator(self) -> Allocator:
+        return self.device.host_allocator
+
+    @property
+    def modules(self) -> dict[str, Module]:
+        """The loaded modules by name, in the order in which they were loaded."""
+        return dict(self._modules)
+
+    @property
+    def tier(self) -> str:
+        """What runs bytecode."""
+        return self._context.tier
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    # -- loading -----------------------------------------------------------------------------------------
+
+    @overload
+    def load(self, source: Source | ModuleLike, /) -> Module: ...
+
+    @overload
+    def load(
+        self, first: Source | ModuleLike, second: Source | ModuleLike, /, *others: Source | ModuleLike
+    ) -> tuple[Module, ...]: ...
+
+    @overload
+    def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]: ...
+
+    @memory_errors("loading modules")
+    def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
+        """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
+        Modules that are read already, and those written in Python, may be among them; files that make such
+        modules are named as on the command line, ``module.py@create?key=value``.
+
+        They may import from one another, in any order that resolves, and from those that are loaded already.
+        One source gives its module, several a tuple. When any of them fails none is loaded, and the session
+        is as it was.
+
+        NOT_FOUND for a missing file, dependency or import, INVALID_ARGUMENT for a file that is no module or
+        damaged and for modules that import from one another in a circle, ALREADY_EXISTS for a second module
+        of one name, INTERNAL for a function of another signature than the import states, or what a module's
+        initialiser fails with.
+        """
+        self._require_open()
+        if not sources:
+            raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open binary file")
+        loaded = [self._read(source) for source in sources]
+        modules = self._register(loaded)
+        return modules[0] if len(modules) == 1 else modules
+
+    def append_module(self, module: ModuleLike) -> Module:
+        """Registers a native module, or a compiled one that has been read; others may import from it then."""
+        self._require_open()
+        require("module", "a module that has been read", module, BytecodeModule, NativeModule)
+        return self._register([module])[0]
+
+    def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
+        """Loads the C module that a shared library makes, by its function ``create`` (default
+        ``iree_vm_dynamic_module_create``) with ``parameters``; what is loaded later may import from it.
+
+        NOT_FOUND without the file or the function, UNIMPLEMENTED for modules that take arrays or devices,
+        FAILED_PRECONDITION for other interfaces, or what the function fails with.
+        """
+        self._require_open()
+        require_path(path)
+        from jitree.api.native_libraries import open_library_module
+
+        return self._register([open_library_module(path, create, parameters, self._instance)])[0]
+
+    def _read(self, source: Source | ModuleLike) -> ModuleLike:
+        if isinstance(source, (BytecodeModule, NativeModule)):
+            return source
+        if isinstance(source, str):
+            if source == STANDARD_INPUT:
+                return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+            reference = parse_reference(source)
+            if reference is not None:
+                return open_module_file(reference, self._instance)
+        return BytecodeModule.load(source)
+
+    def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
+        names = [module.name for module in self._context.modules]
+        for module in loaded:
+            if module.name in names:
+                raise AlreadyExistsError(
+                    f"a module '{module.name}' is registered already; use another session for the second one"
+                )
+            names.append(module.name)
+        with explained(self._devices):
+            self._context.register([*self._builtins_for(loaded, names), *load_order(loaded)])
+        modules = tuple(Module(self, module) for module in loaded)
+        self._modules.update((module.name, module) for module in modules)
+        return modules
+
+    def _builtins_for(self, loaded: Sequence[ModuleLike], present: Sequence[str]) -> list[NativeModule]:
+        """The builtin modules that modules import from and that are not among those ``present``."""
+        wanted = set().union(*map(imported_modules, loaded))
+        names = [name for name in self._builtins if name in wanted and name not in present]
+        return [BUILTIN_MODULES[name](self) for name in names]
+
+    # -- calling -----------------------------------------------------------------------------------------
+
+    def lookup(self, name: str) -> Function:
+        """The exported function ``module.function``. NOT_FOUND with what there is instead."""
+        self._require_open()
+        require_name(name)
+        function = self._functions.get(name)
+        if function is None:
+            vm_function = self._context.lookup(name)
+            function = self._functions[name] = create_function(self, vm_function)
+        return function
+
+    def __getitem__(self, name: str) -> Function:
+        return self.lookup(name)
+
+    def call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Calls ``module.function``; see :class:`Function`."""
+        return self.lookup(name)(*arguments, **named)
+
+    def prepare(self, name: str) -> Function:
+        """The function ``module.function`` for many calls, from any thread: the same object as the module's
+        attribute. ``Call(session.prepare(name))`` keeps inputs and outputs as well."""
+        return self.lookup(name)
+
+    def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
+        """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
+
+        Only number and register kind of the arguments are checked; nothing is converted or waited for.
+        """
+        self._require_open()
+        if isinstance(function, str):
+            function = self._context.lookup(function)
+        elif isinstance(function, Function):
+            function = function.vm_function
+        require("function", "a function or its name", function, VmFunction)
+        return self._context.invoke(function, arguments)
+
+    # -- arrays ------------------------------------------------------------------------------------------
+
+    def to_device(self, value: Any) -> Array:
+        """An array on the session's first device, from a numpy array, a DLPack or buffer producer, a number
+        or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers, arrays in the
+        memory of its GPU (PyTorch, CuPy) on a CUDA device.
+
+        INVALID_ARGUMENT for element types that programs cannot have.
+        """
+        self._require_open()
+        placements = self._placements
+        if placements is not None and type(value) is np.ndarray:
+            placed = placements.place(value)
+            if placed is not None:
+                return placed
+        if isinstance(value, Array):
+            if value.device is self.device:
+                return value
+            value = value.to_host()
+        exchange = self.device.array_exchange
+        if exchange is not None and exchange.is_importable(value):
+            return Array(exchange.import_view(value), self.device)
+        array, row = host_array(value)
+        return Array(wrap_or_copy(array, row, self.device), self.device)
+
+    def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
+        """An array on the session's first device with whatever its memory holds, for ``out=``.
+
+        INVALID_ARGUMENT for what is no shape, and element types that programs cannot have.
+        """
+        self._require_open()
+        return Array(empty(dimensions(shape), element_row(dtype), self.device), self.device)
+
+    def parameter_marker(self, tensor: TensorType, is_written: bool) -> object:
+        """An object that stands for a kind of parameters in this session, always the same."""
+        return self._parameter_markers.setdefault((tensor, is_written), object())
+
+    def place_directly(self, interface: Interface, direct: DirectCall) -> None:
+        """From now on machine code copies small arrays to the device. ``direct``: a call of any function."""
+        if self._placements is None:
+            from jitree.api.calls.native.placement import Placements
+
+            self._placements = Placements(self, interface, direct)
+
+    def keeper(self, interface: Interface) -> Keeper:
+        """The keeper of the handles that arrays have."""
+        if self._keeper is None:
+            from jitree.api.calls.native.keeper import Keeper
+
+            self._keeper = Keeper(self._context.invoker, interface)
+        return self._keeper
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Gives back memory that is only kept to be used again."""
+        self._require_open()
+        self._drop_blocks()
+        self._context.notify(Signal.LOW_MEMORY)
+        give_back_free_memory()
+
+    def _drop_blocks(self) -> None:
+        for function in tuple(self._functions.values()):
+            function.forget()
+        if self._keeper is not None:
+            self._keeper.collect()
+
+    def close(self) -> None:
+        """Drops the modules with their state and ends the devices that the session created.
+
+        Arrays that programs returned stay valid. Closing again does nothing. FAILED_PRECONDITION in a call of
+        the session, by a native function: the session stays open then.
+        """
+        if self._closed:
+            return
+        self._drop_blocks()
+        try:
+            self._context.close()
+        finally:
+            if self._context.invoker.closed:
+                self._closed = True
+                for function in self._functions.values():
+                    function.close()
+                self._keeper = self._placements = None
+                self._modules = {}
+                self._functions = {}
+                for device in self._owned:
+                    device.close()
+                give_back_free_memory()
+
+    def _require_open(self) -> None:
+        require_interpreter()
+        if self._closed:
+            raise FailedPreconditionError("the session has been closed")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # kept by the function: this module may have lost its names by now
+            return
+        if not self._closed:
+            self.close()
+        self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session
+        give_back_free_memory()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"
+        return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
+
+
+def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:
+    """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
+
+    ``options`` are those of :class:`Session`.
+    """
+    session = Session(device, **options)
+    try:
+        return session.load(*sources)
+    except BaseException:
+        session.close()
+        raise

@@ -1,0 +1,108 @@
+"""Arguments of sessions that are none: INVALID_ARGUMENT names the argument, what it takes and what it got."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Sequence, Sized
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
+
+import numpy as np
+
+from jitree.api.calls.number_packing import describe, refused
+from jitree.api.calls.packing import as_array
+from jitree.api.calls.transfers import native_row
+from jitree.base.elements import is_masked
+from jitree.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.params.provider import ParameterProvider
+    from jitree.params.provider import Source as ParameterSource
+    from jitree.types import ElementType
+
+T = TypeVar("T")
+
+Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+"""A size, or one for each dimension."""
+
+
+def require(name: str, what: str, value: object, *classes: Any) -> None:
+    """INVALID_ARGUMENT unless a value is of one of the classes."""
+    if not isinstance(value, classes):
+        raise InvalidArgumentError(f"{name}: expected {what} but got {describe(value)}")
+
+
+def require_option(name: str, what: str, value: object, *classes: Any) -> None:
+    """As :func:`require`, but None is left out."""
+    if value is not None:
+        require(name, what, value, *classes)
+
+
+def require_name(name: object) -> None:
+    require("name", "the name of a function", name, str)
+
+
+def require_path(path: object) -> None:
+    require("path", "a path", path, str, os.PathLike)
+
+
+def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T, ...]:
+    """The items of a list, of one of the classes if there are any; text is no list, though it could be taken
+    apart."""
+    try:
+        items = None if isinstance(values, (str, bytes)) else tuple(values)
+    except TypeError:
+        items = None
+    if items is not None and (not classes or all(isinstance(item, classes) for item in items)):
+        return items
+    raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")
+
+
+def dimensions(shape: Shape) -> tuple[int, ...]:
+    try:  # an array of sizes has an index, like a number, and does not give it
+        sizes = tuple(shape) if isinstance(shape, Sized) else (shape,)
+        return tuple(map(operator.index, sizes))
+    except TypeError:
+        raise InvalidArgumentError(
+            f"empty: expected a size or a tuple of sizes, which are integers, but got {describe(shape)}"
+        ) from None
+
+
+def element_row(dtype: npt.DTypeLike) -> ElementType:
+    """The element type that arrays of a dtype have."""
+    found: np.dtype[Any] | None
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = None
+    row = None if found is None else native_row(found)
+    if row is None:
+        raise InvalidArgumentError(f"empty: no device array can have dtype {describe(dtype)}")
+    return row
+
+
+def open_parameters(parameters: Iterable[ParameterSource]) -> tuple[ParameterProvider, ...]:
+    """The parameters of a session."""
+    if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
+        return ()
+    from jitree.params.provider import open_providers
+
+    return open_providers(parameters)
+
+
+def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
+    """What is to be put on a device, and the element type that it has there."""
+    if is_masked(value):
+        raise refused("to_device", "an array", value)
+    array = as_array(value)
+    if array is None:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # sequences of different lengths
+            raise InvalidArgumentError(f"to_device: {error}") from None
+    row = native_row(array.dtype)
+    if row is None:
+        raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")
+    return array, row

@@ -1,0 +1,191 @@
+"""C functions made of Python functions, which have failed until Python says that they have not.
+
+ctypes has no way to pass on what a callback raises: it prints that, and the caller gets whatever is in a
+register. And Ctrl-C comes where code in Python begins, in front of any ``try`` that a callback has. So
+machine code is called instead of ctypes: it puts the arguments and the failure into a record, has Python
+called with the address of that, and returns what it says then. On the main thread, which alone is interrupted
+by signals, a generator is called: it begins inside of its ``try``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from jitree.base.endings import object_at
+from jitree.base.memory import Mapping, map_code
+from jitree.base.once import once
+
+_ARGUMENTS: Final = 6
+_CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9
+"""Words of a record behind those of the arguments in registers; STACK is where the others are."""
+_LEVELS: Final = 16
+"""Callbacks inside each other on the main thread; deeper ones are called as on any other."""
+_FIRST: Final = 4
+_RECORDS: Final = _FIRST + _LEVELS
+"""Words of the table after the main thread's pointer, how deep it is, the number of levels, and the function
+of ctypes for other threads: those for the levels, and the records that these have in hand."""
+
+_MACHINE_CODE: Final = {
+    # mov r10, DESCRIPTOR; then, as LLVM compiles it:
+    # record = arguments, d.callback, d.failure, the caller's stack; t = d.table
+    # if (t.main == thread && t.level < t.levels) { i = t.level++; t.records[i] = &record;
+    #     t.callbacks[i](&record); t.level = i } else t.other(&record)
+    # return record.result
+    "x86_64": (
+        "49ba", """
+        4156534883ec4848893c244889742408488954241048894c24184c894424204c894c2428498b42084889442430498b4210
+        4889442438488d4424604889442440498b1a488b0364483b04250000000075284c8b73084c3b7310731e498d4601488943
+        084889e74a89bcf3a000000042ff54f3204c897308eb064889e7ff5318488b4424384883c4485b415ec3
+        """,
+    ),
+    # ldr x15, DESCRIPTOR; b after it
+    "aarch64": (
+        "4f00005803000014", """
+        ffc301d1e8a540a9f44f06a9f30140f9e00700a9e20f01a9e82703a9e8c30191e41702a9e82300f9680240f9fe2b00f949
+        d03bd51f0109ebc101005474a240a99f0208eb2201005488060091690e148be0030091680600f9e80300912a1140f92851
+        00f940013fd6740600f904000014680e40f9e003009100013fd6e01f40f9f44f46a9fe2b40f9ffc30191c0035fd6
+        """,
+    ),
+}  # fmt: skip
+"""Before and after the address of the DESCRIPTOR (table, callback, failure)."""
+
+_SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)
+
+
+_kept: Final[deque[BaseException]] = deque()
+
+
+def keep(error: BaseException) -> None:
+    """Keeps an error for which C code in between has no place, until :func:`take_kept`."""
+    _kept.append(error)
+
+
+def take_kept() -> BaseException | None:
+    """What is to be raised when C code has returned."""
+    return _kept.popleft() if _kept else None
+
+
+class Callback:
+    """A C function of up to six integers; ``address`` is valid as long as the object. For a ``count`` of
+    seven the last argument is where those on the stack are (x86-64).
+
+    The C function gives what ``function`` gives for ``count`` arguments; if that raises anything, what
+    ``failed`` gives for the error and the arguments; and ``failure`` if that was not possible either.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., int],
+        count: int,
+        failed: Callable[..., int],
+        failure: int,
+    ) -> None:
+        self._function = function
+        self._count = count
+        self._failed = failed
+        self._failure = failure
+        code = _MACHINE_CODE.get(os.uname().machine)
+        if code is None:
+            plain = _PLAIN(self._attempt)
+            self._code: object = plain
+            self.address: int = ctypes.cast(plain, ctypes.c_void_p).value or 0
+            return
+        self._descriptor = array("q", (_table().address, id(self), failure))
+        place = self._descriptor.buffer_info()[0].to_bytes(8, "little")
+        mapping: Mapping = map_code(bytes.fromhex(code[0]) + place + bytes.fromhex(code[1]))
+        self._code = mapping
+        self.address = mapping.address
+
+    def answer(self, record: ctypes.Array[ctypes.c_int64]) -> None:
+        """Calls the function with the arguments of a record."""
+        record[_RESULT] = self._function(*self._arguments(record))
+
+    def fail(self, record: ctypes.Array[ctypes.c_int64], error: BaseException) -> None:
+        """Answers with a failure."""
+        record[_RESULT] = self._failure
+        record[_RESULT] = self._failed(error, *self._arguments(record))
+
+    def _arguments(self, record: ctypes.Array[ctypes.c_int64]) -> tuple[int, ...]:
+        others = record[_STACK : _STACK + (self._count > _ARGUMENTS)]
+        return (*record[: min(self._count, _ARGUMENTS)], *others)
+
+    def _attempt(self, *arguments: int) -> int:
+        try:
+            return self._function(*arguments[: self._count])
+        except BaseException as error:
+            return self._failed(error, *arguments[: self._count])
+
+
+def _record(address: int) -> tuple[Any, ctypes.Array[ctypes.c_int64]]:
+    record = (ctypes.c_int64 * _RECORD_WORDS).from_address(address)
+    return object_at(record[_CALLBACK]), record
+
+
+def _answer(address: int) -> None:
+    callback, record = _record(address)
+    callback.answer(record)
+
+
+def _fail(address: int, error: BaseException) -> None:
+    callback, record = _record(address)
+    callback.fail(record, error)
+
+
+def _serve(address: int) -> None:
+    try:
+        _answer(address)
+    except BaseException as error:
+        _fail(address, error)
+
+
+class _Table:
+    """What the machine code of all callbacks shares; it lasts as long as the process."""
+
+    def __init__(self) -> None:
+        self._words = array("q", bytes(8 * (_RECORDS + _LEVELS)))
+        self.address: int = self._words.buffer_info()[0]
+        self._kept = [_SERVE(_serve), *(_SERVE(self._new_level(level)) for level in range(_LEVELS))]
+        for place, function in enumerate(self._kept, _FIRST - 1):
+            self._words[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self._words[2] = _LEVELS
+        self._tell_main_thread()
+        os.register_at_fork(after_in_child=self._tell_main_thread)
+
+    def _tell_main_thread(self) -> None:
+        """A pointer that only the main thread has. Only on x86-64 is its identifier that."""
+        main = threading.main_thread().ident or 0
+        self._words[0] = main if os.uname().machine == "x86_64" else 0
+        self._words[1] = 0 if threading.get_ident() != main else self._words[1]
+
+    def _new_level(self, level: int) -> Callable[[int], None]:
+        answers = self._answers(level)
+        next(answers)
+        return answers.send
+
+    def _answers(self, level: int) -> Generator[None, int, None]:
+        """Answers one call after the other. Whatever comes between answers fails the one in hand."""
+        failure: BaseException | None = None
+        while True:
+            try:
+                if failure is not None:
+                    _fail(self._words[_RECORDS + level], failure)
+                    failure = None
+                while True:
+                    _answer((yield))
+            except GeneratorExit:
+                return
+            except BaseException as error:
+                again = failure is None or isinstance(error, KeyboardInterrupt)
+                failure = error if again else None  # what cannot fail properly has failed anyway
+
+
+@once
+def _table() -> _Table:
+    return _Table()

@@ -1,0 +1,123 @@
+"""Memory of this process with page protections: for executables, code images and machine code snippets.
+
+A mapping starts without access, is made writable, filled, and then made read-only or executable. No page is
+ever writable and executable at the same time: :meth:`Mapping.protect` refuses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from functools import partial
+from typing import Final
+
+from jitree.base.endings import Ending
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+
+NONE: Final = 0
+READ: Final = 1
+WRITE: Final = 2
+EXECUTE: Final = 4
+"""As PROT_* of mmap(2)."""
+
+PAGE_SIZE: Final = mmap.PAGESIZE
+
+_FAILED: Final = ctypes.c_void_p(-1).value
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_mmap: Final = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_mprotect: Final = _libc.mprotect
+_mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_munmap: Final = _libc.munmap
+_munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class Mapping:
+    """Private anonymous pages, without access at first; unmapped when the object goes."""
+
+    __slots__ = ("_ending", "address", "size")
+
+    def __init__(self, size: int, alignment: int = PAGE_SIZE) -> None:
+        """Reserves ``size`` bytes, rounded up to pages, at a multiple of ``alignment`` (a power of two).
+
+        RESOURCE_EXHAUSTED if the address space has no room.
+        """
+        self.size = page_up(max(size, 1))
+        slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
+        whole = self.size + slack
+        start = _mmap(None, whole, NONE, _FLAGS, -1, 0)
+        if start is None or start == _FAILED:
+            raise ResourceExhaustedError(
+                f"{whole} bytes of memory could not be reserved: {os.strerror(ctypes.get_errno())}"
+            )
+        self._ending = Ending(partial(_munmap, start, whole))
+        self.address = start + slack & -max(alignment, PAGE_SIZE)
+
+    def protect(self, offset: int, size: int, access: int) -> None:
+        """Sets the access of the pages that hold these bytes.
+
+        PERMISSION_DENIED for writable and executable, and where the system refuses (hardened kernels refuse
+        to make memory executable that was writable).
+        """
+        start, end = page_down(offset), page_up(offset + size)
+        if not 0 <= start <= end <= self.size:
+            raise InvalidArgumentError(f"bytes {offset} to {offset + size} of a mapping of {self.size}")
+        if access & WRITE and access & EXECUTE:
+            raise PermissionDeniedError("memory that is both writable and executable is refused")
+        if _mprotect(self.address + start, end - start, access) != 0:
+            number = ctypes.get_errno()
+            what = f"the system refused access {access} to {end - start} bytes: {os.strerror(number)}"
+            if number == errno.ENOMEM:
+                raise ResourceExhaustedError(what)
+            raise PermissionDeniedError(what)
+
+    def view(self) -> memoryview:
+        """The bytes, of which only accessible pages may be touched. It must not outlive the mapping."""
+        return memoryview((ctypes.c_ubyte * self.size).from_address(self.address)).cast("B")
+
+    def publish(self) -> None:
+        """Makes code that was written visible to instruction fetch; nothing to do on x86."""
+        clear = _clear_cache()
+        if clear is not None:
+            clear(self.address, self.address + self.size)
+
+
+def page_down(position: int) -> int:
+    return position & -PAGE_SIZE
+
+
+def page_up(position: int) -> int:
+    return position + PAGE_SIZE - 1 & -PAGE_SIZE
+
+
+def map_code(code: bytes) -> Mapping:
+    """Machine code without relocations, ready to be called at the mapping's address."""
+    mapping = Mapping(len(code))
+    mapping.protect(0, len(code), READ | WRITE)
+    ctypes.memmove(mapping.address, code, len(code))
+    mapping.protect(0, len(code), READ | EXECUTE)
+    mapping.publish()
+    return mapping
+
+
+def _clear_cache() -> ctypes._NamedFuncPointer | None:
+    if os.uname().machine in ("x86_64", "i686"):
+        return None
+    clear: ctypes._NamedFuncPointer = ctypes.CDLL("libgcc_s.so.1").__clear_cache
+    clear.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    clear.restype = None
+    return clear
+
+
+_malloc_trim: Final = getattr(_libc, "malloc_trim", None)
+"""Of the GNU C library; others have nothing like it."""
+
+
+def give_back_free_memory() -> None:
+    """Gives what the C allocator keeps of freed memory back to the system, as far as it can."""
+    if _malloc_trim is not None:
+        _malloc_trim(ctypes.c_size_t(0))

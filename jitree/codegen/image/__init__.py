@@ -1,0 +1,204 @@
+"""Images of machine code: shipped, or built once in the background and cached; mapped in a millisecond.
+
+:func:`get` never blocks, :func:`wait` says on stderr when it does. See the README beside this file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from _thread import allocate_lock  # threading takes 0.6 ms to import
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from jitree.codegen.image import cache, shipped
+from jitree.codegen.image.digests import digest_of
+from jitree.codegen.image.flat import FlatImage
+from jitree.codegen.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.mapping import Image, map_image
+from jitree.codegen.image.recipe import Recipe, files
+from jitree.errors import StatusError, UnavailableError
+
+if TYPE_CHECKING:
+    from jitree.codegen.image.background import Builder
+
+__all__ = [
+    "Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit",
+    "files", "get", "provider", "start", "wait",
+]  # fmt: skip
+
+_POLL_SECONDS: Final = 0.02
+_PATIENCE_SECONDS: Final = 300.0
+_BACKGROUND_NICENESS: Final = 2
+"""Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
+there the program takes many times as long."""
+
+
+class Provider:
+    """The state of one image in this process: mapped, being built, or failed. It keeps the mapped image."""
+
+    def __init__(self, recipe: Recipe, digest: bytes) -> None:
+        self.recipe = recipe
+        self.image: Image | None = None
+        self.failure: str | None = None
+        self._digest = digest
+        self._lock = allocate_lock()
+        self._builder: Builder | None = None
+        self._next_look = 0.0
+        ready = shipped.load(recipe, digest)
+        if ready is not None:
+            self._map(ready)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Of the file in the cache."""
+        from jitree.codegen.image.keys import host_key
+
+        return host_key(self._digest)
+
+    @property
+    def settled(self) -> bool:
+        return self.image is not None or self.failure is not None
+
+    @property
+    def is_building(self) -> bool:
+        """Whether a builder that this process started is at work."""
+        return self._builder is not None and not self._builder.has_ended()
+
+    def get(self) -> Image | None:
+        """The image if it is ready, else None; sees to it that a process of low priority builds it.
+
+        A build that failed is reported once as a RuntimeWarning; after that the answer stays None.
+        """
+        if not self.settled:
+            self._look(self._background_niceness)
+            if self.failure is not None:
+                warnings.warn(f"jitree: no {self.recipe.title}: {self.failure}", RuntimeWarning, stacklevel=2)
+        return self.image
+
+    def find(self) -> Image | None:
+        """The image if it has been built; never starts a builder."""
+        self._look(_not_now)
+        return self.image
+
+    def start(self) -> None:
+        """Has the image built at once, beside whatever else is built, if it is not there: it is going to be
+        waited for."""
+        self._next_look = 0.0
+        self._look(_full_priority)
+
+    def wait(self) -> Image:
+        """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails."""
+        self._look(_full_priority)
+        if not self.settled:
+            recipe = self.recipe
+            seconds = max(1, round(recipe.seconds))
+            print(f"jitree: building {recipe.title} (about {seconds} s, once) …", file=sys.stderr)
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while not self.settled:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(f"{recipe.title} was not built within {_PATIENCE_SECONDS:.0f} s")
+                time.sleep(_POLL_SECONDS)
+                self._look(_full_priority)
+        if self.image is None:
+            raise UnavailableError(f"building {self.recipe.title} failed: {self.failure}")
+        return self.image
+
+    def _look(self, niceness: Callable[[], int | None]) -> None:
+        """Maps the file if it is there, else sees to it that somebody builds it; at most every 20 ms.
+
+        ``niceness`` gives the builder's, None for a builder that must not start yet.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if self.settled or now < self._next_look:
+                return
+            self._next_look = now + _POLL_SECONDS
+            has_ended = self._builder is not None and self._builder.has_ended()
+            flat = cache.load(self.recipe, self.key)
+            if flat is not None:
+                self._map(flat)
+            elif self._builder is None:
+                self._start(niceness())
+            elif has_ended:
+                self.failure = self._builder.failure()
+
+    def _background_niceness(self) -> int | None:
+        """None for the image of a program while as many of such builders are at work as leave the machine
+        usable.
+
+        The package's own images, which have no data, are few, and everything is slow without them."""
+        if self.recipe.data and _builders_at_work() >= max(1, (os.cpu_count() or 1) // 2):
+            return None
+        return _BACKGROUND_NICENESS
+
+    def _map(self, flat: FlatImage) -> None:
+        self._builder = None
+        try:
+            self.image = map_image(flat)
+        except StatusError as error:
+            self.failure = str(error)
+
+    def _start(self, niceness: int | None) -> None:
+        from jitree.codegen.image import background
+
+        if niceness is None:
+            return
+        try:
+            self._builder = background.start_builder(self.recipe, self.key, niceness)
+        except OSError as error:
+            self.failure = f"the builder process cannot be started: {error}"
+
+
+def _full_priority() -> int:
+    return 0
+
+
+def _not_now() -> None:
+    return None
+
+
+def _builders_at_work() -> int:
+    """Those of programs."""
+    return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
+
+
+_providers: Final[WeakValueDictionary[bytes, Provider]] = WeakValueDictionary()
+_static: Final[dict[str, Provider]] = {}
+_providers_lock: Final = allocate_lock()
+
+
+def provider(recipe: Recipe) -> Provider:
+    """The provider of an image, shared by all who want it at the same time."""
+    digest = digest_of(recipe)
+    with _providers_lock:
+        found = _providers.get(digest)
+        if found is None:
+            found = _providers[digest] = Provider(recipe, digest)
+        return found
+
+
+def _static_provider(recipe: Recipe) -> Provider:
+    found = _static.get(recipe.name)
+    if found is None:
+        found = _static[recipe.name] = provider(recipe)
+    return found
+
+
+def get(recipe: Recipe) -> Image | None:
+    """As :meth:`Provider.get`, for an image that the process keeps: one of its name."""
+    return _static_provider(recipe).get()
+
+
+def start(recipe: Recipe) -> None:
+    """As :meth:`Provider.start`, for an image that the process keeps: one of its name."""
+    _static_provider(recipe).start()
+
+
+def wait(recipe: Recipe) -> Image:
+    """As :meth:`Provider.wait`, for an image that the process keeps: one of its name."""
+    return _static_provider(recipe).wait()

@@ -1,0 +1,106 @@
+"""The folder where images are kept between processes.
+
+Files are written under a temporary name and renamed, so a reader sees a whole file or none. A file that is
+missing, short, damaged, made for another key, or that others can have written
+(:mod:`jitree.base.private_files`) is a miss, never an error. A file's time of modification is when it was
+last used; :mod:`jitree.codegen.image.contents` goes by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from jitree.base import private_files
+from jitree.codegen.image.flat import FlatImage, decode, encode
+from jitree.codegen.image.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path  # 3 ms to import: not for a look that finds its file
+
+IMAGE_SUFFIX: Final = ".image"
+LOCK_SUFFIX: Final = ".lock"
+LOG_SUFFIX: Final = ".log"
+"""Of files beside an image while it is built; the log of a failed build stays."""
+
+
+_chosen: str | None = None
+
+
+def choose_directory(path: str | os.PathLike[str]) -> None:
+    """The folder for the rest of the process, whatever the environment says."""
+    global _chosen
+    _chosen = os.fspath(path)
+
+
+def directory() -> Path:
+    """The folder of :func:`_folder`."""
+    from pathlib import Path
+
+    return Path(_folder())
+
+
+def _folder() -> str:
+    """The chosen folder, else ``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (one that cannot be used)
+    one for temporary files."""
+    return _chosen or os.environ.get("JITREE_CACHE_DIR") or _default_folder()
+
+
+@cache
+def _default_folder() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = os.path.join(base, "jitree")
+    if _is_usable(path):
+        return path
+    import tempfile  # 5 ms, for the rare case only
+
+    path = os.path.join(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
+    _is_usable(path)  # if it is not, whoever reads or writes a file there is told why
+    return path
+
+
+def _is_usable(path: str) -> bool:
+    """Whether a folder of this program's own is there, for its user alone, and can be written."""
+    try:
+        private_files.make_own_folder(path)  # earlier versions left its rights to the umask
+        with private_files.opened(path):
+            return os.access(path, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def path_of(recipe: Recipe, key: bytes) -> Path:
+    return directory() / _file_name(recipe, key)
+
+
+def _file_name(recipe: Recipe, key: bytes) -> str:
+    return f"{recipe.name}-{key.hex()[:32]}{IMAGE_SUFFIX}"
+
+
+def load(recipe: Recipe, key: bytes) -> FlatImage | None:
+    """The image of a key, or None."""
+    name = _file_name(recipe, key)
+    data = read(name)
+    image = None if data is None else decode(data, key)
+    if image is not None:
+        with contextlib.suppress(OSError):  # somebody else's, or read-only
+            os.utime(os.path.join(_folder(), name), follow_symlinks=False)
+    return image
+
+
+def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
+    """Writes the file of a key. OSError if the folder refuses."""
+    write(_file_name(recipe, key), encode(image, key, recipe.title))
+    return path_of(recipe, key)
+
+
+def read(name: str) -> bytes | None:
+    """A file of the folder; None if there is none that can be trusted."""
+    return private_files.read(_folder(), name)
+
+
+def write(name: str, data: bytes) -> None:
+    """Puts a file into the folder, whole. OSError if the folder refuses or others can write in it."""
+    private_files.write(_folder(), name, data)

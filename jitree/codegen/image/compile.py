@@ -1,0 +1,132 @@
+"""LLVM IR texts to one object file, with llvmlite. Runs only in the builder and in tests."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
+from jitree.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    triple: str
+    cpu: str
+    features: str
+
+
+def host_target() -> Target:
+    """The machine this runs on, with every instruction set extension it has."""
+    return Target(
+        llvm.get_process_triple(), llvm.get_host_cpu_name(), str(llvm.get_host_cpu_features().flatten())
+    )
+
+
+@cache
+def target_machine(target: Target) -> Any:
+    llvm.set_option("", "-enable-tail-merge=false")  # each way out of a handler has a jump of its own
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for inline assembly
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+    )
+
+
+def optimized_module(
+    texts: Sequence[str], entries: Iterable[str], target: Target, pipeline: Pipeline = PLAIN
+) -> Any:
+    """Links the texts into the first one, keeps only ``entries`` visible, inlines and optimises."""
+    machine = target_machine(target)
+    module = _parse(texts[0], target)
+    for text in texts[1:]:
+        module.link_in(_parse(text, target))
+    kept = set(entries)
+    for function in module.functions:
+        if not function.is_declaration and function.name not in kept:
+            function.linkage = "internal"
+            function.visibility = "default"
+    for variable in module.global_variables:
+        if not variable.is_declaration or str(variable.linkage) == "Linkage.common":
+            variable.linkage = "internal"
+    module.verify()
+    unused = llvm.create_new_module_pass_manager()
+    unused.add_global_dead_code_eliminate_pass()
+    options = llvm.create_pipeline_tuning_options(speed_level=pipeline.speed_level)
+    options.loop_vectorization = pipeline.loop_vectorization
+    options.slp_vectorization = pipeline.slp_vectorization
+    options.loop_unrolling = pipeline.loop_unrolling
+    builder = llvm.create_pass_builder(machine, options)
+    unused.run(module, builder)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def compile_object(
+    texts: Sequence[str], entries: Iterable[str], target: Target, pipeline: Pipeline = PLAIN
+) -> bytes:
+    """The relocatable object of some IR texts (see :class:`~jitree.codegen.image.generated.Unit`)."""
+    module = optimized_module(texts, entries, target, pipeline)
+    return bytes(target_machine(target).emit_object(module))
+
+
+def compile_unit(unit: Unit, target: Target) -> bytes:
+    return compile_object(unit.texts, unit.entries, target, unit.pipeline)
+
+
+def one_by_one(units: Sequence[Unit], target: Target) -> list[bytes]:
+    """The objects of units."""
+    return [compile_unit(unit, target) for unit in units]
+
+
+def at_once(units: Sequence[Unit], target: Target) -> list[bytes]:
+    """The objects of units, each but the first by a copy of this process, which must have no other threads:
+    in one process llvmlite lets LLVM do one thing at a time."""
+    if len(units) < 2 or len(os.sched_getaffinity(0)) < 2:
+        return one_by_one(units, target)
+    others = [_Fork(unit, target) for unit in units[1:]]
+    return [compile_unit(units[0], target), *(other.result() for other in others)]
+
+
+class _Fork:
+    """A copy of this process that compiles a unit."""
+
+    def __init__(self, unit: Unit, target: Target) -> None:
+        source, drain = os.pipe()
+        self._process = os.fork()
+        if self._process:
+            os.close(drain)
+            self._output = open(source, "rb")
+            return
+        code = 1
+        try:
+            with open(drain, "wb") as output:
+                output.write(compile_unit(unit, target))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def result(self) -> bytes:
+        """INTERNAL if it failed; what it printed says why."""
+        with self._output:
+            data = self._output.read()
+        _, status = os.waitpid(self._process, 0)
+        if status:
+            raise InternalError("a unit of the image could not be compiled")
+        return data
+
+
+def _parse(text: str, target: Target) -> Any:
+    module = llvm.parse_assembly(text)
+    module.triple = target.triple
+    module.data_layout = str(target_machine(target).target_data)
+    return module

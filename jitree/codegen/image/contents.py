@@ -1,0 +1,150 @@
+"""What is in the cache folder: listing it, emptying it, and keeping it below a size.
+
+Only files named as the cache names them are looked at. Removing one is always safe: a process that uses an
+image has copied it into its memory, and one that wants it builds it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from jitree.base.records import NamedTuple
+from jitree.codegen.image import cache
+from jitree.codegen.image.flat import title_of
+from jitree.errors import InvalidArgumentError
+
+SIZE_VARIABLE: Final = "JITREE_CACHE_SIZE"
+DEFAULT_SIZE: Final = 256 << 20
+"""Bytes; a module's image has some 10 KiB to 1 MiB."""
+
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_NUMBER: Final = re.compile(r"([0-9]{1,15})([KMG]?)")
+_NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)-[0-9a-f]{32}(?P<suffix>\.[a-z0-9]+)")
+_ABANDONED_SECONDS: Final = 3600.0
+"""Age of a temporary file, which takes milliseconds to write, of a process that must have been killed."""
+
+
+class Entry(NamedTuple):
+    """An image in the folder."""
+
+    path: Path
+    name: str
+    """What its recipe is called."""
+    title: str | None
+    """What it is; None if the file is damaged, of another version of this program, or not to be trusted."""
+    size: int
+    """Bytes of the file."""
+    used: float
+    """When it was last mapped or built, in seconds since the epoch."""
+
+
+class _File(NamedTuple):
+    path: Path
+    name: str
+    suffix: str
+    size: int
+    used: float
+
+
+def maximum_size() -> int:
+    """Bytes that all images may take: ``JITREE_CACHE_SIZE`` (a number, perhaps with K, M or G), else 256 MiB.
+
+    INVALID_ARGUMENT for anything else in that variable.
+    """
+    text = os.environ.get(SIZE_VARIABLE)
+    if not text:
+        return DEFAULT_SIZE
+    match = _NUMBER.fullmatch(text.upper())
+    if match is None:
+        raise InvalidArgumentError(
+            f"{SIZE_VARIABLE} = '{text}': expected a number of bytes, which may end in K, M or G"
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def entries() -> list[Entry]:
+    """The images in the folder, the most recently used first."""
+    found = []
+    for file in _files():
+        if file.suffix == cache.IMAGE_SUFFIX:
+            title = title_of(cache.read(file.path.name) or b"")
+            found.append(Entry(file.path, file.name, title, file.size, file.used))
+    return sorted(found, key=lambda entry: (-entry.used, entry.path.name))
+
+
+def clear() -> tuple[int, int]:
+    """Removes everything that is not being built: (number of images, their bytes)."""
+    count = size = 0
+    for file in _files():
+        if file.suffix == cache.IMAGE_SUFFIX:
+            if _remove(file):
+                count, size = count + 1, size + file.size
+        elif _is_abandoned(file, 0.0):
+            _remove(file)
+    return count, size
+
+
+def shrink(limit: int, kept: Path) -> None:
+    """Removes the images that were not used for longest until the rest is within ``limit`` bytes, and what
+    killed builders left. ``kept`` stays whatever its size."""
+    images = []
+    for file in _files():
+        if file.suffix == cache.IMAGE_SUFFIX:
+            images.append(file)
+        elif _is_abandoned(file, _ABANDONED_SECONDS):
+            _remove(file)
+    excess = sum(file.size for file in images) - limit
+    for file in sorted(images, key=lambda file: file.used):
+        if excess <= 0:
+            return
+        if file.path != kept and _remove(file):
+            excess -= file.size
+
+
+def _files() -> Iterator[_File]:
+    try:
+        listed = sorted(os.scandir(cache.directory()), key=lambda entry: entry.name)
+    except OSError:  # no folder yet
+        return
+    for entry in listed:
+        match = _NAME.fullmatch(entry.name)
+        if match is None:
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:  # removed meanwhile
+            continue
+        yield _File(Path(entry.path), match["name"], match["suffix"], status.st_size, status.st_mtime)
+
+
+def _is_abandoned(file: _File, seconds: float) -> bool:
+    """Whether nobody works with a file that is no image: no builder holds its lock, and it is older than
+    ``seconds``."""
+    if time.time() - file.used < seconds:
+        return False
+    try:
+        with open(file.path.with_suffix(cache.LOCK_SUFFIX), "rb", opener=_no_link) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _no_link(path: str, access: int) -> int:
+    return os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _remove(file: _File) -> bool:
+    try:
+        file.path.unlink()
+    except OSError:  # another process was faster, or it is not ours
+        return False
+    return True

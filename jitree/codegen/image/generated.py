@@ -1,0 +1,42 @@
+"""What generators hand to the builder: LLVM IR, grouped by how it is to be optimised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jitree.base.records import NamedTuple
+
+
+class Pipeline(NamedTuple):
+    """How LLVM optimises a unit."""
+
+    speed_level: int
+    """0 to 3, as of ``-O``."""
+    loop_vectorization: bool
+    slp_vectorization: bool
+    loop_unrolling: bool
+
+
+PLAIN: Final = Pipeline(2, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
+"""For code without loops that gain from more, such as the loop of the fast tier."""
+
+
+class Unit(NamedTuple):
+    """Texts that become one object. The others are linked into the first one, so that they can be inlined."""
+
+    texts: Sequence[str]
+    entries: tuple[str, ...]
+    """Functions that stay visible to other units and to callers; all others become internal."""
+    pipeline: Pipeline = PLAIN
+
+
+class Generated(NamedTuple):
+    """Everything an image is made of, from a generator that decides it from data."""
+
+    units: Sequence[Unit]
+    """Functions of one may call those of another, without being inlined."""
+    entries: tuple[str, ...]
+    """Functions of any unit to be called from outside, besides the recipe's."""
+    notes: bytes = b""
+    """Kept with the image, for whoever maps or lists it."""

@@ -1,0 +1,64 @@
+"""The key of an image that is built here, which tells whether a file in the cache is still that image.
+
+Computing it does not import the compilers: their versions are read from their version files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import cache
+from typing import Final
+
+from jitree.base import processor
+from jitree.codegen.image.digests import digest_of
+from jitree.codegen.image.hashing import hashed
+from jitree.codegen.image.packages import folders_of
+from jitree.codegen.image.recipe import Recipe
+
+_COMPILERS: Final = ("llvmlite", "numba")
+
+
+def host_key(digest: bytes) -> bytes:
+    """The key of a recipe's digest on this machine, with the compiler that is installed."""
+    return hashed((*_environment(), digest))
+
+
+def key_of(recipe: Recipe) -> bytes:
+    """The :func:`host_key` of a recipe."""
+    return host_key(digest_of(recipe))
+
+
+@cache
+def _environment() -> tuple[bytes, ...]:
+    return os.uname().machine.encode(), _processor(), *map(_version, _COMPILERS)
+
+
+def _version(package: str) -> bytes:
+    """The text of the package's version file; empty if the package is not installed."""
+    for folder in folders_of(package):
+        with contextlib.suppress(FileNotFoundError), open(f"{folder}/{package}/_version.py", "rb") as file:
+            return file.read()
+    return b""
+
+
+_CHANGING: Final = (
+    b"processor",
+    b"cpu MHz",
+    b"bogomips",
+    b"BogoMIPS",
+    b"apicid",
+    b"initial apicid",
+    b"core id",
+)
+"""Lines of a processor's description that do not say what it can execute."""
+
+
+def _processor() -> bytes:
+    """Model and instruction set extensions."""
+    described = processor.description()
+    if not described:
+        import platform  # only where the system says nothing
+
+        return platform.processor().encode()
+    return b"\n".join(line for line in described.splitlines() if not line.startswith(_CHANGING))

@@ -1,0 +1,256 @@
+"""``jitree.Array``: numpy, buffer and Python protocols."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jitree import Array, Session
+from jitree.errors import (
+    CancelledError,
+    DataLossError,
+    InternalError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    PermissionDeniedError,
+)
+from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.device import Device
+from jitree.hal.fence import Fence
+from tests.api.programs import ARITHMETIC
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session("local-sync", tier="plain")
+
+
+@pytest.fixture
+def matrix(session: Session) -> Array:
+    return session.to_device(np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def address(array: Any) -> int:
+    pointer: int = np.asarray(array).__array_interface__["data"][0]
+    return pointer
+
+
+def test_attributes(matrix: Array, session: Session) -> None:
+    assert (matrix.shape, matrix.ndim, matrix.size, matrix.nbytes, len(matrix)) == ((2, 3), 2, 6, 24, 2)
+    assert matrix.dtype == np.float32 and matrix.device is session.device and matrix.ready
+    assert matrix.T.shape == (3, 2)
+    assert repr(matrix) == "jitree.Array(2x3 float32 on local-sync:\n[[0., 1., 2.],\n [3., 4., 5.]])"
+
+
+def test_numpy_shares_the_memory(matrix: Array) -> None:
+    host = np.asarray(matrix)
+    assert address(matrix) == matrix.view.buffer.host_address == address(host)
+    host[0, 0] = 9
+    assert matrix[0, 0] == 9
+    assert np.asarray(matrix, np.float64).dtype == np.float64
+    assert address(np.array(matrix)) != address(matrix)
+    assert address(np.asarray(matrix, copy=False)) == address(host)
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(matrix, np.float64, copy=False)
+
+
+def test_the_buffer_protocol(matrix: Array, session: Session) -> None:
+    view = matrix.__buffer__(0)
+    assert (view.shape, view.format, view[1, 2]) == ((2, 3), "f", 5.0)
+    with pytest.raises(BufferError, match="bfloat16"):
+        session.to_device(np.zeros(2, ml_dtypes.bfloat16)).__buffer__(0)
+    if sys.version_info >= (3, 12):  # before, Python asks only types written in C
+        assert memoryview(matrix).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_memory_outlives_everything_else() -> None:
+    with Session("local-task", tier="plain") as session:
+        module = session.load(ARITHMETIC)
+        result = module.large(np.full(65536, 2, np.float32))
+        host = np.asarray(result)
+    del result, module, session
+    assert host.sum() == 65536 * 4
+
+
+def test_python_protocols(matrix: Array, session: Session) -> None:
+    assert [row.tolist() for row in matrix] == [[0, 1, 2], [3, 4, 5]] == matrix.tolist()
+    assert matrix[1].tolist() == [3, 4, 5] and matrix[..., -1].tolist() == [2, 5] and 4 in matrix
+    one = session.to_device(np.int64(7))
+    assert (float(one), int(one), complex(one), bool(one), one.item()) == (7.0, 7, 7 + 0j, True, 7)
+    assert operator.index(one) == 7 and list(range(9))[one] == 7
+    assert matrix.item(1, 2) == 5.0
+    for bad in (float, int, bool):
+        with pytest.raises((TypeError, ValueError)):
+            bad(matrix)
+    with pytest.raises(TypeError, match="rank 0"):
+        len(one)
+    with pytest.raises(TypeError):
+        hash(matrix)
+
+
+def test_arithmetic_gives_numpy_arrays(matrix: Array) -> None:
+    values = np.asarray(matrix)
+    for result, expected in (
+        (matrix + 1, values + 1), (2 * matrix, 2 * values), (matrix @ matrix.T, values @ values.T),
+        (-matrix, -values), (matrix == values, values == values), (matrix + matrix, values * 2),
+        (np.exp(matrix), np.exp(values)), (np.add.reduce(matrix, axis=0), values.sum(axis=0)),
+        (np.concatenate([matrix, matrix]), np.concatenate([values, values])),
+        (values - matrix, values - values),
+        (matrix.reshape(3, 2), values.reshape(3, 2)), (matrix.astype(int), values.astype(int)),
+    ):  # fmt: skip
+        assert isinstance(result, np.ndarray) and np.array_equal(result, expected)
+    target = np.zeros((2, 3), np.float32)
+    assert np.add(matrix, 1, out=target) is target and target[0, 0] == 1
+    summed: Any = matrix
+    summed += 1
+    assert isinstance(summed, np.ndarray)
+
+
+def test_copies_are_numpy_arrays(matrix: Array) -> None:
+    for other in (copy.deepcopy(matrix), pickle.loads(pickle.dumps(matrix))):
+        assert isinstance(other, np.ndarray) and np.array_equal(other, matrix)
+        assert address(other) != address(matrix)
+
+
+def test_what_becomes_an_array(session: Session) -> None:
+    for value, dtype, shape in (
+        (3, np.int64, ()), ([1.0, 2.0], np.float64, (2,)), (np.float16(1), np.float16, ()),
+        (np.zeros((0, 3), np.int8), np.int8, (0, 3)), (memoryview(b"abc"), np.uint8, (3,)),
+        (np.ones(3, ">i2"), np.int16, (3,)), (np.ones((2, 3), order="F"), np.float64, (2, 3)),
+        (np.zeros(2, ml_dtypes.bfloat16), ml_dtypes.bfloat16, (2,)),
+    ):  # fmt: skip
+        array = session.to_device(value)
+        assert (array.dtype, array.shape) == (np.dtype(dtype), shape)
+        assert np.array_equal(np.asarray(array).astype(float), np.asarray(value).astype(float))
+    array = session.to_device([1, 2])
+    assert session.to_device(array) is array
+    for bad in ("text", object(), [1, "a"], np.zeros(2, np.longdouble), None, {"a": 1}):
+        with pytest.raises(ValueError, match="INVALID_ARGUMENT; to_device: no device array can hold"):
+            session.to_device(bad)
+    with pytest.raises(InvalidArgumentError, match=r"to_device: .* inhomogeneous"):
+        session.to_device([[1, 2], [3]])
+
+
+def test_an_array_that_is_still_computed(session: Session) -> None:
+    fence = Fence.create(session.device)
+    array = Array(session.to_device([1, 2, 3]).view, session.device, fence)
+    was_ready = array.ready
+    assert not was_ready and "being computed" in repr(array)
+    fence.signal()
+    assert array.ready and array.tolist() == [1, 2, 3] and array.fence is None
+
+
+def test_an_array_that_failed(session: Session) -> None:
+    fence = Fence.create(session.device)
+    array = Array(session.to_device([1, 2, 3]).view, session.device, fence)
+    fence.fail(DataLossError("lost"))
+    assert array.ready and "DATA_LOSS; lost" in repr(array)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="lost"):
+            np.asarray(array)
+    with pytest.raises(DataLossError, match="lost"):
+        session.load(ARITHMETIC).add(array, array)
+
+
+def test_a_device_that_closes_cancels_what_waits() -> None:
+    session = Session("local-sync", tier="plain")
+    never, done = Fence.create(session.device), Fence.create(session.device)
+    session.device.queue_barrier(-1, never, done)
+    array = Array(session.to_device([1]).view, session.device, done)
+    session.close()
+    with pytest.raises(CancelledError):
+        array.wait()
+
+
+def test_a_view_that_its_buffer_cannot_hold(session: Session) -> None:
+    view = session.to_device(np.zeros(4, np.float32)).view
+    with pytest.raises(OutOfRangeError, match="16 bytes cannot be viewed as `5xf32`, which has 20"):
+        BufferView(view.buffer, (5,), view.element_type, 1)
+    with pytest.raises(InternalError, match="16 bytes"):  # of other encodings only who reads them knows
+        Array(BufferView(view.buffer, (5,), view.element_type, 0), session.device).to_host()
+
+
+class OpaqueMemory:
+    """A device whose memory the host cannot see, in the few operations that arrays need."""
+
+    write_buffer: Any = Device.write_buffer
+    read_buffer: Any = Device.read_buffer
+    array_exchange = None
+
+    def __init__(self, session: Session) -> None:
+        self.device = session.device
+        self.device_allocator = self
+        self.create_semaphore = session.device.create_semaphore
+        self.import_file = session.device.import_file
+        self.copies = 0
+
+    def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = 64) -> Buffer:
+        buffer = self.device.device_allocator.allocate(memory_type, usage, size)
+        if memory_type & 0x2:
+            return buffer
+        hidden = Allocation(
+            buffer.address, size, memory_type, usage, 7, host_address=None, source=buffer.allocation
+        )
+        return Buffer(hidden)
+
+    def import_host(self, *arguments: object) -> None:
+        return None
+
+    def queue_read(
+        self, affinity: int, wait: Any, signal: Fence, file: Any, start: int, target: Any, *rest: int
+    ) -> None:
+        file.read_into(start, _memory(target))
+        self.copies += 1
+        signal.signal()
+
+    def queue_copy(
+        self, affinity: int, wait: Any, signal: Fence, source: Any, start: int, target: Any, *rest: int
+    ) -> None:
+        target.host_view()[:] = _memory(source)
+        self.copies += 1
+        signal.signal()
+
+
+def _memory(buffer: Buffer) -> memoryview:
+    return Buffer(buffer.allocation.source).host_view()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.int4])
+def test_memory_that_the_host_cannot_see(session: Session, dtype: Any) -> None:
+    from jitree.api.calls.transfers import wrap_or_copy
+    from jitree.types import element_type_of
+
+    device: Any = OpaqueMemory(session)
+    values = (np.arange(1 << 15) % 7).astype(dtype)
+    row = element_type_of(values.dtype)
+    assert row is not None
+    array = Array(wrap_or_copy(values, row, device), device)
+    with pytest.raises(PermissionDeniedError):
+        array.view.buffer.host_view()
+    assert np.array_equal(np.asarray(array), values)
+    assert device.copies == 2
+
+
+def test_shapes_that_numpy_does_not_have(session: Session) -> None:
+    """As damaged programs make them."""
+    array = Array(
+        BufferView(session.to_device(np.zeros(4, np.int8)).view.buffer, (1,) * 65, 0x10000008), session.device
+    )
+    for look in (np.asarray, Array.tolist, np.array, lambda array: array[...]):
+        with pytest.raises(InternalError, match=r"no numpy array can show: shape \(.*element type i8"):
+            look(array)
+    assert "cannot be shown: INTERNAL" in repr(array)
+
+
+@pytest.mark.parametrize("code", [0, 0x1000000C, 0x100000FF, 0x130000FF, 0x2100000A])
+def test_element_types_that_nobody_knows(session: Session, code: int) -> None:
+    view = session.to_device(np.zeros(64, np.int8)).view
+    with pytest.raises(InternalError, match=f"no numpy array can show: .*0x{code:08x}"):
+        np.asarray(Array(BufferView(view.buffer, (1,), code), session.device))

@@ -1,0 +1,108 @@
+"""Parsing of ``iree.abi.declaration`` and what stands in for it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.api.calls.declaration import Parameter, parse_declaration, parse_tensor_type, signature_of
+from jitree.types import BY_NAME, ELEMENT_TYPES
+from jitree.vmfb.cconv import parse
+
+
+def names_and_types(text: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    parsed = parse_declaration(text)
+    assert parsed is not None
+    arguments, results = ([(parameter.name, parameter.type) for parameter in side] for side in parsed)
+    return arguments, results
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "results"),
+    [
+        ("sync func @f() -> ()", [], []),
+        ("sync func @f()", [], []),
+        (
+            "sync func @f(%input0: tensor<4x?xf32>, %n: i32) -> (%output0: tensor<f32>)",
+            [("input0", "tensor<4x?xf32>"), ("n", "i32")],
+            [("output0", "tensor<f32>")],
+        ),
+        (
+            'async func @f(%a: tensor<4xf32> {iree.abi.output = 0 : index, note = "), (\\"%x"}, %b: i64)'
+            " -> tensor<4xf32>",
+            [("a", "tensor<4xf32>"), ("b", "i64")],
+            [("output0", "tensor<4xf32>")],
+        ),
+        (
+            'func @"two words"(%a: !vm.list<tensor<2xf32>>, !hal.fence) -> (f32, %second: i1)',
+            [("a", "!vm.list<tensor<2xf32>>"), ("input1", "!hal.fence")],
+            [("output0", "f32"), ("second", "i1")],
+        ),
+        (
+            "sync func @f(%a: tensor<4xf32, #dialect.encoding<f = (a, b) -> (c)>>) -> ()",
+            [("a", "tensor<4xf32, #dialect.encoding<f = (a, b) -> (c)>>")],
+            [],
+        ),
+    ],
+)  # fmt: skip
+def test_forms(text: str, arguments: list[tuple[str, str]], results: list[tuple[str, str]]) -> None:
+    assert names_and_types(text) == (arguments, results)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "f", "sync func f()", "sync func @f", "sync func @f(", "func @f(%a: (i32) -> x", "func @f() i32"],
+)
+def test_other_text_is_no_declaration(text: str) -> None:
+    assert parse_declaration(text) is None
+
+
+@given(st.text(alphabet='sync func@f(%:<>[]{}"\\,x?4-> i3', max_size=60))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    parse_declaration(text)
+    parse_declaration(f"sync func @f({text}) -> ({text})")
+
+
+SHAPES = st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=6)
+
+
+@given(SHAPES, st.sampled_from([row for row in ELEMENT_TYPES if row.numerical_class]))
+def test_tensor_types(shape: list[int | None], row: object) -> None:
+    name = next(name for name, known in BY_NAME.items() if known is row)
+    dimensions = "".join("?x" if size is None else f"{size}x" for size in shape)
+    parsed = parse_tensor_type(f"tensor<{dimensions}{name}>")
+    assert parsed is not None
+    assert (parsed.shape, parsed.element_type) == (tuple(shape), row)
+    assert parse_tensor_type(str(parsed)) == parsed
+
+
+def test_element_types_that_nobody_knows_are_not_checked() -> None:
+    parsed = parse_tensor_type("tensor<4x!foo.bar>")
+    assert parsed is not None and parsed.element_type is None and parsed.shape == (4,)
+    assert parse_tensor_type("vector<4xf32>") is None
+
+
+def test_a_declaration_must_fit_the_calling_convention() -> None:
+    attrs = {"iree.abi.declaration": "sync func @f(%a: tensor<4xf32>, %n: i32) -> (%r: f32)"}
+    fitting = signature_of("f", parse("0ri_f"), attrs)
+    assert fitting.declared and [str(item) for item in fitting.arguments] == ["a: tensor<4xf32>", "n: i32"]
+    for cconv in ("0r_f", "0ir_f", "0rr_f", "0ri_r", "0ri_v"):
+        signature = signature_of("f", parse(cconv), attrs)
+        assert not signature.declared
+        assert signature.declaration == f"func @f{parse(cconv)}"
+    assert signature_of("f", parse("0iIr_F"), {}).arguments == (
+        Parameter("input0", "i32"), Parameter("input1", "i64"), Parameter("input2", "!vm.ref<?>"),
+    )  # fmt: skip
+
+
+def test_fences_belong_to_the_runtime() -> None:
+    model = {"iree.abi.model": "coarse-fences"}
+    assert [item.name for item in signature_of("f", parse("0rirr_r"), model).arguments] == [
+        "input0",
+        "input1",
+    ]
+    assert signature_of("f", parse("0rirr_r"), model).fences
+    assert signature_of("f$async", parse("0rr_r"), {}).fences
+    assert not signature_of("f", parse("0rr_r"), {}).fences
+    assert not signature_of("f", parse("0ri_r"), model).fences

@@ -1,0 +1,392 @@
+"""Calls by machine code: the same results and errors as the general way, and nothing kept or shared."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Array, Session
+from jitree.api import module
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from tests.api.direct import X, direct, live, needs_machine_code
+from tests.api.programs import ARITHMETIC, ECHO, STATE
+
+pytestmark = needs_machine_code
+
+
+@pytest.fixture(params=["local-sync", "local-task"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with Session(request.param, tier="fast") as session:
+        yield session
+
+
+# -- arguments -------------------------------------------------------------------------------------------
+
+
+def test_numbers(session: Session) -> None:
+    numbers = direct(session.load(ARITHMETIC).numbers, 1, 2, 3.0, 4.0, True, 6)
+    for values in (
+        (-(1 << 31), -(1 << 63), 0.5, 0.1, 0, -128),
+        ((1 << 31) - 1, (1 << 63) - 1, -1.5, 1e300, 1, 127),
+    ):
+        assert numbers(*values) == values
+    largest = np.uint32((1 << 32) - 1), np.uint64((1 << 64) - 1)
+    assert numbers(*largest, 1, 2, True, np.uint8(255)) == (-1, -1, 1.0, 2.0, True, -1)
+    assert numbers(np.int8(1), np.int64(2), np.float32(3), np.float64(4), np.True_, 5) == (
+        1,
+        2,
+        3.0,
+        4.0,
+        True,
+        5,
+    )
+    assert [type(value) for value in numbers(1, 2, 3.0, 4.0, 1, 6)] == [int, int, float, float, bool, int]
+    assert np.isnan(numbers(1, 2, float("nan"), float("nan"), 1, 6)[2:4]).all()
+
+
+def test_arguments_of_any_kind(session: Session) -> None:
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    device, list_ = session.to_device(X), [0.0, 1.0, 2.0, 3.0]
+    backwards = X[::-1].copy()[::-1]
+    for left in (X, device, list_, backwards, X.astype(">f4"), add(X, np.zeros(4, np.float32))):
+        for right in (X, device, list_):
+            for _ in range(2):  # a device array is known the second time
+                assert np.array_equal(add(left, right), X + X)
+    assert np.array_equal(add(input1=device, input0=X), X + X)
+    assert np.array_equal(add(X, input1=list_), X + X)
+
+
+def test_shapes_that_are_found_at_run_time(session: Session) -> None:
+    twice = direct(session.load(ARITHMETIC).twice, np.zeros((1, 3), np.float32))
+    for rows in [*range(12), *range(11, -1, -1), 700, 9000]:
+        x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+        result = twice(x)
+        assert result.shape == (rows, 3) and np.array_equal(result, 2 * x)
+        assert np.array_equal(twice(result), 4 * x)
+    with pytest.raises(InvalidArgumentError, match="dimension 1 mismatch; expected 3 but have 4"):
+        twice(np.zeros((2, 4), np.float32))
+
+
+def test_small_arrays_are_copied(session: Session) -> None:
+    """An argument that comes back is the copy; copies whose memory is in use are not used again."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+    argument = X.copy()
+    results = []
+    for number in range(50):
+        argument[:] = number
+        results.append(echo(argument))
+    views = [np.asarray(result) for result in results[::2]]
+    del results[::2]
+    gc.collect()
+    for number in range(50, 100):
+        argument[:] = number
+        echo(argument)
+    assert [list(view) for view in views] == [[number] * 4 for number in range(0, 50, 2)]
+    assert [list(result) for result in results] == [[number] * 4 for number in range(1, 50, 2)]
+
+
+def test_large_arrays(session: Session) -> None:
+    large = direct(session.load(ARITHMETIC).large, np.zeros(65536, np.float32))
+    x = np.arange(65536, dtype=np.float32)
+    assert np.array_equal(large(x), large(x.copy())) and np.array_equal(
+        np.asarray(large(x))[:4], np.asarray(large(x))[:4]
+    )
+
+
+@pytest.mark.parametrize("count", [70_000, 300_000, 1_100_000])
+@pytest.mark.parametrize("offset", [0, 16])
+@pytest.mark.parametrize("step", [1, 2])
+def test_large_arrays_may_be_changed_after_the_call(
+    session: Session, count: int, offset: int, step: int
+) -> None:
+    """Whether they lie where machine code can use them in place, and whatever their strides are."""
+    echo = direct(session.load(ECHO).e1_f32, X)
+    memory = np.zeros(4 * count * step + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    argument = memory[start : start + 4 * count * step].view(np.float32)[::step]
+    argument[:] = np.arange(count)
+    result = echo(argument)
+    argument[:] = -1
+    assert np.array_equal(result, np.arange(count, dtype=np.float32))
+
+
+def test_shapes_that_never_come_back_leave_nothing(session: Session) -> None:
+    echo = direct(session.load(ECHO).e1_f32, X)
+    for size in range(1000):
+        result = echo(np.full(size, size, np.float32))
+        assert np.array_equal(result, [size] * size)
+    gc.collect()
+    echo(X)
+    assert session.context.table.live_count < 100
+    assert np.array_equal(echo(np.ones(3, np.float32)), [1, 1, 1])
+
+
+def test_a_result_is_no_array_that_was_passed(session: Session) -> None:
+    """Large arrays are used in place as long as the call takes; arrays of the device are what they are."""
+    echo = session.load(ECHO).e1_f32
+    memory = np.zeros(4 * 65536 + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    argument = memory[start : start + 4 * 65536].view(np.float32)
+    result = echo(argument)
+    assert not np.shares_memory(np.asarray(result), argument)
+    argument[:] = 1
+    assert not np.asarray(result).any()
+    on_device = session.to_device(argument)
+    assert np.shares_memory(np.asarray(echo(on_device)), argument)
+
+
+def test_arrays_of_another_session(session: Session) -> None:
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    with Session("local-sync", tier="fast") as other:
+        foreign = direct(other.load(ARITHMETIC).add, X, X)(X, X)
+        for _ in range(3):
+            assert np.array_equal(add(foreign, X), 3 * X)
+    assert np.array_equal(add(foreign, X), 3 * X)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (X,),
+        (X, X, X),
+        (X, None),
+        (X, 1),
+        (X, "x"),
+        (X, X.astype(np.int32)),
+        (X, X[:3]),
+        (X, X.reshape(2, 2)),
+    ],
+)
+def test_errors_are_those_of_the_general_way(session: Session, arguments: tuple[Any, ...]) -> None:
+    add = session.load(ARITHMETIC).add
+    texts = []
+    for function in (add, direct(add, X, X)):
+        with pytest.raises(StatusError) as failure:
+            function(*arguments)
+        texts.append(str(failure.value))
+    assert texts[0] == texts[1] and "`sync func @add(" in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((X,), {}),
+        ((X,), {"input0": X}),
+        ((X,), {"other": X}),
+        ((), {"input1": X}),
+        ((), {"input0": X, "input1": [1.0, "x"]}),
+        ((), {"out": X, "input0": X}),
+        ((), {"self": X}),
+    ],
+)
+def test_errors_of_names_are_those_of_the_general_way(
+    session: Session, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    add = session.load(ARITHMETIC).add
+    texts = []
+    for function in (add, direct(add, X, X)):
+        with pytest.raises(StatusError) as failure:
+            function(*arguments, **named)
+        texts.append(str(failure.value))
+    assert texts[0] == texts[1]
+
+
+def test_references_of_other_kinds(session: Session) -> None:
+    """Lists, buffers and views go through the packers of Python, and calls stay direct."""
+    echo = session.load(ECHO)
+    lists, views = direct(echo.r_list, [1, 2.5]), direct(echo.r_view, X)
+    before = live(session)
+    for _ in range(5):
+        assert lists([3, [4, 0.5], None]) == [3, [4, 0.5], None]
+        assert np.array_equal(views(session.to_device(X)), X)
+    assert live(session) == before
+    with pytest.raises(InvalidArgumentError, match="input0"):
+        lists(3)
+
+
+# -- results ---------------------------------------------------------------------------------------------
+
+
+FORMS: tuple[Callable[[Array, Any], Any], ...] = (
+    lambda result, view: result, lambda result, view: view, lambda result, view: view[2:4],
+    lambda result, view: memoryview(view), lambda result, view: view.reshape(2, 4).T,
+    lambda result, view: np.from_dlpack(result), lambda result, view: None,
+)  # fmt: skip
+"""What a caller may keep of a result."""
+
+
+def test_what_numpy_sees_of_results_stays(session: Session) -> None:
+    """Memory is used again only when no array and nothing made from it is left."""
+    scale = direct(session.load(ARITHMETIC).scale, np.ones(8, np.float32), 1.0)
+    one = session.to_device(np.ones(8, np.float32))
+    kept: list[tuple[int, Any]] = []
+    for number in range(300):
+        result = scale(one, float(number))
+        view = np.asarray(result)
+        assert view.dtype == np.float32 and view.shape == (8,)
+        kept.append((number, FORMS[number % len(FORMS)](result, view)))
+        del result, view
+        if number % 50 == 49:
+            kept = kept[::3]
+            session.trim()
+    assert len(kept) > 20
+    for number, value in kept:
+        assert value is None or np.all(np.asarray(value) == number)
+
+
+def test_headers_of_results_are_their_own(session: Session) -> None:
+    scale = direct(session.load(ARITHMETIC).scale, np.ones(8, np.float32), 1.0)
+    for _ in range(3):
+        view = np.asarray(scale(np.ones(8, np.float32), 2.0))
+        assert view.shape == (8,) and view.flags.writeable
+        view.shape = (2, 4)
+        view.flags.writeable = False
+
+
+def test_results_outlive_the_session() -> None:
+    with Session("local-sync", tier="fast") as session:
+        add = direct(session.load(ARITHMETIC).add, X, X)
+        first, second, third = add(X, X), add(X, X), add(X, X)
+        view = np.asarray(second)
+    del session, second
+    gc.collect()
+    assert first.shape == (4,) and first.dtype == np.float32 and third.view.shape == (4,)
+    for result in (first, view, third):
+        assert np.array_equal(result, X + X)
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        add(X, X)
+
+
+def test_several_results_and_none(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    sums = direct(module.sums, np.arange(4), 2)
+    array, total, mean = sums(np.arange(4), 2)
+    assert (
+        np.array_equal(array, np.arange(4) + 2)
+        and type(array) is Array
+        and (type(total), type(mean)) == (int, float)
+    )
+    assert direct(module.nothing)() is None and direct(module.consume, X)(X) is None
+
+
+def test_the_result_of_one_call_is_the_argument_of_the_next(session: Session) -> None:
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    state = session.to_device(np.zeros(4, np.float32))
+    for _ in range(100):
+        state = add(state, X)
+    assert np.array_equal(state, 100 * X)
+
+
+def test_objects_of_results_are_made_while_nothing_runs(session: Session) -> None:
+    """Machine code counts references of the same entries, without the interpreter's lock."""
+    result = direct(session.load(ECHO).e1_f32, X)(X)
+    shapes: list[tuple[int, ...]] = []
+    thread = threading.Thread(target=lambda: shapes.append(result.view.shape))
+    with session.context.invoker.lock:
+        thread.start()
+        thread.join(0.1)
+        assert not shapes
+    thread.join()
+    assert shapes == [X.shape] == [result.shape]
+
+
+def test_an_array_that_is_donated_while_a_call_waits_for_its_turn(session: Session) -> None:
+    echo = direct(session.load(ECHO).e1_f32, X)
+    before = live(session)
+    array = session.to_device(X)
+    echo(array)
+    errors: list[StatusError] = []
+
+    def call() -> None:
+        try:
+            echo(array)
+        except StatusError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    with session.context.invoker.lock:
+        thread.start()
+        thread.join(0.1)
+        array.give_up()
+    thread.join()
+    assert "was donated" in str(errors[0])
+    assert live(session) == before
+
+
+def test_arguments_that_a_program_keeps(session: Session) -> None:
+    accumulate = direct(session.load(STATE).accumulate, np.zeros(4, np.float32))
+    total = np.zeros(4, np.float32)
+    for number in range(40):
+        total += number
+        assert np.array_equal(accumulate(np.full(4, number, np.float32)), total)
+
+
+def test_nothing_is_kept(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    add, sums = direct(module.add, X, X), direct(module.sums, np.arange(4), 2)
+    before = live(session)
+    for _ in range(500):
+        result = add(add(X, X), X)
+        np.asarray(result)
+        sums(np.arange(4), 2)
+    device = [session.to_device(X) for _ in range(10)]
+    for array in device:
+        add(array, array)
+    del result, array
+    assert live(session) == before + 2 * len(device)  # views and their buffers
+    del device
+    assert live(session) == before
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1000.0], ids=["long", "short"])
+def test_functions_that_compute_for_long_are_prepared_later(
+    seconds: float, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is prepared once would take longer than the call."""
+    monkeypatch.setattr(module, "_LONG_SECONDS", seconds)
+    add = session.load(ARITHMETIC).add
+    for _ in range(3):
+        add(X, X)
+    assert add.is_direct == (seconds > 0)
+    for _ in range(max(module._POSTPONED.values())):
+        assert np.array_equal(add(X, X), X + X)
+    assert add.is_direct
+
+
+def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has counted its call finds when it looks at the clock that others have, too."""
+    add = session.load(ARITHMETIC).add
+    begun: list[float] = []
+
+    class Postponed(dict[int, int]):
+        """Between two looks at how many calls there were, another call is made."""
+
+        def _call_another(self) -> None:
+            if not begun:
+                begun.append(0.0)
+                add(X, X)
+                add(X, X)
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            if found:
+                self._call_another()
+            return found
+
+        def get(self, key: int, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if found is not default:
+                self._call_another()
+            return found
+
+    monkeypatch.setattr(module, "_POSTPONED", Postponed(module._POSTPONED))
+    monkeypatch.setattr(module, "_LONG_SECONDS", -1.0)
+    for _ in range(max(module._POSTPONED.values()) + 1):
+        assert np.array_equal(add(X, X), X + X)
+    assert begun and add.is_direct

@@ -1,0 +1,104 @@
+"""Donated arrays: lost by a call that takes them, by no other, and passed to it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Array, Session, donate
+from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.hal.fence import Fence
+from tests.api.direct import direct
+from tests.api.programs import ASYNCHRONOUS, OUTPUTS
+
+X = np.arange(4, dtype=np.int32)
+ROUNDS = 4
+"""Machine code makes the last calls, where there is any."""
+
+
+@pytest.fixture(params=["plain", "fast"])
+def session(request: pytest.FixtureRequest) -> Session:
+    session = Session("local-sync", tier=request.param)
+    outputs = session.load(OUTPUTS)
+    if request.param == "fast":
+        direct(outputs.double_first, X, X)
+        direct(outputs.double_both, X, X)
+    return session
+
+
+TWICE: dict[str, Callable[[Any, Array], Any]] = {
+    "donated twice": lambda outputs, a: outputs.double_both(donate(a), donate(a)),
+    "one donation twice": lambda outputs, a: outputs.double_both(*[donate(a)] * 2),
+    "donated and passed": lambda outputs, a: outputs.double_first(donate(a), a),
+    "passed and donated": lambda outputs, a: outputs.double_first(a, donate(a)),
+    "donated and copied": lambda outputs, a: outputs.double_both(donate(a), a),
+    "by name": lambda outputs, a: outputs.double_first(input1=a, input0=donate(a)),
+    "its view": lambda outputs, a: outputs.double_first(donate(a), a.view),
+    "another array of its memory": lambda outputs, a: outputs.double_first(
+        donate(a), Array(a.view, a.device)
+    ),
+    "storage of a result": lambda outputs, a: outputs.one_of_two(donate(a), out=a),
+}
+
+
+@pytest.mark.parametrize("way", TWICE)
+def test_an_array_that_is_passed_twice(session: Session, way: str) -> None:
+    outputs = session.modules["outputs"]
+    for _ in range(ROUNDS):
+        array = session.to_device(X)
+        with pytest.raises(InvalidArgumentError, match=r"input\d: .* is donated and passed a second"):
+            TWICE[way](outputs, array)
+        assert np.array_equal(array, X)
+        assert np.array_equal(outputs.double_first(donate(array), X), 2 * X) and array.is_donated
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_none_is_lost_when_another_is_refused(session: Session, first: bool) -> None:
+    double = session["outputs.double_both"]
+    for _ in range(ROUNDS):
+        array, wrong = session.to_device(X), session.to_device(X.astype(np.float32))
+        both = (donate(array), donate(wrong)) if first else (donate(wrong), donate(array))
+        with pytest.raises(InvalidArgumentError, match="element type mismatch"):
+            double(*both)
+        assert not array.is_donated and not wrong.is_donated
+
+
+def test_a_donation_is_for_one_call(session: Session) -> None:
+    double = session["outputs.double_first"]
+    for _ in range(ROUNDS):
+        donation = donate(session.to_device(X))
+        assert np.array_equal(double(donation, session.to_device(X)), 2 * X)
+        with pytest.raises(FailedPreconditionError, match="donated to a call and cannot be used any more"):
+            double(donation, X)
+
+
+def test_what_lies_beside_a_donated_array_is_no_matter(session: Session) -> None:
+    """Also results that lie in one block of memory."""
+    double = session["outputs.double_both"]
+    for _ in range(ROUNDS):
+        first, second = double(X, X + 1)
+        assert np.array_equal(session["outputs.double_first"](donate(first), second), 4 * X)
+        assert np.array_equal(second, 2 * X + 2)
+
+
+def test_only_one_of_two_threads_gives_an_array_away() -> None:
+    array = Session("local-sync", tier="plain").to_device(X)
+    array.give_up()
+    with pytest.raises(FailedPreconditionError, match="donated to a call"):
+        array.give_up()
+
+
+def test_a_call_waits_for_a_donated_array_that_is_still_computed() -> None:
+    with Session("local-task") as session:
+        add = session.load(ASYNCHRONOUS).add
+        for _ in range(ROUNDS):
+            memory, fence = session.to_device(np.zeros(64, np.float32)), Fence.create(session.device)
+            pending = Array(memory.view, session.device, fence)
+            result = add.submit(donate(pending), np.ones(64, np.float32))
+            assert not result.ready and pending.is_donated
+            np.asarray(memory)[:] = 5
+            fence.signal()
+            assert np.array_equal(result, np.full(64, 6, np.float32))

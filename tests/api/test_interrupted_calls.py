@@ -1,0 +1,161 @@
+"""Ctrl-C at every place of a call where Python looks for it ends the call, and the session is as good as new.
+
+Those places are the beginnings of functions and the ends of builtin ones, which a profiler is told of.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree import CustomModule, Session, i32
+from jitree.errors import InvalidArgumentError, StatusCode, StatusError
+from jitree.hal.fence import Fence
+from tests.api.exact import X, same
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFERENCES, STATE
+from tests.assembler import Assembler
+from tests.hal.helpers import TIMEOUT
+
+I = np.arange(4, dtype=np.int32)  # noqa: E741
+N = np.arange(64, dtype=np.float32)
+
+
+PROGRAM = Assembler("m").import_function("host.twice", "0i_i").function(
+    "f", "0i_i", """
+    [%i1] = call @host.twice [%i0]
+    %i2 = const.i32 1
+    %i1 = add.i32 %i1, %i2
+    return [%i1]
+    """,
+)  # fmt: skip
+
+
+def host_module() -> CustomModule:
+    custom = CustomModule("host")
+
+    @custom.export
+    def twice(number: i32) -> i32:
+        return 2 * number
+
+    return custom
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the n-th of these places, as a signal handler might."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event not in ("call", "c_return") or "/jitree/" not in frame.f_code.co_filename:
+            return
+        if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
+            return  # Python swallows what is raised there
+        if frame.f_code.co_name == "<genexpr>":
+            return  # no such place: it may just be closed
+        self.places -= 1
+        if self.places == 0:
+            raise KeyboardInterrupt
+
+
+def arrays(session: Session) -> Any:
+    return session["arithmetic.add"](session.to_device(X), X)
+
+
+def storage(session: Session) -> Any:
+    first, second = session.empty(4), session.empty(4)
+    session["outputs.split"](X, out=(first, second))
+    return first, second
+
+
+def donated(session: Session) -> Any:
+    return session["outputs.double"](jitree.donate(session.to_device(I)))
+
+
+def asynchronous(session: Session) -> Any:
+    function = session["asynchronous.add"]
+    return function(function.submit(N, N), N)
+
+
+def numbers(session: Session) -> Any:
+    return session["arithmetic.sums"](np.arange(4), 5)
+
+
+def objects(session: Session) -> Any:
+    """What machine code made becomes an object."""
+    result = session["calls.both"](X)
+    return tuple(session["arithmetic.add"](one, one) for one in result if one.view.buffer)
+
+
+def host_reads(session: Session) -> Any:
+    return session["state.double_until"](np.float32(1), 100.0)
+
+
+def waiting(session: Session) -> Any:
+    """A call that waits, without the session, for what never happens, for a millisecond."""
+    return session["asynchronous.await_fence"](Fence.create(session.device), 1)
+
+
+def through_python(session: Session) -> Any:
+    """A call that leaves machine code for a function in Python, which is what is interrupted."""
+    return session["m.f"](20)
+
+
+def failing(session: Session) -> Any:
+    with pytest.raises(StatusError, match="negative"):
+        session["calls.checked"](X, -1)
+    with pytest.raises(InvalidArgumentError, match="input1"):
+        session["arithmetic.add"](X, None)
+
+
+def converted(session: Session) -> Any:
+    """Numbers and arrays that are not in their usual form."""
+    numbers = session["arithmetic.numbers"](np.int8(1), True, 3, np.float32(4), 1, np.uint8(255))
+    return session["arithmetic.add"](list(X), X.astype(">f4")), *numbers
+
+
+def lists(session: Session) -> Any:
+    number, array = session["references.pair"](7, [1, 2])
+    return number, array
+
+
+CALLED: dict[Callable[[Session], Any], Any] = {
+    arrays: 2 * X, storage: (2 * X, X * X), donated: 2 * I, asynchronous: 3 * N,
+    numbers: (np.arange(5, 9), 5, 5.0), objects: (2 * X, 4 * X, 4 * X),
+    host_reads: (np.array(128, np.float32), 7),
+    waiting: int(StatusCode.DEADLINE_EXCEEDED), through_python: 41, failing: None,
+    converted: (2 * X, 1, 1, 3.0, 4.0, True, -1), lists: (7, np.array([1, 2], np.float32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("called", CALLED, ids=lambda called: called.__name__)
+def test_an_interrupt_anywhere_in_a_call(called: Callable[[Session], Any], device: str) -> None:
+    """The next call is right and another thread can make it; the session can be closed."""
+    with Session(device, tier="fast") as session, ThreadPoolExecutor(1) as other:
+        session.load(ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFERENCES, STATE)
+        session.load(PROGRAM.build(), host_module())
+        for _ in range(3):
+            same(called(session), CALLED[called])
+        interrupted, interrupter = 0, Interrupter(0)
+        while interrupter.places <= 0:
+            interrupted += 1
+            interrupter = Interrupter(interrupted)
+            before = sys.getprofile()
+            sys.setprofile(interrupter)
+            try:
+                called(session)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(before)
+            same(other.submit(called, session).result(TIMEOUT), CALLED[called])
+        assert interrupted > 3

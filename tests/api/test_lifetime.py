@@ -1,0 +1,204 @@
+"""Sessions: what closing ends, what keeps them alive, and several threads."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree import Instance, NativeExport, NativeModule, Session
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    NotFoundError,
+)
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
+
+X = np.arange(4, dtype=np.float32)
+
+
+def test_closing(session: Session) -> None:
+    module = session.load(ARITHMETIC)
+    function = module.add
+    result = function(X, X)
+    session.close()
+    session.close()
+    assert session.closed and np.asarray(result).tolist() == [0, 2, 4, 6]
+    for use in (
+        lambda: function(X, X), lambda: session.load(STATE), lambda: session.lookup("arithmetic.add"),
+        lambda: session.to_device(X), lambda: session.call("arithmetic.add", X, X), session.trim,
+        lambda: module["twice"],
+    ):  # fmt: skip
+        with pytest.raises(FailedPreconditionError, match="closed"):
+            use()
+    assert "closed" in repr(session)
+
+
+def test_submitted_results_after_closing() -> None:
+    """What was computed is right; the rest says that it was not, whichever way it is looked at."""
+    matrix = (np.arange(65536, dtype=np.float32).reshape(256, 256) % 7) / 64
+    with Session("local-task", tier="fast") as session:
+        product = session.load(ASYNCHRONOUS).product
+        expected = [np.array(product(matrix))]
+        for _ in range(5):
+            expected.append(np.array(product(expected[-1])))
+        results = [product.submit(matrix)]
+        for _ in expected[1:]:
+            results.append(product.submit(results[-1]))
+    cancelled = False
+    for result, right in zip(results, expected, strict=True):
+        for look in (np.asarray, np.from_dlpack, lambda array: array.to_host()):
+            try:
+                assert np.array_equal(np.asarray(look(result)), right) and not cancelled
+            except CancelledError:
+                cancelled = True
+
+
+def test_closing_in_a_call_is_refused(session: Session) -> None:
+    class Closing(NativeModule):
+        name = "closing"
+        version = 0
+
+        def exports(self) -> list[NativeExport]:
+            return [NativeExport("close", "0_v", lambda state: session.close())]
+
+    add = session.load(ARITHMETIC).add
+    closing = session.append_module(Closing())
+    with pytest.raises(FailedPreconditionError, match="in use"):
+        closing.close()
+    assert not session.closed and np.array_equal(add(X, X), X + X)
+
+
+def test_a_function_keeps_its_session() -> None:
+    function = jitree.load(ARITHMETIC, device="local-task", tier="plain").add
+    gc.collect()
+    assert np.array_equal(function(X, X), X + X)
+    session = weakref.ref(function.session)
+    del function
+    gc.collect()
+    assert session() is None
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+def test_sessions_are_freed_without_the_garbage_collector(tier: str) -> None:
+    """Their memory goes when the last reference does, however many functions were called."""
+    gc.collect()
+    gc.disable()
+    try:
+        with jitree.Session("local-sync", tier=tier) as session:
+            module = session.load(ARITHMETIC)
+            for _ in range(3):
+                module.add(X, X)
+                results = module.sums(np.arange(4), 2), module.twice(np.zeros((2, 3), np.float32))
+            np.asarray(results[1])
+            program = cast(BytecodeModule, module.vm_module).program
+            things = [session, session.context, module, module.add, program, results[1]]
+            references = [weakref.ref(thing) for thing in things]
+        del session, module, things, results, program
+        assert [reference() for reference in references] == [None] * 6
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+@pytest.mark.parametrize("kept", ["session", "function", "result", "elements", "state", "pending"])
+def test_circles_end_without_errors(kept: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of a session is in one: the garbage collector takes its parts in any order."""
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: errors.append(unraisable.exc_value))
+    for device in ("local-sync", "local-task"):
+        session = Session(device, tier=tier)
+        arithmetic, state = session.load(ARITHMETIC), session.load(STATE)
+        for _ in range(4):
+            result = arithmetic.add(X, X)
+        circle: dict[str, object] = {
+            "session": session, "function": arithmetic.add, "result": result, "elements": np.asarray(result),
+            "state": state.accumulate(X), "pending": arithmetic.add.submit(X, X),
+        }  # fmt: skip
+        circle = {"kept": circle[kept]}
+        circle["circle"] = circle
+        reference = weakref.ref(session)
+        del session, arithmetic, state, result, circle
+        gc.collect()
+        assert reference() is None
+    assert errors == []
+
+
+def test_what_load_cannot_load_leaves_nothing() -> None:
+    before = threading.active_count()
+    with pytest.raises(NotFoundError):
+        jitree.load("no/such/file.vmfb", device="local-task", tier="plain")
+    gc.collect()
+    assert threading.active_count() <= before
+
+
+def test_sessions_come_and_go() -> None:
+    """Handles, threads and memory of closed sessions are gone."""
+    threads = threading.active_count()
+    for _ in range(3):
+        with Session("local-task", tier="plain") as session:
+            module = session.load(STATE)
+            for _ in range(10):
+                module.accumulate(X)
+            live = session.context.table.live_count
+            for _ in range(50):
+                module.accumulate(X)
+            assert session.context.table.live_count == live
+            device = weakref.ref(session.device)
+    assert session.context.table.live_count == 0
+    del session, module
+    gc.collect()
+    assert device() is None
+    assert threading.active_count() == threads
+
+
+def test_memory_of_results_is_reused(plain_session: Session) -> None:
+    module = plain_session.load(ARITHMETIC)
+    values = np.ones(65536, np.float32)
+    for _ in range(5):
+        module.large(values)
+    statistics = plain_session.device_allocator.statistics
+    for _ in range(50):
+        module.large(values)
+    later = plain_session.device_allocator.statistics
+    assert later.device.live == statistics.device.live
+    assert later.device.peak <= statistics.device.peak + values.nbytes
+    plain_session.trim()
+
+
+def test_many_threads_on_one_session(session: Session) -> None:
+    module, state = session.load(ARITHMETIC), session.load(STATE)
+
+    def work(number: int) -> list[int]:
+        counts = []
+        for step in range(20):
+            value = np.full(4, number * 100 + step, np.float32)
+            assert np.array_equal(module.add(value, X), value + X)
+            counts.append(state.increment())
+        return counts
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = [count for counts in pool.map(work, range(8)) for count in counts]
+    assert sorted(counts) == list(range(11, 171))
+
+
+def test_two_sessions_on_one_device_in_two_threads() -> None:
+    device = Instance.default().create_device("local-task")
+
+    def work(number: int) -> None:
+        with Session(device, tier="plain") as session:
+            module = session.load(STATE)
+            for step in range(30):
+                assert np.array_equal(module.accumulate(X), X * (step + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    device.close()

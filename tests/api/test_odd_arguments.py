@@ -1,0 +1,122 @@
+"""Odd arguments, and too little memory, give a status and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree import Session
+from jitree.errors import InvalidArgumentError, StatusError
+from tests.api.programs import ARITHMETIC
+
+ODD: tuple[Any, ...] = (
+    None, 1.5, -1, "x", b"x", [], [1.5], (1.5,), (-1,), {}, object(), np.zeros(3), np.array(["a"]), 1 << 70,
+    float("nan"), "a\0b", "\udcff", np.array(5.0), int, Ellipsis, (1 << 62, 1 << 62), {"a": 1}, iter([0.5]),
+)  # fmt: skip
+"""What hardly any argument takes."""
+
+CALLS: dict[str, Callable[[Session, Any], object]] = {
+    "device": lambda session, odd: Session(odd).close(),
+    "parameters": lambda session, odd: Session("local-sync", parameters=odd).close(),
+    "flags": lambda session, odd: Session("local-sync", flags=odd).close(),
+    "executable_plugins": lambda session, odd: Session("local-sync", executable_plugins=odd).close(),
+    "executable_modules": lambda session, odd: Session("local-sync", executable_modules=odd).close(),
+    "instance": lambda session, odd: Session("local-sync", instance=odd).close(),
+    "builtin_modules": lambda session, odd: Session("local-sync", builtin_modules=odd).close(),
+    "tier": lambda session, odd: Session("local-sync", tier=odd).close(),
+    "load": lambda session, odd: session.load(odd),
+    "append_module": lambda session, odd: session.append_module(odd),
+    "load_native": lambda session, odd: session.load_native(odd),
+    "lookup": lambda session, odd: session.lookup(odd),
+    "item": lambda session, odd: session[odd],
+    "call": lambda session, odd: session.call(odd),
+    "call_direct": lambda session, odd: session.call_direct(odd),
+    "to_device": lambda session, odd: session.to_device(odd),
+    "empty": lambda session, odd: session.empty(odd),
+    "size": lambda session, odd: session.empty((1, odd)),
+    "dtype": lambda session, odd: session.empty(2, odd),
+    "function": lambda session, odd: session.modules["arithmetic"][odd],
+    "contains": lambda session, odd: odd in session.modules["arithmetic"],
+    "argument": lambda session, odd: session["arithmetic.scale"](odd, odd),
+    "out": lambda session, odd: session["arithmetic.add"](np.zeros(4, np.float32), out=odd),
+    "donate": lambda session, odd: jitree.donate(odd),
+    "Call": lambda session, odd: jitree.Call(odd),
+    "VmList": lambda session, odd: jitree.VmList(odd) if isinstance(odd, str) else None,
+    "create_device": lambda session, odd: session.instance.create_device(odd),
+    "inspect": lambda session, odd: jitree.inspect(odd),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_odd_arguments_give_a_status(session: Session, name: str) -> None:
+    session.load(ARITHMETIC)
+    refused = 0
+    for odd in ODD:
+        try:
+            CALLS[name](session, odd)
+        except StatusError:
+            refused += 1
+    assert refused >= (name not in ("contains", "to_device"))
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "expected"),
+    [
+        ("cache_dir", 3, "cache_dir: expected a path but got 3"),
+        ("cache_dir", b"folder", "cache_dir: expected a path but got b'folder'"),
+        ("watchdog", "x", "above 0 seconds but got 'x'"),
+        ("watchdog", [1], r"above 0 seconds but got \[1\]"),
+        ("trace_sink", 3, "trace_sink: expected a function but got 3"),
+        ("trace_sink", "stderr", "trace_sink: expected a function but got 'stderr'"),
+        ("executable_modules", [1.5], r"executable_modules: expected a list of .* but got \[1.5\]"),
+    ],
+)
+def test_odd_options_are_named(name: str, odd: Any, expected: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=expected):
+        Session("local-sync", **{name: odd})
+
+
+def test_odd_shapes_and_types_are_named(session: Session) -> None:
+    for shape in ((1.5,), 2.0, "12", None):
+        with pytest.raises(InvalidArgumentError, match=r"empty: expected a size or a tuple .* but got"):
+            session.empty(shape)  # type: ignore[arg-type]
+    for dtype in ("no type", object, [("a", "f4")], "M8[s]"):
+        with pytest.raises(InvalidArgumentError, match="empty: no device array can have dtype"):
+            session.empty(2, dtype)
+    assert session.empty(np.int64(3)).shape == (3,) and session.empty([2, np.int8(3)], "i4").shape == (2, 3)
+    assert session.empty(np.array([2, 3])).shape == (2, 3) and session.empty(np.array([], int)).shape == ()
+    with pytest.raises(InvalidArgumentError, match="function: expected a function or its name but got 5"):
+        session.call_direct(5)  # type: ignore[arg-type]
+
+
+LIMITED = """
+import resource, sys
+import jitree
+from jitree.api.session import Session
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (int(sys.argv[1]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    session = jitree.load(sys.argv[2], device="local-sync", tier="plain")
+except jitree.StatusError as error:
+    print(error.code.name, error)
+else:
+    print("OK")
+"""
+
+
+@pytest.mark.parametrize("megabytes", [16, 64])
+def test_loading_without_enough_memory(megabytes: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(megabytes), str(ARITHMETIC)],
+        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("RESOURCE_EXHAUSTED") and "RLIMIT_AS" in done.stdout

@@ -1,0 +1,125 @@
+"""Memory of the caller that programs write to: results put into it, tensors that may be overwritten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import jitree
+from jitree import Module, Session
+from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from tests.api.programs import ARITHMETIC, STORAGE
+
+X = np.arange(16, dtype=np.float32)
+Y = np.full(4, -1, np.float32)
+REPLACED = np.concatenate([X[:4], Y, X[8:]])
+
+
+@pytest.fixture
+def module(session: Session) -> Module:
+    return session.load(STORAGE)
+
+
+def aligned(offset: int = 0) -> npt.NDArray[np.float32]:
+    """16 floats so many bytes behind a multiple of 64."""
+    block = np.zeros(256, np.uint8)
+    start = -block.__array_interface__["data"][0] % 64 + offset
+    return block[start : start + 64].view(np.float32)
+
+
+def address(array: Any) -> int:
+    return int(np.asarray(array).__array_interface__["data"][0])
+
+
+def test_results_are_put_where_the_caller_says(module: Module, session: Session) -> None:
+    for _ in range(3):  # the first call, and those that follow it
+        target = session.empty(16)
+        result = module.into(X, out=target)
+        assert np.array_equal(target, X + X) and address(result) == address(target)
+    host = aligned()
+    assert address(module.into(session.to_device(X), out=host)) == address(host)
+    assert np.array_equal(host, X + X)
+    assert np.array_equal(module.into(X, target), X + X), "by position as well"
+    seven, result = module.second(X, out=(target,))
+    assert seven == 7 and address(result) == address(target)
+    assert np.array_equal(module.second(input0=X, out=target)[1], X + X)
+
+
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        (np.zeros((16, 2), np.float32)[:, 0], "cannot be written in place"),
+        (np.ma.masked_array(np.zeros(16, np.float32)), "masked array cannot be written in place"),
+        (aligned(4), "aligned to 64 bytes"), ([aligned(), aligned()], "expected 1 arrays but got 2"),
+        (None, "out: None of type NoneType cannot"), (aligned()[:8], "dimension 0 mismatch"),
+        (aligned().view(np.int8), "element type mismatch"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_storage(module: Module, out: Any, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        module.into(X, out=out)
+
+
+def test_memory_that_may_not_be_written(module: Module) -> None:
+    target = aligned()
+    target.flags.writeable = False
+    with pytest.raises(InvalidArgumentError, match="cannot be written in place"):
+        module.into(X, out=target)
+
+
+def test_programs_without_storage_say_so(session: Session) -> None:
+    arithmetic = session.load(ARITHMETIC)
+    with pytest.raises(InvalidArgumentError, match=r"`iree\.abi\.output`") as failure:
+        arithmetic.add(X[:4], X[:4], out=session.empty(4))
+    assert "invoking function 'add'" in str(failure.value)
+
+
+def test_what_the_program_may_overwrite_is_copied(module: Module, session: Session) -> None:
+    device, host = session.to_device(X), aligned()
+    host[:] = X
+    for argument in (X.copy(), device, device.view, host, list(X)):
+        for _ in range(2):
+            assert np.array_equal(module.replace(argument, Y), REPLACED)
+    assert np.array_equal(device, X) and np.array_equal(host, X)
+
+
+def test_donated_arrays_are_the_programs(module: Module, session: Session) -> None:
+    given = session.to_device(X)
+    before = address(given)
+    result = module.replace(jitree.donate(given), Y)
+    assert np.array_equal(result, REPLACED) and address(result) == before
+    for use in (np.asarray, len, lambda array: array.shape, lambda array: module.replace(array, Y)):
+        with pytest.raises(FailedPreconditionError, match="donated to a call"):
+            use(given)
+    assert repr(given) == "jitree.Array(donated to a call)"
+    for _ in range(5):  # the result of one call is given to the next
+        result = module.replace(jitree.donate(result), Y)
+    assert np.array_equal(result, REPLACED) and address(result) == before
+
+
+def test_refused_donations_stay_with_their_owner(module: Module, session: Session) -> None:
+    given = session.to_device(X[:8])
+    with pytest.raises(InvalidArgumentError, match="dimension 0 mismatch"):
+        module.replace(jitree.donate(given), Y)
+    assert np.array_equal(given, X[:8])
+    with pytest.raises(InvalidArgumentError, match=r"donate: expected a jitree\.Array"):
+        jitree.donate(X)  # type: ignore[arg-type]
+
+
+def test_any_array_can_be_donated(session: Session) -> None:
+    """A program that was not compiled to use it leaves it alone."""
+    add = session.load(ARITHMETIC).add
+    for _ in range(3):
+        given = session.to_device(X[:4])
+        assert np.array_equal(add(jitree.donate(given), X[:4]), 2 * X[:4])
+        assert repr(given) == "jitree.Array(donated to a call)"
+
+
+def test_empty_arrays(session: Session) -> None:
+    array = session.empty((2, 3), np.int16)
+    assert array.shape == (2, 3) and array.dtype == np.int16 and array.to_host().shape == (2, 3)
+    with pytest.raises(InvalidArgumentError, match="empty: no device array can have dtype"):
+        session.empty(3, "U5")

@@ -1,0 +1,219 @@
+"""Awaited calls leave their event loop its turns, whatever it is that they do at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.api import turnstile
+from jitree.dispatch import invocation
+from jitree.dispatch.plain import engine
+from jitree.errors import CancelledError, FailedPreconditionError
+from jitree.regs import machine
+from tests.api.exact import X, same
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
+from tests.assembler import Assembler
+from tests.hal.helpers import TIMEOUT
+
+N = np.arange(64, dtype=np.float32)
+
+
+class Clock:
+    """Time that goes on only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(turnstile, "monotonic", lambda: clock.now)
+    return clock
+
+
+class Rounds:
+    """What a clock says in each round of the loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.times: list[float] = []
+        self._next()
+
+    def _next(self) -> None:
+        self.times.append(self._clock.now)
+        self._handle = asyncio.get_running_loop().call_soon(self._next)
+
+    def stop(self) -> float:
+        """The longest round."""
+        self._handle.cancel()
+        return max(end - begin for begin, end in pairwise(self.times))
+
+
+async def begin_all(clock: Clock, costs: list[float]) -> tuple[int, float]:
+    """Begins a call for each of the costs, in seconds, in their order: (rounds, the longest)."""
+    rounds, begun = Rounds(clock), []
+
+    async def call(number: int) -> None:
+        await turnstile.pass_through()
+        begun.append(number)
+        clock.now += costs[number]
+
+    await asyncio.gather(*(call(number) for number in range(len(costs))))
+    longest = rounds.stop()
+    assert begun == list(range(len(costs)))
+    return len(rounds.times), longest
+
+
+def test_long_calls_begin_in_rounds_of_their_own(clock: Clock) -> None:
+    rounds, longest = asyncio.run(begin_all(clock, [0.5] * 50))
+    assert longest == 0.5 and rounds > 50
+
+
+def test_short_calls_begin_together(clock: Clock) -> None:
+    rounds, _ = asyncio.run(begin_all(clock, [2.0**-20] * 50))
+    assert rounds < 5
+
+
+def test_no_round_is_longer_than_a_breath_and_a_call(clock: Clock) -> None:
+    choose = random.Random(1)
+    costs = [choose.choice([0.0001, 0.0003, 0.002]) for _ in range(300)]
+    rounds, longest = asyncio.run(begin_all(clock, costs))
+    assert longest < turnstile.BREATH + 0.00201
+    assert rounds < (2 + turnstile.REST) * sum(costs) / turnstile.BREATH
+
+
+def test_a_task_that_sleeps_wakes_up_between_two_long_calls(clock: Clock) -> None:
+    async def main() -> None:
+        calls = asyncio.ensure_future(begin_all(clock, [0.5] * 50))
+        while not calls.done():
+            before = clock.now
+            await asyncio.sleep(0.000001)
+            assert clock.now - before <= 0.5
+
+    asyncio.run(main())
+
+
+def test_those_who_give_up_hold_up_nobody(clock: Clock) -> None:
+    async def main() -> None:
+        begun = []
+
+        async def call(number: int) -> None:
+            await turnstile.pass_through()
+            begun.append(number)
+            clock.now += 0.005
+
+        choose = random.Random(2)
+        calls = [asyncio.ensure_future(call(number)) for number in range(60)]
+        kept = set(range(60))
+        for _ in range(40):
+            await asyncio.sleep(0)
+            number = choose.randrange(60)
+            if calls[number].cancel():
+                kept.discard(number)
+        await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+        assert begun == sorted(kept)
+        await asyncio.wait_for(call(60), 20)
+
+    asyncio.run(main())
+
+
+def test_every_loop_has_its_own() -> None:
+    async def main() -> int:
+        await turnstile.pass_through()
+        return len(turnstile._turnstiles)
+
+    assert [asyncio.run(main()) for _ in range(3)] == [asyncio.run(main())] * 3
+
+
+def test_without_a_loop_nothing_happens() -> None:
+    with pytest.raises(StopIteration):
+        turnstile.pass_through().send(None)
+
+
+FUNCTIONS: dict[str, Callable[[Session], Any]] = {
+    "synchronous": lambda session: session["arithmetic.add"].async_(X, X),
+    "asynchronous": lambda session: session["asynchronous.two"].async_(X),
+}
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_awaited_calls_pass_through(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop makes a round between two calls that take long."""
+    monkeypatch.setattr(turnstile, "BREATH", 0.0000001)
+    with Session(device, tier="fast") as session:
+        session.load(ARITHMETIC, ASYNCHRONOUS)
+
+        async def main() -> None:
+            rounds = Rounds(Clock())
+            results = await asyncio.gather(*(FUNCTIONS[name](session) for _ in range(30)))
+            rounds.stop()
+            assert len(rounds.times) > 30
+            for result in results:
+                same(result, 2 * X if name == "synchronous" else (2 * X, X * X))
+
+        asyncio.run(main())
+
+
+COUNTING = """
+    %i1 = const.i32 1
+    br ^loop
+    ^loop:
+    %i0 = sub.i32 %i0, %i1
+    %i2 = cmp.nz.i32 %i0
+    cond_br %i2, ^loop, ^done
+    ^done:
+    return [%i0]
+"""
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
+def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the loop when it is awaited, to other threads when it was submitted."""
+    for module in (machine, invocation):
+        monkeypatch.setattr(module, "PROMPT_FUEL", 1000)
+    monkeypatch.setattr(engine, "SLICE", 1000)
+    with Session("local-sync", tier=tier) as session:
+        count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f
+        assert count(100_000) == 0
+
+        async def main() -> int:
+            rounds = Rounds(Clock())
+            assert await count.async_(100_000) == 0
+            rounds.stop()
+            return len(rounds.times)
+
+        assert asyncio.run(main()) > 50
+        assert session.context.submit(count.vm_function, [100_000]) == [0]
+        assert count(100_000) == 0
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_closing_ends_calls_that_wait_for_their_turn(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turnstile, "BREATH", 0.0000001)
+    with Session(device, tier="fast") as session:
+        session.load(ARITHMETIC, ASYNCHRONOUS)
+
+        async def main() -> list[Any]:
+            calls = [asyncio.ensure_future(FUNCTIONS[name](session)) for _ in range(30)]
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            session.close()
+            return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), TIMEOUT)
+
+        results = asyncio.run(main())
+        ends = [type(result) for result in results if isinstance(result, BaseException)]
+        assert 0 < len(ends) < 30 and set(ends) <= {FailedPreconditionError, CancelledError}
+        for result in results:
+            if not isinstance(result, BaseException):
+                same(result, 2 * X if name == "synchronous" else (2 * X, X * X))

@@ -1,0 +1,104 @@
+"""C functions made of Python functions fail unless Python says otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import threading
+from _thread import interrupt_main
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from jitree.base.c_allocator import allocator_address, free
+from jitree.base.callbacks import Callback, take_kept
+from jitree.errors import StatusCode
+
+_FAILURE = -7
+_TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 3)
+
+
+class Example:
+    """A callback that takes three numbers, and what it has failed with."""
+
+    def __init__(self, function: Callable[[int, int, int], int]) -> None:
+        self.errors: list[BaseException] = []
+        self.callback = Callback(function, 3, self._failed, _FAILURE)
+        self.call = _TYPE(self.callback.address)
+
+    def _failed(self, error: BaseException, *arguments: int) -> int:
+        self.errors.append(error)
+        return 100 + sum(arguments)
+
+
+def _on_another_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("run", [lambda action: action(), _on_another_thread])
+def test_results_and_errors(run: Callable[[Callable[[], object]], None]) -> None:
+    example = Example(lambda a, b, c: a // b + c)
+    results: list[int] = []
+    run(
+        lambda: results.extend(
+            [example.call(6, 2, 1), example.call(1, 0, 2), example.call(-(1 << 40), 1 << 40, 3)]
+        )
+    )
+    assert results == [4, 103, 2]
+    assert [type(error) for error in example.errors] == [ZeroDivisionError]
+
+
+def test_an_interrupt_before_the_first_line_is_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C comes, and Python looks for it where the callback begins."""
+    example = Example(lambda *_: 0)
+    for _ in range(3):
+        steps: list[Callable[[], object]] = [interrupt_main, partial(example.call, 1, 2, 3)]
+        assert [*map(operator.methodcaller("__call__"), steps)] == [None, 106]
+        assert isinstance(example.errors.pop(), KeyboardInterrupt)
+        assert example.call(1, 2, 3) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_callbacks_inside_each_other() -> None:
+    def function(depth: int, *_: int) -> int:
+        if depth == 0:
+            raise ValueError
+        return int(example.call(depth - 1, 0, 0)) + 1
+
+    example = Example(function)
+    for depth in (0, 5, 40):
+        assert example.call(depth, 0, 0) == 100 + depth
+
+
+def test_failing_twice_is_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: None)
+
+    def failed(error: BaseException, *_: int) -> int:
+        raise error
+
+    def function(*_: int) -> int:
+        raise ValueError
+
+    callback = Callback(function, 3, failed, _FAILURE)
+    results: list[int] = []
+    for run in (_on_another_thread, operator.methodcaller("__call__")):
+        run(lambda: results.append(_TYPE(callback.address)(1, 2, 3)))
+    assert results == [_FAILURE] * 2
+
+
+def test_an_interrupted_allocation_fails() -> None:
+    """Code in a library gets a status, its caller the interrupt."""
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p
+    )
+    size, place = ctypes.c_size_t(64), ctypes.c_void_p()
+    allocate = partial(kind(allocator_address()), None, 0, ctypes.addressof(size), ctypes.addressof(place))
+    steps: list[Callable[[], object]] = [interrupt_main, allocate]
+    assert [*map(operator.methodcaller("__call__"), steps)] == [None, StatusCode.RESOURCE_EXHAUSTED]
+    assert bytes(place) == bytes(8) and isinstance(take_kept(), KeyboardInterrupt)
+    assert allocate() == 0
+    assert place.value
+    free(place.value)

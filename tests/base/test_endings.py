@@ -1,0 +1,88 @@
+"""What happens when the last reference goes: not before, and whatever interrupts it."""
+
+from __future__ import annotations
+
+import gc
+import operator
+from _thread import interrupt_main
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.base.endings import Ending, carefully
+from jitree.hal.enums import BufferUsage, MemoryType
+from jitree.hal.heap import HeapAllocator
+from jitree.modules.hal.native.natives import StorageAllocation
+
+PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "aliases.vmfb"
+
+
+class _Holder:
+    """In a circle with itself."""
+
+    def __init__(self, ending: Any, seen: list[str]) -> None:
+        self.ending = ending
+        self.seen = seen
+        self.circle = self
+
+    def __del__(self) -> None:
+        self.seen.append("finalized")
+
+
+@pytest.mark.parametrize("wrap", [lambda action: action, carefully])
+def test_an_ending_is_not_finalized_with_what_holds_it(wrap: Callable[[Any], Any]) -> None:
+    seen: list[str] = []
+    holders = [_Holder(Ending(wrap(partial(seen.append, "ended"))), seen) for _ in range(2)]
+    holders[0].circle, holders[1].circle = holders[1], holders[0]
+    del holders
+    gc.collect()
+    assert seen == ["finalized"] * 2 + ["ended"] * 2
+
+
+def test_cancelled() -> None:
+    seen: list[int] = []
+    ending = Ending(partial(seen.append, 1))
+    ending.cancel()
+    del ending
+    assert not seen
+
+
+def _drop_interrupted(holder: list[Any]) -> None:
+    """Ctrl-C comes, and before Python looks for it the contents of a list die."""
+    with pytest.raises(KeyboardInterrupt):
+        deque(map(operator.call, [interrupt_main, holder.clear]), maxlen=0)
+    assert not holder
+
+
+def test_interrupted_memory_comes_back() -> None:
+    allocator = HeapAllocator()
+    holder = [allocator.allocate(int(MemoryType.DEVICE_LOCAL), int(BufferUsage.DEFAULT), 4096)]
+    _drop_interrupted(holder)
+    assert allocator.statistics.device.live == 0 and allocator.kept_bytes
+
+
+def test_interrupted_results() -> None:
+    """Machine code has made their memory."""
+    with Session("local-sync", tier="fast") as session:
+        double = session.load(PROGRAM).double
+        double(np.ones(1 << 14, np.float32))  # the first is a call in Python
+        for _ in range(3):
+            holder = [double(np.ones(1 << 14, np.float32)).view.buffer.allocation]
+            assert isinstance(holder[0], StorageAllocation)
+            _drop_interrupted(holder)
+
+
+def test_an_interrupted_action_is_done() -> None:
+    seen: list[str] = []
+
+    def act() -> None:
+        seen.append("ended")
+
+    _drop_interrupted([Ending(carefully(act))])
+    assert seen == ["ended"]

@@ -1,0 +1,79 @@
+"""Mapped memory: protections, alignment, lifetime."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import pytest
+
+from jitree.base.memory import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+
+
+def rights(address: int) -> str | None:
+    """Access of the page at an address, as /proc/self/maps prints it; None when nothing is mapped."""
+    with open("/proc/self/maps") as file:
+        for line in file:
+            bounds, access, *_ = line.split()
+            start, end = (int(text, 16) for text in bounds.split("-"))
+            if start <= address < end:
+                return access
+    return None
+
+
+def test_protections_by_page() -> None:
+    mapping = Mapping(3 * PAGE_SIZE - 5)
+    assert mapping.size == 3 * PAGE_SIZE and rights(mapping.address) == "---p"
+    mapping.protect(0, mapping.size, READ | WRITE)
+    view = mapping.view()
+    view[:4] = b"abcd"
+    assert not any(view[4:]), "new memory is zero"
+    mapping.protect(PAGE_SIZE + 1, 1, READ)
+    assert [rights(mapping.address + page * PAGE_SIZE) for page in range(3)] == ["rw-p", "r--p", "rw-p"]
+    mapping.protect(0, PAGE_SIZE, READ | EXECUTE)
+    assert rights(mapping.address) == "r-xp" and bytes(view[:4]) == b"abcd"
+
+
+def test_writable_and_executable_is_refused() -> None:
+    with pytest.raises(PermissionDeniedError, match="both writable and executable"):
+        Mapping(1).protect(0, 1, READ | WRITE | EXECUTE)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, PAGE_SIZE + 1), (-1, 1), (PAGE_SIZE, 1)])
+def test_bounds(offset: int, size: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Mapping(PAGE_SIZE).protect(offset, size, READ)
+
+
+@pytest.mark.parametrize("alignment", [1, PAGE_SIZE, 16 * PAGE_SIZE, 1 << 21])
+def test_alignment(alignment: int) -> None:
+    mapping = Mapping(100, alignment)
+    assert mapping.address % max(alignment, PAGE_SIZE) == 0
+    mapping.protect(0, mapping.size, READ | WRITE)
+    assert rights(mapping.address) == "rw-p"
+
+
+def test_unmapped_with_the_object() -> None:
+    mapping = Mapping(PAGE_SIZE)
+    address = mapping.address
+    assert rights(address) is not None
+    del mapping
+    gc.collect()
+    assert rights(address) is None
+
+
+def test_more_than_the_address_space() -> None:
+    with pytest.raises(ResourceExhaustedError, match="could not be reserved"):
+        Mapping(1 << 60)
+
+
+def test_code_is_called() -> None:
+    import platform
+
+    code = {"x86_64": "b82a000000c3", "aarch64": "40058052c0035fd6"}.get(platform.machine())
+    if code is None:
+        pytest.skip("no machine code for this processor")
+    mapping = map_code(bytes.fromhex(code))
+    assert rights(mapping.address) == "r-xp"
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(mapping.address)() == 42

@@ -1,0 +1,105 @@
+"""Generators of small images, called by builder processes too."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from jitree.codegen.image import Generated, Unit
+
+ENTRY = "twice"
+
+_MAIN = """
+@table = internal constant [2 x ptr] [ptr @even, ptr @odd]
+declare i64 @doubled(i64)
+define internal i64 @even(i64 %x) noinline {
+  %y = call i64 @doubled(i64 %x)
+  ret i64 %y
+}
+define internal i64 @odd(i64 %x) noinline {
+  %y = call i64 @doubled(i64 %x)
+  %z = sub i64 0, %y
+  ret i64 %z
+}
+define i64 @twice(i64 %x) {
+  %index = and i64 %x, 1
+  %slot = getelementptr ptr, ptr @table, i64 %index
+  %function = load ptr, ptr %slot
+  %y = call i64 %function(i64 %x)
+  ret i64 %y
+}
+"""
+_LIBRARY = "define i64 @doubled(i64 %x) { %y = mul i64 %x, 2\n ret i64 %y }"
+
+
+def texts() -> list[str]:
+    """``twice(x)`` is 2x for even and -2x for odd numbers, through a table of addresses."""
+    return [_MAIN, _LIBRARY]
+
+
+def slow_texts(*data: bytes) -> list[str]:
+    """As :func:`texts`, whatever the data; notes that it was called."""
+    with open(os.environ["JITREE_TEST_BUILDS"], "a", encoding="ascii") as log:
+        log.write(f"{os.getpid()}\n")
+    time.sleep(0.5)
+    return texts()
+
+
+def failing_texts() -> list[str]:
+    raise ValueError("no text today")
+
+
+def external_texts() -> list[str]:
+    """Refers to a function that is not there."""
+    return [_MAIN]
+
+
+def writable_texts() -> list[str]:
+    return ["@count = global i64 7\ndefine ptr @twice() { ret ptr @count }"]
+
+
+def sum_of_constants(*numbers: bytes) -> Generated:
+    """Two units: ``first`` gives the first number, ``total`` calls it and adds the others."""
+    first, *others = map(int, numbers)
+    total = (
+        f"declare i64 @first()\ndefine i64 @total() {{\n %x = call i64 @first()\n"
+        f" %y = add i64 %x, {sum(others)}\n ret i64 %y\n}}"
+    )
+    return Generated(
+        (Unit([f"define i64 @first() {{ ret i64 {first} }}"], ("first",)), Unit([total], ("total",))),
+        ("total", "first"),
+        b"2 units",
+    )
+
+
+def same_name_twice() -> Generated:
+    unit = Unit(["define i64 @first() { ret i64 1 }"], ("first",))
+    return Generated((unit, unit), ("first",))
+
+
+def memory_texts() -> Generated:
+    """Calls of what works on blocks of memory, which the builder has to add."""
+    text = """
+declare ptr @memset(ptr, i32, i64)
+declare ptr @memcpy(ptr, ptr, i64)
+declare ptr @memmove(ptr, ptr, i64)
+define void @fill(ptr %to, i32 %value, i64 %size) {
+  %r = call ptr @memset(ptr %to, i32 %value, i64 %size)
+  ret void
+}
+define void @copy(ptr %to, ptr %from, i64 %size) {
+  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %size)
+  ret void
+}
+define void @move(ptr %to, ptr %from, i64 %size) {
+  %r = call ptr @memmove(ptr %to, ptr %from, i64 %size)
+  ret void
+}
+"""
+    names = ("fill", "copy", "move")
+    return Generated((Unit([text], names),), names)
+
+
+def bad_second_unit() -> Generated:
+    good = Unit(["define i64 @first() { ret i64 1 }"], ("first",))
+    return Generated((good, Unit(["define i64 @second() { ret nonsense }"], ("second",))), ("first",))

@@ -1,0 +1,312 @@
+"""Images of machine code: linking, the file, mapping, and building by other processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.codegen import image
+from jitree.codegen.image import cache, digests
+from jitree.codegen.image.build import build, from_json, to_json
+from jitree.codegen.image.flat import FlatImage, decode, encode
+from jitree.codegen.image.keys import key_of
+from jitree.codegen.image.link import link
+from jitree.codegen.image.mapping import map_image
+from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.relocations import RELOCATIONS
+from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
+
+_ROOT = Path(__file__).parents[2]
+_TEXTS = Path(__file__).with_name("image_texts.py")
+KEY = bytes(range(32))
+
+
+def recipe(generator: str, name: str = "sample") -> Recipe:
+    return Recipe(
+        name, "a sample", f"tests.codegen.image_texts:{generator}", (_TEXTS,), ("twice",), seconds=1.0
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache folder, in a process that knows no images yet."""
+    path = tmp_path / "cache"
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
+    monkeypatch.setattr(image, "_static", {})
+    yield path
+
+
+def twice(mapped: image.Image, value: int) -> int:
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(mapped.addresses["twice"])
+    return int(function(value))
+
+
+def test_built_and_mapped() -> None:
+    flat = build(recipe("texts"))
+    assert len(flat.rebase) == 8, "the two entries of the table"
+    mapped = map_image(flat)
+    assert [twice(mapped, value) for value in (20, 21)] == [40, -42]
+
+
+def test_memory_is_not_writable() -> None:
+    mapped = map_image(build(recipe("texts")))
+    address = mapped.addresses["twice"]
+    for line in Path("/proc/self/maps").read_text(encoding="ascii").splitlines():
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if start <= address < end:
+            assert line.split()[1] == "r-xp"
+            return
+    pytest.fail("the image is not mapped")
+
+
+def test_references_must_be_inside() -> None:
+    with pytest.raises(NotFoundError, match="doubled"):
+        build(recipe("external_texts"))
+    with pytest.raises(UnimplementedError, match="writable"):
+        build(recipe("writable_texts"))
+
+
+def test_entries_must_exist() -> None:
+    from jitree.codegen.image.compile import compile_object, host_target
+    from tests.codegen.image_texts import texts
+
+    with pytest.raises(NotFoundError, match="thrice"):
+        link([compile_object(texts(), ["twice"], host_target())], ["twice", "thrice"])
+
+
+# -- the file --------------------------------------------------------------------------------------------
+
+
+def test_file_round_trip() -> None:
+    flat = build(recipe("texts"))
+    assert decode(encode(flat, KEY, "a sample"), KEY) == flat
+    assert decode(encode(flat, KEY, "a sample"), bytes(32)) is None
+
+
+SAMPLE = encode(FlatImage(b"code" * 9, struct.pack("<2I", 0, 8), {"a": 3, "two": 0}, b"notes"), KEY, "sample")
+
+
+@given(st.integers(0, len(SAMPLE) - 1))
+def test_short_file_is_a_miss(length: int) -> None:
+    assert decode(SAMPLE[:length], KEY) is None
+
+
+@given(st.integers(0, 8 * len(SAMPLE) - 1))
+def test_damaged_file_is_a_miss(bit: int) -> None:
+    damaged = bytearray(SAMPLE)
+    damaged[bit // 8] ^= 1 << bit % 8
+    assert decode(bytes(damaged), KEY) is None
+
+
+def test_longer_file_is_a_miss() -> None:
+    assert decode(SAMPLE + b"\0", KEY) is None
+
+
+# -- the cache -------------------------------------------------------------------------------------------
+
+
+def test_key_depends_on_sources(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    keys = set()
+    for text in ("a", "b"):
+        source.write_text(text)
+        keys.add(key_of(Recipe("n", "t", "m:f", (source,), (), 1.0)))
+        keys.add(key_of(Recipe("n", "t", "m:f", (source, source), (), 1.0)))
+        keys.add(key_of(Recipe("n", "t", "m:g", (source,), (), 1.0)))
+    assert len(keys) == 6
+
+
+def test_recipe_survives_the_command_line() -> None:
+    sample = recipe("texts")._replace(data=(b"one", b"", b"\0two"))
+    with tempfile.TemporaryFile() as file:
+        file.write(b"".join(sample.data))
+        file.flush()
+        assert from_json(to_json(sample), os.dup(file.fileno())) == sample
+
+
+def test_store_and_load(folder: Path) -> None:
+    sample = recipe("texts")
+    flat = FlatImage(b"x" * 8, b"", {"twice": 0})
+    assert cache.load(sample, KEY) is None
+    path = cache.store(sample, KEY, flat)
+    assert cache.load(sample, KEY) == flat
+    path.write_bytes(path.read_bytes()[:-1])
+    assert cache.load(sample, KEY) is None
+    assert list(folder.iterdir()) == [path], "no temporary file is left"
+
+
+def test_file_of_another_user_is_a_miss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = recipe("texts")
+    path = cache.store(sample, KEY, FlatImage(b"x" * 8, b"", {}))
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert cache.load(sample, KEY) is None
+
+
+# -- building in the background --------------------------------------------------------------------------
+
+
+def test_get_does_not_wait(folder: Path) -> None:
+    sample = recipe("texts")
+    assert image.get(sample) is None
+    deadline = time.monotonic() + 60
+    while (mapped := image.get(sample)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert mapped is not None
+    assert twice(mapped, 4) == 8
+    assert image.get(sample) is mapped
+
+
+def test_wait_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = recipe("texts")
+    assert twice(image.wait(sample), 3) == -6
+    assert "building a sample (about 1 s, once)" in capsys.readouterr().err
+    assert image.wait(sample) is image.get(sample)
+    assert capsys.readouterr().err == ""
+
+
+def test_damaged_entry_is_built_again(folder: Path) -> None:
+    sample = recipe("texts")
+    path = cache.path_of(sample, key_of(sample))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"jitree\x00\x01 rubbish")
+    assert twice(image.wait(sample), 8) == 16
+
+
+def test_failed_build(folder: Path) -> None:
+    sample = recipe("failing_texts")
+    with pytest.raises(UnavailableError, match="no text today"):
+        image.wait(sample)
+    assert image.get(sample) is None
+
+
+def test_failed_build_is_reported_once(folder: Path) -> None:
+    sample = recipe("failing_texts")
+    with pytest.warns(RuntimeWarning, match="no text today"):
+        deadline = time.monotonic() + 60
+        while image.provider(sample).failure is None and time.monotonic() < deadline:
+            assert image.get(sample) is None
+            time.sleep(0.05)
+    assert image.get(sample) is None
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(image, "_static", {})
+    with pytest.raises(UnavailableError, match="cannot be started"):
+        image.wait(recipe("texts"))
+
+
+def test_finished_build_leaves_only_the_image(folder: Path) -> None:
+    sample = recipe("texts")
+    image.wait(sample)
+    deadline = time.monotonic() + 10
+    while len(files := left_in(folder)) > 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert files == [cache.path_of(sample, key_of(sample))]
+
+
+def left_in(folder: Path) -> list[Path]:
+    """What is there but digests of sources."""
+    return [path for path in folder.iterdir() if path.suffix != digests.SUFFIX]
+
+
+def test_refused_memory_is_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(flat: FlatImage) -> image.Image:
+        raise PermissionDeniedError("no executable memory here")
+
+    monkeypatch.setattr(image, "map_image", refuse)
+    with pytest.raises(UnavailableError, match="no executable memory here"):
+        image.wait(recipe("texts"))
+
+
+def test_builder_that_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "load", lambda recipe, key: None)
+    with pytest.raises(UnavailableError, match="ended with code 0"):
+        image.wait(recipe("texts"))
+
+
+_WAIT = """
+import sys
+from jitree.codegen import image
+from tests.codegen.test_image import recipe, twice
+mapped = image.wait(recipe("slow_texts"))
+print(twice(mapped, 21))
+"""
+
+
+def test_many_processes_build_once(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "builds"
+    environment = os.environ | {"JITREE_TEST_BUILDS": str(log), "PYTHONPATH": str(_ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WAIT], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        for _ in range(4)
+    ]
+    assert [process.communicate(timeout=120)[0].strip() for process in processes] == [b"-42"] * 4
+    assert len(log.read_text(encoding="ascii").splitlines()) == 1
+
+
+def test_mapping_imports_no_compiler(folder: Path) -> None:
+    image.wait(recipe("texts"))
+    program = (
+        "import sys, tests\n"
+        "from pathlib import Path\n"
+        "from jitree.codegen import image\n"
+        f"sample = image.Recipe('sample', 'a sample', {recipe('texts').generator!r},"
+        f" (Path({str(_TEXTS)!r}),), ('twice',), 1.0)\n"
+        "assert image.get(sample) is not None\n"
+        "print(sorted({'numba', 'llvmlite', 'elftools', 'subprocess'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(_ROOT)}, capture_output=True,
+        text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert result.stdout.strip() == "[]"
+
+
+# -- relocations of aarch64 ------------------------------------------------------------------------------
+
+_ADRP, _ADR, _ADD, _LDR64, _LDR32, _B, _BL = (
+    0x90000000, 0x10000000, 0x91000000, 0xF9400000, 0xB9400000, 0x14000000, 0x94000000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "place", "target", "expected"),
+    [
+        (275, _ADRP, 0x1234, 0x2FFF, 0xB0000000),  # adrp x0, one page on
+        (275, _ADRP, 0x4000, 0x1008, 0xB0FFFFE0),  # three pages back
+        (274, _ADR, 0x100, 0xF4, 0x10FFFFA0),  # adr x0, #-12
+        (277, _ADD, 0, 0x5123, 0x91048C00),  # add x0, x0, #0x123
+        (286, _LDR64, 0, 0x7008, 0xF9400400),  # ldr x0, [x0, #8]
+        (285, _LDR32, 0, 0x7008, 0xB9400800),  # ldr w0, [x0, #8]
+        (282, _B, 0x100, 0x104, 0x14000001),
+        (283, _BL, 0x100, 0xFC, 0x97FFFFFF),
+    ],
+)
+def test_aarch64_relocations(kind: int, word: int, place: int, target: int, expected: int) -> None:
+    code = bytearray(0x8000)
+    struct.pack_into("<I", code, place, word)
+    RELOCATIONS["EM_AARCH64"][kind](code, place, target)
+    assert struct.unpack_from("<I", code, place)[0] == expected
+
+
+def test_far_branch_is_refused() -> None:
+    with pytest.raises(UnimplementedError):
+        RELOCATIONS["EM_AARCH64"][282](bytearray(4), 0, 1 << 27)

@@ -1,0 +1,150 @@
+"""Images made from data: several units, notes, functions for blocks of memory, sharing."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+
+import pytest
+
+from jitree.codegen import image
+from jitree.codegen.image import cache
+from jitree.codegen.image.build import build
+from jitree.codegen.image.flat import title_of
+from jitree.codegen.image.keys import key_of
+from jitree.codegen.image.mapping import map_image
+from jitree.codegen.image.recipe import Recipe
+from jitree.errors import AlreadyExistsError, UnavailableError
+
+_TEXTS = Path(__file__).with_name("image_texts.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
+    return path
+
+
+def recipe(generator: str, *data: bytes) -> Recipe:
+    return Recipe("made", "made of data", f"tests.codegen.image_texts:{generator}", (_TEXTS,), (), 1.0, data)
+
+
+def call(mapped: image.Image, name: str, *values: int) -> int:
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(values))(mapped.addresses[name])
+    return int(function(*values))
+
+
+def test_generator_gets_the_data() -> None:
+    mapped = map_image(build(recipe("sum_of_constants", b"7", b"35")))
+    assert set(mapped.addresses) == {"total", "first"}
+    assert call(mapped, "total") == 42
+    assert call(mapped, "first") == 7
+    assert mapped.notes == b"2 units"
+
+
+def test_data_is_part_of_the_key() -> None:
+    keys = {key_of(recipe("f", *data)) for data in [(), (b"",), (b"ab",), (b"a", b"b"), (b"b", b"a")]}
+    assert len(keys) == 5
+
+
+def test_units_that_define_one_name_twice() -> None:
+    with pytest.raises(AlreadyExistsError, match="first"):
+        build(recipe("same_name_twice"))
+
+
+def test_data_reaches_the_builder_process(folder: Path) -> None:
+    large = b" " * (1 << 20) + b"0"
+    provider = image.provider(recipe("sum_of_constants", b"4", large, b"5"))
+    assert call(provider.wait(), "total") == 9
+    (file,) = folder.glob("*.image")
+    assert title_of(file.read_bytes()) == "made of data"
+
+
+def test_provider_is_shared_and_forgotten(folder: Path) -> None:
+    sample = recipe("sum_of_constants", b"1")
+    provider = image.provider(sample)
+    assert image.provider(recipe("sum_of_constants", b"1")) is provider
+    assert image.provider(recipe("sum_of_constants", b"2")) is not provider
+    mapped = provider.wait()
+    assert provider.get() is mapped
+    key = provider.key
+    del provider, mapped
+    gc.collect()
+    assert key not in image._providers
+    assert cache.load(sample, key) is not None
+
+
+@pytest.mark.parametrize(("data", "at_once"), [((b"",), [True, False]), ((), [True, True])])
+def test_background_builders_of_programs_are_few(
+    data: tuple[bytes, ...],
+    at_once: list[bool],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Those of the package's own images, which have no data, are at work side by side."""
+    monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
+    monkeypatch.setattr(image.os, "cpu_count", lambda: 2)  # type: ignore[attr-defined]
+    generator = "tests.codegen.image_texts:slow_texts"
+    providers = [
+        image.provider(Recipe(f"slow{n}", "slow", generator, (_TEXTS,), ("twice",), 1.0, data))
+        for n in range(2)
+    ]
+    assert [provider.get() for provider in providers] == [None, None]
+    assert [provider.is_building for provider in providers] == at_once
+    assert [call(provider.wait(), "twice", 4) for provider in providers] == [8, 8]
+
+
+@pytest.fixture(scope="module")
+def blocks() -> image.Image:
+    return map_image(build(recipe("memory_texts")))
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 31, 32, 33, 64, 100])
+@pytest.mark.parametrize("distance", [-40, -32, -1, 0, 1, 5, 32, 40])
+def test_blocks_of_memory(blocks: image.Image, size: int, distance: int) -> None:
+    source = bytes(range(256))
+    memory = (ctypes.c_uint8 * 256)(*source)
+    start = ctypes.addressof(memory) + 64
+    call(blocks, "move", start + distance, start, size)
+    expected = bytearray(source)
+    expected[64 + distance : 64 + distance + size] = source[64 : 64 + size]
+    assert bytes(memory) == bytes(expected)
+    call(blocks, "fill", start, 0x1FE, size)
+    expected[64 : 64 + size] = b"\xfe" * size
+    assert bytes(memory) == bytes(expected)
+    call(blocks, "copy", start, ctypes.addressof(memory) + 160, min(size, 96))
+    expected[64 : 64 + min(size, 96)] = expected[160 : 160 + min(size, 96)]
+    assert bytes(memory) == bytes(expected)
+
+
+def test_unit_that_cannot_be_compiled(folder: Path) -> None:
+    with pytest.raises(UnavailableError, match="a unit of the image could not be compiled"):
+        image.provider(recipe("bad_second_unit")).wait()
+    (log,) = folder.glob("*.log")
+    assert "nonsense" in log.read_text()
+
+
+def test_sources_that_change_meanwhile(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text("one")
+    changing = Recipe("made", "changing", "tests.codegen.image_texts:texts", (source,), ("twice",), 1.0)
+    provider = image.provider(changing)
+    source.write_text("two")
+    with pytest.raises(UnavailableError, match="have changed since this program was started"):
+        provider.wait()
+
+
+def test_started_images_are_built_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITREE_TEST_BUILDS", str(folder.with_name("builds")))
+    generator = "tests.codegen.image_texts:slow_texts"
+    providers = [
+        image.provider(Recipe(f"together{n}", "slow", generator, (_TEXTS,), ("twice",), 1.0))
+        for n in range(3)
+    ]
+    for provider in providers:
+        provider.start()
+    assert [provider.is_building for provider in providers] == [True] * 3
+    assert [call(provider.wait(), "twice", 4) for provider in providers] == [8] * 3

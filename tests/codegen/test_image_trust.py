@@ -1,0 +1,180 @@
+"""Images that somebody else can have written are not run, and builders cannot be made to write elsewhere."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from jitree.codegen import image
+from jitree.codegen.image import cache
+from jitree.codegen.image.flat import FlatImage
+from jitree.codegen.image.keys import key_of
+from jitree.codegen.image.recipe import Recipe
+from jitree.cuda import cubin_cache
+from jitree.errors import UnavailableError
+
+_TEXTS = Path(__file__).with_name("image_texts.py")
+KEY = bytes(range(32))
+
+
+def recipe(generator: str = "texts") -> Recipe:
+    return Recipe("sample", "a sample", f"tests.codegen.image_texts:{generator}", (_TEXTS,), ("twice",), 1.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    path.mkdir(mode=0o700)
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
+    monkeypatch.setattr(image, "_static", {})
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder that no cache was chosen in; temporary files are made in the folder ``temporary``."""
+    monkeypatch.delenv("JITREE_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(cache, "_default_folder", cache._default_folder.__wrapped__)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "temporary").chmod(0o1777)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_an_image_that_others_can_write_is_a_miss(mode: int, folder: Path) -> None:
+    path = cache.store(recipe(), KEY, FlatImage(b"x" * 8, b"", {}))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert cache.load(recipe(), KEY) is not None
+    path.chmod(mode)
+    assert cache.load(recipe(), KEY) is None
+
+
+def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
+    sample = recipe()
+    cache.store(sample, key_of(sample), FlatImage(b"\xcc" * 64, b"", {"twice": 0}))
+    folder.chmod(0o777)
+    with pytest.raises(UnavailableError, match=r"cache' can be written by others \(mode 0777\).*chmod go-w"):
+        image.wait(sample)
+
+
+def test_logs_and_locks_are_not_written_through_links(folder: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    log = cache.path_of(recipe("failing_texts"), key_of(recipe("failing_texts"))).with_suffix(
+        cache.LOG_SUFFIX
+    )
+    log.symlink_to(victim)
+    with pytest.raises(UnavailableError, match="no text today"):
+        image.wait(recipe("failing_texts"))
+    assert victim.read_text() == "precious"
+    assert not log.is_symlink() and "no text today" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    lock = cache.path_of(recipe(), key_of(recipe())).with_suffix(cache.LOCK_SUFFIX)
+    lock.symlink_to(tmp_path / "not there")
+    image._static.clear()
+    with pytest.raises(UnavailableError, match=r"cannot be started: .*\.lock"):
+        image.wait(recipe())
+    assert not (tmp_path / "not there").exists()
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o077])
+def test_files_of_builders_are_the_users_alone(umask: int, folder: Path) -> None:
+    before = os.umask(umask)
+    try:
+        image.wait(recipe())
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_the_default_folder_is_made_for_the_user_alone(home: Path) -> None:
+    before = os.umask(0)
+    try:
+        found = cache.directory()
+    finally:
+        os.umask(before)
+    assert found == home / ".cache" / "jitree"
+    assert [path.stat().st_mode & 0o777 for path in (found, found.parent)] == [0o700, 0o700]
+
+
+def test_the_default_folder_of_an_earlier_version_is_closed(home: Path) -> None:
+    (home / ".cache").mkdir()
+    (home / ".cache" / "jitree").mkdir()
+    (home / ".cache" / "jitree").chmod(0o777)
+    assert cache.directory() == home / ".cache" / "jitree"
+    assert cache.directory().stat().st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_folder_where_others_can_change_the_default_one(home: Path, tmp_path: Path) -> None:
+    home.chmod(0o777)
+    expected = tmp_path / "temporary" / f"jitree-{os.geteuid()}"
+    assert cache.directory() == expected
+    assert expected.stat().st_mode & 0o777 == 0o700
+    cache.write("name", b"data")
+    assert cache.read("name") == b"data"
+
+
+def test_a_temporary_folder_that_was_there_first(home: Path, tmp_path: Path) -> None:
+    """A link of somebody who guessed its name; without other users, one to a folder that others can write."""
+    home.chmod(0o777)
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    taken.chmod(0o777)
+    (tmp_path / "temporary" / f"jitree-{os.geteuid()}").symlink_to(taken)
+    with pytest.raises(PermissionError, match="can be written by others"):
+        cache.write("name", b"data")
+    assert cache.read("name") is None
+    assert taken.stat().st_mode & 0o777 == 0o777 and not list(taken.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give folders away")
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_temporary_folder_of_somebody_else(kind: str, home: Path, tmp_path: Path) -> None:
+    home.chmod(0o777)
+    taken = tmp_path / "temporary" / f"jitree-{os.geteuid()}"
+    if kind == "folder":
+        taken.mkdir(mode=0o700)
+    else:
+        taken.symlink_to(home.parent)
+    os.chown(taken, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="belongs to user 12345"):
+        cache.write("name", b"data")
+
+
+# -- cubins ----------------------------------------------------------------------------------------------
+
+
+def test_cubins_that_others_can_write_are_a_miss(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        cubin_cache.store(KEY, [b"one", b"three"])
+    finally:
+        os.umask(before)
+    assert cubin_cache.load(KEY) == [b"one", b"three"]
+    (file,) = cubin_cache.folder().iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (file, file.parent)] == [0o600, 0o700]
+    for path in (file, file.parent):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o020)
+        assert cubin_cache.load(KEY) is None
+        path.chmod(mode)
+    assert cubin_cache.load(KEY) == [b"one", b"three"]
+
+
+def test_damaged_cubins_are_a_miss(folder: Path) -> None:
+    cubin_cache.store(KEY, [b"one", b"three"])
+    (file,) = cubin_cache.folder().iterdir()
+    data = file.read_bytes()
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert cubin_cache._decode(bytes(damaged), KEY) is None
+    for size in range(len(data)):
+        assert cubin_cache._decode(data[:size], KEY) is None
