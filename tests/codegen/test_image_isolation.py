@@ -14,7 +14,7 @@ import pytest
 from jitree.codegen.image import packages
 
 _ROOT = Path(__file__).parents[2]
-_TEXTS = _ROOT / "tests" / "dispatch" / "image_texts.py"
+_TEXTS = _ROOT / "tests" / "codegen" / "image_texts.py"
 
 _PROGRAM = """
 import os, sys

@@ -17,7 +17,7 @@ from jitree.errors import InvalidArgumentError
 from jitree.tools import cache as command
 from jitree.tools import cache_contents, cache_warm
 
-_TEXTS = Path(__file__).parents[1] / "dispatch" / "image_texts.py"
+_TEXTS = Path(__file__).parents[1] / "codegen" / "image_texts.py"
 
 
 @pytest.fixture
