@@ -21,19 +21,20 @@ from jitree.dispatch import (
     vector_math_f64,
 )
 from jitree.dispatch.primitives import MATH
-from jitree.dispatch.semantics_float import BIT_PATTERNS
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
     semantics_integer, semantics_float, semantics_conversion, vector_math, vector_math_f64,
 )  # fmt: skip
 
+_DIVISIONS: Final = ("signed", "unsigned")
+
 
 class Semantic(NamedTuple):
     """``function(*arguments) -> result`` over values of the types ``i32 i64 f32 f64``.
 
-    The types say how registers are read and written. Instructions that only look at bits (``neg.f32``,
-    ``bitcast.*``, ``select.f64``) have integer types here. Division and remainder raise InvalidArgumentError.
+    The types say how registers are read and written: those of the instruction table, and integers for floats
+    of which the function takes or gives the bits (``neg.f32``, ``bitcast.*``, ``select.f64``).
     """
 
     function: Callable[..., int | float]
@@ -41,6 +42,9 @@ class Semantic(NamedTuple):
     result_type: str
     math_function: str | None = None
     """Name of the C library function, when the instruction is a call of it."""
+    division: str | None = None
+    """``signed`` or ``unsigned``, when the function refuses quotients of its first two operands
+    (:func:`~jitree.dispatch.primitives.require_signed_division`). Machine code checks them before."""
 
 
 def _math_name(row: Instruction) -> str | None:
@@ -50,16 +54,17 @@ def _math_name(row: Instruction) -> str | None:
 
 
 def _find(row: Instruction) -> Semantic | None:
-    types = [operand.kind.removeprefix("r.") for operand in row.operands]
-    if row.mnemonic in BIT_PATTERNS:
-        types = [kind.replace("f", "i") for kind in types]
-    arguments, result = tuple(types[:-1]), types[-1] if types else ""
+    kinds = [operand.kind.removeprefix("r.") for operand in row.operands]
     for family in FAMILIES:
         function = getattr(family, row.mnemonic.replace(".", "_"), None)
         if function is not None:
-            return Semantic(function, arguments, result)
-    math_name = _math_name(row)
-    return Semantic(MATH[math_name], arguments, result, math_name) if math_name is not None else None
+            stated = zip(kinds, function.__annotations__.values(), strict=True)
+            *arguments, result = (kind.replace("f", "i") if name == "int" else kind for kind, name in stated)
+            called = set(function.__code__.co_names)
+            refused = [kind for kind in _DIVISIONS if f"require_{kind}_division" in called]
+            return Semantic(function, tuple(arguments), result, None, *refused)
+    name = _math_name(row)
+    return Semantic(MATH[name], tuple(kinds[:-1]), kinds[-1], name) if name is not None else None
 
 
 SEMANTICS: Final[dict[str, Semantic]] = {

@@ -1,12 +1,10 @@
 """What floating-point instructions mean: one function per mnemonic, dots written as underscores.
 
-Every operation rounds to nearest even in its own width. The functions of :data:`BIT_PATTERNS` work on the
-bits as integers, so that signalling NaNs and NaN signs pass unchanged.
+Every operation rounds to nearest even in its own width. Where an argument or a result is an ``int`` it is the
+bits of a float, so that signalling NaNs and NaN signs pass unchanged.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from jitree.dispatch.primitives import (
     divide,
@@ -20,10 +18,6 @@ from jitree.dispatch.primitives import (
     square_root,
     unfolded,
 )
-
-BIT_PATTERNS: Final = frozenset(
-    f"{operation}.{width}" for operation in ("abs", "neg", "select") for width in ("f32", "f64")
-) | {"bitcast.i32.f32", "bitcast.f32.i32", "bitcast.i64.f64", "bitcast.f64.i64"}
 
 
 def add_f32(lhs: float, rhs: float) -> float:

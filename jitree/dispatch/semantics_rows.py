@@ -23,15 +23,27 @@ class Row(NamedTuple):
     """An instruction. Its operands are ``%a0``, ``%a1`` …"""
 
     lines: list[str]
-    """LLVM's instructions, each ``%0``, ``%1`` … in the order of the list; none where ``text`` is given."""
+    """LLVM's instructions, each ``%0``, ``%1`` … in the order of the list, each a :data:`STEP` or a
+    :data:`CALL`; none where ``text`` is given."""
     result: str
     """An operand, one of those, or a constant."""
     condition: str
     """Of comparisons the i1 of which the result is the i32."""
     text: str = ""
-    """Of what has more than one block: the definition of :func:`symbol`."""
+    """Of what has more than one block, or other instructions: the definition of :func:`symbol`."""
 
 
+_TYPE: Final = r"(?:i\d+|half|bfloat|float|double)"
+_VALUE: Final = r"[-+%\w.]+"
+STEP: Final = re.compile(
+    rf"([a-z]+(?: [a-z]+)*) ({_TYPE} {_VALUE}(?:, (?:{_TYPE} )?{_VALUE})*)(?: to ({_TYPE}))?"
+)
+"""An instruction that exists on vectors as on one value: name and flags, operands, target of a conversion."""
+CALL: Final = re.compile(
+    rf"call ({_TYPE}) @(llvm(?:\.[a-z]+)+)((?:\.[if]\d+)+)"
+    rf"\(((?!i1 )({_TYPE}) {_VALUE}(?:, (?:\5|i1) {_VALUE})*)\)"
+)
+"""So does a function of LLVM's, of operands of one type and flags: result, name, types in it, operands."""
 _TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
 """Rows do not depend on the machine: nothing in them is decided by one."""
 _TRUTH: Final = re.compile(r"zext(?: nneg)? i1 (%\S+) to i32")
@@ -74,8 +86,6 @@ def rows() -> Mapping[str, Row]:
 
 def _row(function: Any, mnemonic: str) -> Row:
     blocks = list(function.blocks)
-    if len(blocks) > 1:
-        return Row([], "", "", _definition(function, mnemonic))
     *body, last = (_UNSTABLE.sub("", str(item).strip()) for item in blocks[0].instructions)
     names = {f"%{item.name}": f"%a{number}" for number, item in enumerate(function.arguments)}
     names |= {line.split(" = ")[0]: f"%{number}" for number, line in enumerate(body)}
@@ -83,10 +93,17 @@ def _row(function: Any, mnemonic: str) -> Row:
     def renamed(text: str) -> str:
         return _NAMES.sub(lambda found: names[found[0]], text)
 
+    if len(blocks) > 1 or not all(_is_elementwise(line) for line in body):
+        return Row([], "", "", _definition(function, mnemonic))
     lines = [renamed(line.split(" = ", 1)[1]) for line in body]
     result = renamed(last.split()[-1])
     made = _TRUTH.fullmatch(lines[-1]) if lines and result == f"%{len(lines) - 1}" else None
     return Row(lines, result, made[1] if made else "")
+
+
+def _is_elementwise(line: str) -> bool:
+    text = _NAMES.sub("%0", line.partition(" = ")[2])
+    return bool(STEP.fullmatch(text) or CALL.fullmatch(text))
 
 
 def _definition(function: Any, mnemonic: str) -> str:

@@ -1,12 +1,14 @@
-"""Makes the images that come with the package anew: ``python -m jitree.tools.ship_images``.
+"""Makes everything anew that is generated and comes with the package: ``python -m jitree.tools.ship_images``.
 
-To be run after a change of any file that an image of the package is made from; the same files, numba,
-llvmlite and Python give the same bytes. Only on x86-64, since an image may be generated for the machine.
+To be run after a change of the instruction table, the semantics, or any other file that an image of the
+package is made from; the same files, numba, llvmlite and Python give the same bytes. Images only on x86-64,
+since one may be generated for the machine.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -20,13 +22,16 @@ from jitree.errors import UnavailableError
 from jitree.tools.cache_warm import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
+TABLES: Final = ("jitree.vmfb.generate_fused", "jitree.dispatch.plain.generate_shapes")
+"""What writes the Python files that are derived from the instruction table and the semantics."""
 COMPILER_FILE: Final = Path(shipped.FOLDER, "compiler.txt")
 """Says what the images were compiled with."""
 TARGET: Final = Target("x86_64-unknown-linux-gnu", shipped.PROCESSORS, "")
 
 
 def main() -> int:
-    """Builds all images and removes what is no longer one. UNAVAILABLE on another machine."""
+    """Writes tables, builds images and removes what is no longer one. UNAVAILABLE on another machine."""
+    write_tables()
     if os.uname().machine != "x86_64":
         raise UnavailableError(
             f"images are shipped for x86-64 and have to be built there, not on {os.uname().machine}"
@@ -45,6 +50,12 @@ def main() -> int:
         path.unlink()
         print(f"{path.name}: removed")
     return 0
+
+
+def write_tables() -> None:
+    """Each by a process of its own: the opcode words that this one may have loaded are those of before."""
+    for table in TABLES:
+        subprocess.run([sys.executable, "-m", table], check=True)
 
 
 def image_file(recipe: Recipe) -> bytes:

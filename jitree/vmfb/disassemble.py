@@ -6,6 +6,7 @@ instruction takes. In lists that mix banks a pair shows as its low register.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -50,11 +51,13 @@ _TEMPLATES: Final[tuple[tuple[str, str], ...]] = (
     ("trace", "{message}({values})"),
     ("print", "{message}({values})"),
 )
-"""(mnemonic, or its beginning when it ends in a dot; operands). Others list their inputs in table order."""
+"""(mnemonic, or its beginning when it ends in a dot; operands). Others, and those
+whose inputs have other names, list their inputs in table order."""
 
 _QUIET_NAN32: Final = 0x7FC00000
 _QUIET_NAN64: Final = 0x7FF8000000000000
 
+_FIELD = re.compile(r"{(\w+)}")
 _EXACT = {name: text for name, text in _TEMPLATES if not name.endswith(".")}
 _FAMILIES = tuple((name, text) for name, text in _TEMPLATES if name.endswith("."))
 
@@ -248,8 +251,9 @@ def _float_text(bits: int, integer: str, real: str, digits: str, quiet_nan: int)
 def _template(row: Instruction) -> str:
     if row.mnemonic in _EXACT:
         return _EXACT[row.mnemonic]
+    inputs = {operand.name for operand in row.operands if not operand.output}
     for prefix, template in _FAMILIES:
-        if row.mnemonic.startswith(prefix):
+        if row.mnemonic.startswith(prefix) and inputs == set(_FIELD.findall(template)):
             return template
     return ", ".join(f"{{{operand.name}}}" for operand in row.operands if not operand.output)
 

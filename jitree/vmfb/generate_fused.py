@@ -1,7 +1,7 @@
 """Writes ``fused_table.py``: how fused forms are numbered and found.
 
-Run ``python -m jitree.vmfb.generate_fused`` after a change of the forms or the instruction table. Expanding
-the patterns of :mod:`jitree.vmfb.forms` takes longer than loading a small module: it is done beforehand.
+``python -m jitree.tools.ship_images`` runs it, after a change of the forms or the instruction table.
+Expanding the patterns of :mod:`jitree.vmfb.forms` takes longer than loading a small module.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ REFS = 4
 
 def test_generated_table_of_forms_is_current() -> None:
     text = generate_fused.TABLE_FILE.read_text(encoding="ascii")
-    assert text == generate_fused.generate(), "run python -m jitree.vmfb.generate_fused"
+    assert text == generate_fused.generate(), "run python -m jitree.tools.ship_images"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:

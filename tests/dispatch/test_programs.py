@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
@@ -37,8 +38,16 @@ def _is_pure(row: Instruction) -> bool:
         all(operand.kind in _VALUE_KINDS for operand in row.operands)
         and row.operands[-1].output
         and ".indirect." not in row.mnemonic
-        and not row.mnemonic.startswith("bitcast.f")
+        and not _makes_numbers_of_bits(row)
     )
+
+
+def _makes_numbers_of_bits(row: Instruction) -> bool:
+    """Whether the sign of a NaN may become more than that."""
+    if row.mnemonic not in SEMANTICS or row.mnemonic.startswith(("abs.", "neg.", "select.")):
+        return False
+    kinds = zip(row.operands, SEMANTICS[row.mnemonic].argument_types, strict=False)
+    return any(operand.kind.startswith("r.f") and kind.startswith("i") for operand, kind in kinds)
 
 
 PURE = [row for row in INSTRUCTIONS if row.operands and _is_pure(row)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.fast.handler import LLVM_TYPES, Handler
+from jitree.dispatch.fast.handler import Handler
+from jitree.dispatch.native.module_text import LLVM_TYPES
 from jitree.dispatch.semantics import SEMANTICS, Semantic
 from jitree.regs.layout import MATH_FUNCTIONS, STATE
 
@@ -52,8 +53,7 @@ def emit_copied_compare(handler: Handler, mnemonic: str, position: int) -> str:
 def _compute(handler: Handler, mnemonic: str, semantic: Semantic, position: int) -> str:
     kinds = semantic.argument_types
     arguments = [handler.value(kind, position + number) for number, kind in enumerate(kinds)]
-    if mnemonic.startswith(("div.i", "rem.i")):
-        _require_quotient(handler, mnemonic, *arguments)
+    handler.require_quotient(semantic, arguments)
     typed = ", ".join(f"{LLVM_TYPES[k]} {a}" for k, a in zip(kinds, arguments, strict=True))
     function = _function(handler, mnemonic, semantic)
     return handler.let(f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})")
@@ -64,18 +64,6 @@ def _function(handler: Handler, mnemonic: str, semantic: Semantic) -> str:
         return symbol(mnemonic)
     table = handler.pointer_field("%state", STATE["math"])
     return handler.pointer_field(table, 8 * MATH_FUNCTIONS.index(semantic.math_function))
-
-
-def _require_quotient(handler: Handler, mnemonic: str, lhs: str, rhs: str) -> None:
-    """Division by zero, and the quotient that does not fit, leave the loop, where they fail."""
-    kind = mnemonic.split(".")[1]
-    handler.require(handler.let(f"icmp ne {kind} {rhs}, 0"))
-    if mnemonic.endswith(".s"):
-        minimum = -(2**31) if kind == "i32" else -(2**63)
-        is_minimum = handler.let(f"icmp eq {kind} {lhs}, {minimum}")
-        is_negation = handler.let(f"icmp eq {kind} {rhs}, -1")
-        overflow = handler.let(f"and i1 {is_minimum}, {is_negation}")
-        handler.require(handler.let(f"xor i1 {overflow}, true"))
 
 
 def symbol(mnemonic: str) -> str:

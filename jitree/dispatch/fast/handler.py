@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from jitree.dispatch.native.module_text import FunctionText
+from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY, FunctionText
 from jitree.regs.layout import LEFT_STOPPED, STATE
 
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
-LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 _ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
 CONSTANT: Final = "!invariant.load !0"
 """Of loads from decoded code and tables, which never change while the loop runs."""
-UNLIKELY: Final = "!prof !1"
-LIKELY: Final = "!prof !2"
 
 
 class Handler(FunctionText):
@@ -149,22 +146,11 @@ class Handler(FunctionText):
     def store_pointer(self, value: str, address: str) -> None:
         self.do(f"store ptr {value}, ptr {address}, align 8")
 
-    def field(self, record: str, offset: int) -> str:
-        """The address of a record's field."""
-        return record if offset == 0 else self.let(f"getelementptr i8, ptr {record}, i64 {offset}")
-
     def pointer_field(self, record: str, offset: int) -> str:
         """The pointer in a record's field."""
         return self.load_pointer(self.field(record, offset))
 
     # -- control ---------------------------------------------------------------------------------------
-
-    def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:
-        suffix = f", {weight}" if weight else ""
-        self.do(f"br i1 {condition}, label %{if_true}, label %{if_false}{suffix}")
-
-    def jump(self, label: str) -> None:
-        self.do(f"br label %{label}")
 
     @contextmanager
     def counted(self, count: str) -> Iterator[str]:
@@ -187,8 +173,8 @@ class Handler(FunctionText):
         """The address of an array element; ``kind`` is its IR type."""
         return self.let(f"getelementptr {kind}, ptr {base}, i64 {index}")
 
-    def escape(self) -> str:
-        """The label of a block that leaves the loop at the current instruction, of which nothing happened."""
+    def side_exit(self) -> str:
+        """Of a block that leaves the loop at the current instruction."""
         if not self._escape_label:
             self._escape_label = self.fresh("escape")
             base = self._base
@@ -201,12 +187,6 @@ class Handler(FunctionText):
             self._escapes += [*lines, *_tail_call("@escape", base, f"%left.{self._names}", fuel=self._fuel)]
             self._names += 1
         return self._escape_label
-
-    def require(self, condition: str) -> None:
-        """Leaves the loop unless the condition (i1) holds."""
-        going_on = self.fresh("valid")
-        self.branch(condition, going_on, self.escape(), LIKELY)
-        self.label(going_on)
 
     def spend(self) -> None:
         """Counts an instruction without which no program runs for ever. When the fuel is used up, Python

@@ -47,7 +47,7 @@ def emit_call(emitter: Emitter, instruction: Instruction, following: Instruction
     ordinal = instruction.literals[0]
     needs = callees.needs.get(ordinal)
     if needs is None:
-        emitter.do(f"br label %{emitter.way_out()}")
+        emitter.jump(emitter.side_exit())
         emitter.label(emitter.fresh("never"))
         for result in instruction.results:
             emitter.define(result, f"freeze {LLVM_TYPES[result.type]} poison")

@@ -41,7 +41,7 @@ def _emit_fail(emitter: Emitter, block: Block, instruction: Instruction) -> None
 
 
 def _emit_leave(emitter: Emitter, block: Block, instruction: Instruction) -> None:
-    emitter.do(f"br label %{emitter.way_out()}")
+    emitter.jump(emitter.side_exit())
 
 
 def _emit_resume(emitter: Emitter, block: Block, instruction: Instruction) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.module_text import LLVM_TYPES, FunctionText, ModuleText, operand
-from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, LIKELY, UNLIKELY
+from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY, FunctionText, ModuleText, operand
+from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES
 from jitree.dispatch.native.scalars import math_index
 from jitree.dispatch.native.ssa import REF, ZERO, Block, Function, Instruction, Value, Variable
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
@@ -58,9 +58,6 @@ class Emitter(FunctionText):
     def label(self, name: str) -> None:
         super().label(name)
         self._label = name
-
-    def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:
-        self.do(f"br i1 {condition}, label %{if_true}, label %{if_false}{weight}")
 
     @property
     def current_label(self) -> str:
@@ -176,9 +173,6 @@ class Emitter(FunctionText):
 
     # -- memory ----------------------------------------------------------------------------------------
 
-    def field(self, record: str, offset: int) -> str:
-        return record if offset == 0 else self.let(f"getelementptr i8, ptr {record}, i64 {offset}")
-
     def state_pointer(self, field: str) -> str:
         """A pointer in the state block that does not change."""
         return self.let(f"load ptr, ptr {self.field('%state', STATE[field])}, align 8{FIXED}")
@@ -219,19 +213,13 @@ class Emitter(FunctionText):
         """Everything in front of the instruction is done for good."""
         self._anchor = Anchor(instruction, self.registers)
 
-    def way_out(self) -> str:
-        """The label of a block that leaves at the anchor."""
+    def side_exit(self) -> str:
+        """Of a block that leaves at the anchor."""
         anchor = self._anchor
         if not anchor.label:
             anchor.label = self.fresh("leave")
             self.leave_block(anchor.label, anchor.instruction, anchor.registers, self.fuel_left)
         return anchor.label
-
-    def require(self, condition: str) -> None:
-        """Leaves unless the condition (i1) holds."""
-        going_on = self.fresh("ok")
-        self.branch(condition, going_on, self.way_out(), LIKELY)
-        self.label(going_on)
 
     def leave_block(
         self,

@@ -14,6 +14,7 @@ from jitree.dispatch.native.ownership import SLOW
 from jitree.dispatch.native.slow import emit_slow
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, Function, Instruction, Value
 from jitree.dispatch.native.views import Refusal
+from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs.layout import FRAME
 
 if TYPE_CHECKING:
@@ -132,8 +133,7 @@ def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
             else text
             for value, text in zip(instruction.operands, arguments, strict=True)
         ]
-    if mnemonic.startswith(("div.i", "rem.i")):
-        _require_quotient(emitter, mnemonic, *arguments)
+    emitter.require_quotient(SEMANTICS[mnemonic], arguments)
     condition = rows.condition(emitter.let, emitter.module.declare, mnemonic, arguments)
     if condition is not None:
         emitter.conditions[result] = condition
@@ -149,18 +149,6 @@ def _is_neutral(value: Value) -> bool:
     ones = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}[value.type]
     sign = 1 << (31 if value.type == "f32" else 63)
     return constant(value) is not None and bits & (sign - 1) in (0, ones)
-
-
-def _require_quotient(emitter: Emitter, mnemonic: str, lhs: str, rhs: str) -> None:
-    """Division by zero, and the quotient that does not fit, fail."""
-    kind = mnemonic.split(".")[1]
-    emitter.require(emitter.let(f"icmp ne {kind} {rhs}, 0"))
-    if mnemonic.endswith(".s"):
-        minimum = -(2**31) if kind == "i32" else -(2**63)
-        is_minimum = emitter.let(f"icmp eq {kind} {lhs}, {minimum}")
-        is_negation = emitter.let(f"icmp eq {kind} {rhs}, -1")
-        overflow = emitter.let(f"and i1 {is_minimum}, {is_negation}")
-        emitter.require(emitter.let(f"xor i1 {overflow}, true"))
 
 
 def _lower_switch(emitter: Emitter, instruction: Instruction) -> None:

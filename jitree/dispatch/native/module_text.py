@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.dispatch.native.ssa import ZERO, Value
 
+if TYPE_CHECKING:
+    from jitree.dispatch.semantics import Semantic
+
 LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
+UNLIKELY: Final = ", !prof !1"
+LIKELY: Final = ", !prof !2"
 _FIRST_FREE: Final = 100
 """Numbers of metadata below belong to the prelude."""
 
@@ -33,6 +38,38 @@ class FunctionText:
     def label(self, name: str) -> None:
         """Begins a block."""
         self._lines.append(f"{name}:")
+
+    def jump(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:
+        self.do(f"br i1 {condition}, label %{if_true}, label %{if_false}{weight}")
+
+    def field(self, record: str, offset: int) -> str:
+        """The address of a record's field."""
+        return record if offset == 0 else self.let(f"getelementptr i8, ptr {record}, i64 {offset}")
+
+    def side_exit(self) -> str:
+        """The label to branch to where an instruction cannot be done here, and nothing of it has happened."""
+        raise NotImplementedError
+
+    def require(self, condition: str) -> None:
+        """Leaves unless the condition (i1) holds."""
+        going_on = self.fresh("ok")
+        self.branch(condition, going_on, self.side_exit(), LIKELY)
+        self.label(going_on)
+
+    def require_quotient(self, semantic: Semantic, arguments: Sequence[str]) -> None:
+        """Leaves where a division fails: by zero, and where the quotient does not fit."""
+        if semantic.division is None:
+            return
+        kind, (lhs, rhs) = semantic.argument_types[0], arguments[:2]
+        self.require(self.let(f"icmp ne {kind} {rhs}, 0"))
+        if semantic.division == "signed":
+            is_minimum = self.let(f"icmp eq {kind} {lhs}, {-(1 << (int(kind[1:]) - 1))}")
+            is_negation = self.let(f"icmp eq {kind} {rhs}, -1")
+            overflow = self.let(f"and i1 {is_minimum}, {is_negation}")
+            self.require(self.let(f"xor i1 {overflow}, true"))
 
     def fresh(self, name: str) -> str:
         """A label that nothing else in the function has."""

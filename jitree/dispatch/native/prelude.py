@@ -42,8 +42,6 @@ FRAMES: Final = ", !tbaa !24"
 SLOTS: Final = ", !tbaa !26"
 FIXED: Final = ", !invariant.load !0"
 """Of loads of what does not change as long as a function runs."""
-UNLIKELY: Final = ", !prof !1"
-LIKELY: Final = ", !prof !2"
 
 _LEAVING: Final = """\
 ; Sets those ref registers to null whose bits are set.

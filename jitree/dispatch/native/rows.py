@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.dispatch.semantics_rows import rows, symbol
+from jitree.dispatch.semantics_rows import CALL, STEP, rows, symbol
 from jitree.dispatch.vector_math_ir import llvm_type
 from jitree.vmfb.isa import BY_MNEMONIC
 
@@ -19,9 +19,9 @@ Declare = Callable[[str], None]
 """Adds a line outside of functions."""
 
 _PLACEHOLDER: Final = re.compile(r"%(a?\d+)")
-_CALL: Final = re.compile(r"call (\S+) @(llvm\.[\w.]+)\.\w+\((.*)\)")
-_CONVERSION: Final = re.compile(r"([a-z]+(?: nneg)?) (\S+) (\S+) to (\S+)")
-_OPERATION: Final = re.compile(r"((?:[if]cmp )?[a-z]+(?: exact| nsw| nuw| disjoint)*) (\S+) (\S+), (\S+)")
+_DECLARED: Final = re.compile(r".*call (.+?) (@llvm[\w.]+)\((.*)\)")
+_OVER_BITS: Final = ("abs", "bitcast", "select")
+"""Instructions on bits of floats of which LLVM may know all: what it makes of them changes none."""
 
 
 def condition(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str]) -> str | None:
@@ -29,29 +29,37 @@ def condition(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str
     row = rows().get(mnemonic)
     if row is None or not row.condition:
         return None
+    arguments = _stated(let, declare, mnemonic, arguments, 1)
     return _filled(row.condition, _expanded(let, declare, row.lines[:-1], arguments, 1))
 
 
 def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], lanes: int) -> str:
-    """The result of an instruction.
-
-    Operands and result have the types of the instruction table, rows those of the semantics, which look at
-    the bits of floats as integers in ``neg``, ``abs``, ``select`` and ``bitcast``."""
-    family, semantic, row = mnemonic.partition(".")[0], SEMANTICS[mnemonic], rows()[mnemonic]
-    *stated, given = (operand.kind.removeprefix("r.") for operand in BY_MNEMONIC[mnemonic].operands)
-    if family == "select" and given.startswith("f"):
-        arguments = [arguments[0], *(fenced(let, declare, given, lanes, value) for value in arguments[1:])]
-    arguments = [
-        _as_bits(let, kind, wanted, lanes, argument)
-        for kind, wanted, argument in zip(stated, semantic.argument_types, arguments, strict=True)
-    ]
+    """The result of an instruction."""
+    semantic, row = SEMANTICS[mnemonic], rows()[mnemonic]
+    arguments = _stated(let, declare, mnemonic, arguments, lanes)
     if row.text:
-        assert lanes == 1, f"{mnemonic} has branches"
+        assert lanes == 1, f"{mnemonic} is not elementwise"
         made = _called(let, declare, mnemonic, row.text, arguments)
     else:
         made = _filled(row.result, _expanded(let, declare, row.lines, arguments, lanes))
+    given = BY_MNEMONIC[mnemonic].operands[-1].kind.removeprefix("r.")
+    if given == semantic.result_type:
+        return made
     made = _as_bits(let, semantic.result_type, given, lanes, made)
-    return fenced(let, declare, given, lanes, made) if family == "neg" else made
+    return made if mnemonic.startswith(_OVER_BITS) else fenced(let, declare, given, lanes, made)
+
+
+def _stated(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], lanes: int) -> Sequence[str]:
+    """Arguments, which have the types of the instruction table, as those of the semantics function, which may
+    look at the bits of floats."""
+    kinds = [operand.kind.removeprefix("r.") for operand in BY_MNEMONIC[mnemonic].operands]
+    if mnemonic.startswith("select.f"):
+        fences = (fenced(let, declare, kinds[-1], lanes, value) for value in arguments[1:])
+        arguments = [arguments[0], *fences]
+    return [
+        _as_bits(let, kind, wanted, lanes, argument)
+        for kind, wanted, argument in zip(kinds, SEMANTICS[mnemonic].argument_types, arguments, strict=False)
+    ]
 
 
 def fenced(let: Let, declare: Declare, kind: str, lanes: int, value: str) -> str:
@@ -72,9 +80,9 @@ def _as_bits(let: Let, kind: str, wanted: str, lanes: int, value: str) -> str:
 
 
 def _called(let: Let, declare: Declare, mnemonic: str, text: str, arguments: Sequence[str]) -> str:
-    """A call of what has more than one block."""
+    """A call of what is a function of its own."""
     for line in text.splitlines():
-        _declare(declare, line, 1)
+        _declare(declare, line)
     declare(text)
     semantic = SEMANTICS[mnemonic]
     typed = ", ".join(
@@ -90,13 +98,22 @@ def _expanded(
     """Adds instructions of a row; what its placeholders stand for."""
     names = {f"a{number}": argument for number, argument in enumerate(arguments)}
     for number, line in enumerate(lines):
-        _declare(declare, line, lanes)
-        names[str(number)] = let(_filled(_widened(line, lanes), names))
+        text = _widened(line, lanes)
+        _declare(declare, text)
+        names[str(number)] = let(_filled(text, names))
     return names
 
 
 def _filled(text: str, names: dict[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: names[found[1]], text)
+
+
+def _declare(declare: Declare, line: str) -> None:
+    """What an instruction calls."""
+    found = _DECLARED.match(line)
+    if found is not None:
+        kinds = (re.match(r"<[^>]*>|\S+", part)[0] for part in found[3].split(", "))  # type: ignore[index]
+        declare(f"declare {found[1]} {found[2]}({', '.join(kinds)})")
 
 
 # -- vectors -------------------------------------------------------------------------------------------------
@@ -106,50 +123,30 @@ def _widened(line: str, lanes: int) -> str:
     """An instruction of a row, on vectors of so many lanes."""
     if lanes == 1:
         return line
-    if found := _CALL.fullmatch(line):
-        kind, name, arguments = found.groups()
-        typed = ", ".join(_typed(argument, lanes) for argument in arguments.split(", "))
-        return f"call {_vector(kind, lanes)} @{name}.{_suffix(kind, lanes)}({typed})"
-    if line.startswith("select "):
-        return f"select {', '.join(_typed(part, lanes) for part in line[7:].split(', '))}"
-    if found := _CONVERSION.fullmatch(line):
-        operation, kind, value, target = found.groups()
-        return f"{operation} {_typed(f'{kind} {value}', lanes)} to {_vector(target, lanes)}"
-    found = _OPERATION.fullmatch(line)
+    if found := CALL.fullmatch(line):
+        kind, name, suffix, operands, _ = found.groups()
+        suffix = suffix.replace(".", f".v{lanes}")
+        return f"call {_vector(kind, lanes)} @{name}{suffix}({_operands(operands, lanes, flags='i1')})"
+    found = STEP.fullmatch(line)
     assert found is not None, line
-    operation, kind, left, right = found.groups()
-    return f"{operation} {_typed(f'{kind} {left}', lanes)}, {_operand(kind, right, lanes)}"
+    operation, operands, target = found.groups()
+    conversion = f" to {_vector(target, lanes)}" if target else ""
+    return f"{operation} {_operands(operands, lanes, flags='')}{conversion}"
 
 
 def _vector(kind: str, lanes: int) -> str:
-    return kind if lanes == 1 else f"<{lanes} x {kind}>"
+    return f"<{lanes} x {kind}>"
 
 
-def _typed(argument: str, lanes: int) -> str:
-    """A type and an operand. The flags of intrinsics stay what they are."""
-    kind, value = argument.split()
-    return (
-        argument if value in ("true", "false") else f"{_vector(kind, lanes)} {_operand(kind, value, lanes)}"
-    )
-
-
-def _operand(kind: str, value: str, lanes: int) -> str:
-    return value if value.startswith("%") else f"splat ({kind} {value})"
-
-
-def _suffix(kind: str, lanes: int) -> str:
-    scalar = {"float": "f32", "double": "f64"}.get(kind, kind)
-    return scalar if lanes == 1 else f"v{lanes}{scalar}"
-
-
-def _declare(declare: Declare, line: str, lanes: int) -> None:
-    """What an instruction calls."""
-    found = _CALL.search(line)
-    if found is None:
-        return
-    kind, name, arguments = found.groups()
-    kinds = [
-        part.split()[0] if part.endswith(("true", "false")) else _vector(part.split()[0], lanes)
-        for part in arguments.split(", ")
-    ]
-    declare(f"declare {_vector(kind, lanes)} @{name}.{_suffix(kind, lanes)}({', '.join(kinds)})")
+def _operands(text: str, lanes: int, flags: str) -> str:
+    """Operands, of which some have a type in front; those of the type ``flags`` stay what they are."""
+    kind, made = "", []
+    for part in text.split(", "):
+        *stated, value = part.split()
+        kind = stated[0] if stated else kind
+        if kind == flags:
+            made.append(part)
+            continue
+        wide = value if value.startswith("%") else f"splat ({kind} {value})"
+        made.append(f"{_vector(kind, lanes)} {wide}" if stated else wide)
+    return ", ".join(made)

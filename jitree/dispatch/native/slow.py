@@ -4,8 +4,7 @@ code."""
 from __future__ import annotations
 
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import LLVM_TYPES
-from jitree.dispatch.native.prelude import UNLIKELY
+from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY
 from jitree.dispatch.native.ssa import REF, Instruction, Value, Variable
 from jitree.regs.layout import SLOW_DONE, SLOW_STOP
 
@@ -73,14 +72,14 @@ class Shortcut:
         the instruction's only result, if it has one."""
         emitter, instruction = self._emitter, self._instruction
         source = emitter.current_label
-        emitter.do(f"br label %{self._joined}")
+        emitter.jump(self._joined)
         slow_result = ""
         with emitter.aside(self._slow):
             ask(emitter, instruction, spill_operands(emitter, instruction))
             if result is not None:
                 slow_result = emitter.let(emitter.load(instruction.outputs[0]))
             slow_source = emitter.current_label
-            emitter.do(f"br label %{self._joined}")
+            emitter.jump(self._joined)
         emitter.label(self._joined)
         if result is not None:
             value = instruction.results[0]

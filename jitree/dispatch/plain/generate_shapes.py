@@ -1,6 +1,6 @@
 """Writes ``shapes.py``: how the operands of arithmetic instructions are read and written, per signature.
 
-Run ``python -m jitree.dispatch.plain.generate_shapes`` after a change of the semantics' types.
+``python -m jitree.tools.ship_images`` runs it, after a change of the semantics' types.
 """
 
 from __future__ import annotations

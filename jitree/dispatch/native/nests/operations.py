@@ -28,11 +28,12 @@ def is_pure(item: Instruction | Value) -> bool:
     mnemonic = item.operation if hasattr(item, "operation") else item.mnemonic
     if mnemonic.startswith("const.") and mnemonic != "const.ref.rodata":
         return True
-    if mnemonic.startswith(("div.i", "rem.i")):
-        return _never_fails(item.operands[1])
+    semantic = SEMANTICS.get(mnemonic)
+    if semantic is None or (semantic.division is not None and not _never_fails(item.operands[1])):
+        return False
     if mnemonic.startswith("fpowi"):  # written out for its exponent
         return item.operands[1].operation.startswith("const.")
-    return can_compute(mnemonic) or (mnemonic in SEMANTICS and SEMANTICS[mnemonic].math_function is not None)
+    return can_compute(mnemonic) or semantic.math_function is not None
 
 
 def can_compute(mnemonic: str) -> bool:
