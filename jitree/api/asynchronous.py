@@ -47,6 +47,9 @@ class AsynchronousFunction(Function):
             await signal
         except StatusError as error:
             self._fail(error)
+        except BaseException:  # the task was cancelled
+            signal.interrupt(wait)
+            raise
         return self._unpack(results)
 
     def submit(self, *arguments: Any, **named: Any) -> Any:

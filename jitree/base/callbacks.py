@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
+from _thread import get_ident
 from array import array
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
@@ -59,17 +58,18 @@ _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)
 
 
-_kept: Final[deque[BaseException]] = deque()
+_kept: Final[dict[int, BaseException]] = {}
+"""By thread."""
 
 
 def keep(error: BaseException) -> None:
-    """Keeps an error for which C code in between has no place, until :func:`take_kept`."""
-    _kept.append(error)
+    """Keeps an error for which C code in between has no place, until the thread calls :func:`take_kept`."""
+    _kept[get_ident()] = error
 
 
 def take_kept() -> BaseException | None:
     """What is to be raised when C code has returned."""
-    return _kept.popleft() if _kept else None
+    return _kept.pop(get_ident(), None) if _kept else None
 
 
 class Callback:
@@ -160,9 +160,11 @@ class _Table:
 
     def _tell_main_thread(self) -> None:
         """A pointer that only the main thread has. Only on x86-64 is its identifier that."""
+        import threading  # 2 ms, and most programs make no callback
+
         main = threading.main_thread().ident or 0
         self._words[0] = main if os.uname().machine == "x86_64" else 0
-        self._words[1] = 0 if threading.get_ident() != main else self._words[1]
+        self._words[1] = 0 if get_ident() != main else self._words[1]
 
     def _new_level(self, level: int) -> Callable[[int], None]:
         answers = self._answers(level)

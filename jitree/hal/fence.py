@@ -10,8 +10,9 @@ from jitree.base.identity import Unique
 from jitree.errors import StatusCode, StatusError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
+from jitree.hal.producer import interrupt_all
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again
-from jitree.hal.waiting import describe_wait, wait_for, when_reached
+from jitree.hal.waiting import describe_wait, pending_producers, wait_for, when_reached
 
 if TYPE_CHECKING:
     import asyncio
@@ -90,6 +91,11 @@ class Fence(Unique):
         None waits for ever, 0 looks only. Raises the failure of a failed fence.
         """
         return wait_fences((self,), timeout)
+
+    def interrupt(self, behind: Fence | None = None) -> None:
+        """Interrupts the work that is to signal it and what that waits for, as far as ``behind``."""
+        kept = () if behind is None else pending_producers(behind.timepoints, WaitMode.ALL)
+        interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), kept)
 
     def on_reached(self, callback: ReachedCallback) -> list[Timepoint]:
         """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is

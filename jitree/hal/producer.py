@@ -18,6 +18,9 @@ class Producer(Protocol):
     def prerequisites(self) -> Sequence[Producer]:
         """The work that it waits for."""
 
+    def interrupt(self) -> None:
+        """Nobody wants it any more: it fails as soon as it can."""
+
     def describe(self) -> str:
         """What it is and what holds it up, in a line."""
 
@@ -47,3 +50,15 @@ def help_with(pending: Callable[[], Sequence[Producer]], deadline: float | None)
                 found += earlier
             else:
                 found.pop()
+
+
+def interrupt_all(producers: Sequence[Producer], kept: Sequence[Producer] = ()) -> None:
+    """Interrupts work and what it waits for, but nothing that is ``kept``, nor what that waits for."""
+    seen = set(kept)
+    found = list(producers)
+    while found:
+        producer = found.pop()
+        if producer not in seen:
+            seen.add(producer)
+            producer.interrupt()
+            found += producer.prerequisites()

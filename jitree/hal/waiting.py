@@ -11,7 +11,7 @@ from typing import Final
 from jitree.errors import StatusError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
-from jitree.hal.producer import Producer, help_with
+from jitree.hal.producer import Producer, help_with, interrupt_all
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again
 
 _LONGEST_ACQUIRE: Final = 1e6
@@ -115,6 +115,16 @@ def _wait(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: flo
         return True
     if deadline is not None and time.monotonic() >= deadline:
         return False
+    try:
+        return _sleep(points, mode, deadline)
+    except StatusError:
+        raise
+    except BaseException:  # from a signal handler
+        interrupt_all(pending_producers(points, mode))
+        raise
+
+
+def _sleep(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
     help_with(partial(pending_producers, points, mode), deadline)
     wake = allocate_lock()
     wake.acquire()

@@ -8,15 +8,15 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakSet, ref
+from typing import TYPE_CHECKING, Final
+from weakref import ref
 
-from jitree.base.callbacks import Callback
+from jitree.base.callbacks import Callback, keep
 from jitree.base.endings import object_at
-from jitree.errors import CancelledError, FailedPreconditionError, ResourceExhaustedError, StatusError
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
+from jitree.hal.local import interrupts
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
@@ -29,13 +29,9 @@ _CODE: Final = ENTRY_POINT.word("code")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
-_TABLES: Final = 24
-"""Offset of the addresses in a dispatch state."""
+_FAILURE: Final = DISPATCH_STATE.size - 8
 _UNFINISHED: Final = -1
 """What the C functions return when Python could not even say why they failed."""
-
-
-T = TypeVar("T")
 
 
 class Workers:
@@ -45,14 +41,9 @@ class Workers:
         self._create_worker = create
         self._compiled = None if compiled is None else ref(compiled)
         self._idle = [self._create()]
-        self._failures: dict[int, tuple[BaseException, bytes]] = {}
-        self._running: dict[Worker, bytes] = {}
-        """What dispatches are being run by which worker, by their keys."""
-        self._interrupted: dict[bytes, int] = {}
-        """Dispatches that were, and the numbers of their failures."""
+        self._failures: dict[int, BaseException] = {}
         self._closed = False
         self._results = count(1)
-        _all.add(self)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
@@ -68,8 +59,8 @@ class Workers:
         except BaseException as error:
             return self.fail(error, label, dispatch, workgroup)
         try:
-            run = partial(worker.run, ordinal, read_span(dispatch, workgroup))
-            write_first(workgroup, self.attend(worker, dispatch, run))
+            worker.heed(_failure(dispatch))
+            write_first(workgroup, worker.run(ordinal, read_span(dispatch, workgroup)))
         except BaseException as error:
             x, y, z = worker.calls[ordinal].reached
             WORKGROUP_STATE.pack_into(
@@ -80,49 +71,27 @@ class Workers:
             self._idle.append(worker)
         return 0
 
-    def attend(self, worker: Worker, dispatch: int, run: Callable[[], T]) -> T:
-        """Has a worker run its part of a dispatch, until another part of it is interrupted."""
-        key = _key(dispatch)
-        worker.halt(False)
-        self._running[worker] = key
-        try:
-            worker.halt(key in self._interrupted)
-            return run()
-        finally:
-            del self._running[worker]
-
     def fail(self, error: BaseException, label: str, dispatch: int, workgroup: int) -> int:
-        """The number of an error in the workgroup whose id is in the workgroup state. An interrupt ends all
-        parts of the dispatch, which fail with it."""
-        key = _key(dispatch)
-        if key in self._interrupted:
-            return self._interrupted[key]
+        """The number of an error in the workgroup whose id is in the workgroup state. What a signal handler
+        raised is the thread's, whatever else fails."""
+        if not isinstance(error, Exception):
+            keep(error)
+            return _UNFINISHED
+        if _failure(dispatch).value:  # of another part
+            return _UNFINISHED
         if isinstance(error, StatusError):
             x, y, z, *_ = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
             error.with_context(f"in workgroup ({x}, {y}, {z}) of {label}")
-        result = self._keep(error, key)
-        if not isinstance(error, Exception):
-            self._interrupt(key, result)
+        result = (next(self._results) - 1) % _LARGEST_RESULT + 1
+        self._failures[result] = error
+        while len(self._failures) > _KEPT_FAILURES:
+            self._failures.pop(next(iter(self._failures)), None)
         return result
-
-    def _interrupt(self, key: bytes, result: int) -> None:
-        """Ends all parts of a dispatch with the number of a failure."""
-        self._interrupted[key] = result
-        for worker, other in tuple(self._running.items()):
-            if other == key:
-                worker.halt(True)
-
-    def interrupt_all(self, error: BaseException) -> None:
-        """Ends what is running, with an error."""
-        for key in set(self._running.values()):
-            self._interrupt(key, self._keep(error, key))
 
     def take_failure(self, result: int) -> BaseException | None:
         if result == _UNFINISHED:
             return ResourceExhaustedError("no stack or memory was left for the code that runs the kernel")
-        error, key = self._failures.pop(result, (None, b""))
-        self._interrupted.pop(key, None)  # all parts of the dispatch have ended
-        return error
+        return self._failures.pop(result, None)
 
     def _take(self) -> Worker:
         if self._closed:
@@ -138,24 +107,9 @@ class Workers:
             worker.promotion.compiled = self._compiled
         return worker
 
-    def _keep(self, error: BaseException, key: bytes) -> int:
-        result = (next(self._results) - 1) % _LARGEST_RESULT + 1
-        self._failures[result] = error, key
-        while len(self._failures) > _KEPT_FAILURES:
-            self._failures.pop(next(iter(self._failures)), None)
-        return result
 
-
-_all: Final[WeakSet[Workers]] = WeakSet()
-
-
-def _interrupt_all() -> None:
-    """At exit of the interpreter, before threads are joined: a kernel may never end."""
-    for workers in tuple(_all):
-        workers.interrupt_all(CancelledError("the program has ended"))
-
-
-atexit.register(_interrupt_all)
+# At exit of the interpreter, before threads are joined: a kernel may never end.
+atexit.register(interrupts.end)
 
 
 class _Function:
@@ -205,8 +159,8 @@ class _Function:
         assert self._compiled is not None
         try:
             there = self._compiled.lane(lane)
-            finish = partial(there.finish, self._ordinal, read_span(dispatch, workgroup))
-            self._workers.attend(there.worker, dispatch, finish)
+            there.worker.heed(_failure(dispatch))
+            there.finish(self._ordinal, read_span(dispatch, workgroup))
         except BaseException as error:
             return self.fail(error, dispatch, workgroup)
         return 0
@@ -233,9 +187,9 @@ def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int,
     return _function(environment).fail(error, dispatch, workgroup)
 
 
-def _key(dispatch: int) -> bytes:
-    """What the parts of one dispatch have in common: where its constants and bindings are."""
-    return ctypes.string_at(dispatch + _TABLES, DISPATCH_STATE.size - _TABLES)
+def _failure(dispatch: int) -> ctypes.c_int64:
+    """The failure of the job that a dispatch belongs to."""
+    return ctypes.c_int64.from_address(ctypes.c_int64.from_address(dispatch + _FAILURE).value)
 
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)

@@ -15,6 +15,7 @@ from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.native_module import NativeModule
 from jitree.errors import error_context
 from jitree.hal.command_layout import SPAN_FIRST
+from jitree.hal.local import interrupts
 from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_promotion import Promotion
@@ -58,7 +59,7 @@ class Span:
 def read_span(dispatch: int, workgroup: int) -> Span:
     """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``)."""
     (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
-     constants, addresses, lengths) = DISPATCH_STATE.unpack(
+     constants, addresses, lengths, _) = DISPATCH_STATE.unpack(
         ctypes.string_at(dispatch, DISPATCH_STATE.size)
     )  # fmt: skip
     *_, local_memory, local_size = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
@@ -125,9 +126,9 @@ class Worker:
     def close(self) -> None:
         self.context.close()
 
-    def halt(self, halted: bool) -> None:
-        """Whether what runs is to end soon. For any thread."""
-        self.context.table.halted = halted
+    def heed(self, failure: ctypes.c_int64) -> None:
+        """What runs next on this thread is to end when the job with this failure fails, or is interrupted."""
+        self.context.table.is_halted = interrupts.watch(failure)
 
     def run(self, ordinal: int, span: Span) -> int:
         """Runs the workgroups in order until one fails, or compiled kernels can take over; raises what the VM

@@ -88,7 +88,7 @@ class HandleTable:
 
     __slots__ = (
         "__weakref__", "_addresses", "_aliases", "_bytes", "_free", "_memory", "_objects", "_traits", "base",
-        "capacity", "deferred", "extension", "halted", "i32", "i64", "machines", "natives", "ref_types",
+        "capacity", "deferred", "extension", "i32", "i64", "is_halted", "machines", "natives", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
@@ -108,8 +108,8 @@ class HandleTable:
         self._free: list[int] = []
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
-        self.halted = False
-        """Whether what runs on machines of the table is to end at its next look at the fuel."""
+        self.is_halted: Callable[[], bool] = bool
+        """Whether what runs on machines of the table is to end, asked when the fuel is used up."""
         self.natives: NativeObjects | None = None
         self.machines: WeakSet[Machine] = WeakSet()
         """Whose state blocks refer to ``natives``."""

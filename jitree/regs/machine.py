@@ -312,17 +312,17 @@ class Machine:
 
     def refuel(self) -> None:
         """Lets machine code make branches and calls again; fewer in a call that must not hold up others.
-        CANCELLED if the table was halted."""
+        CANCELLED if the table is halted."""
         self.require_running()
         self.fill_fuel()
 
     def require_running(self) -> None:
-        """CANCELLED if the table was halted."""
-        if self.table.halted:
-            raise CancelledError("another thread's part of the same work was interrupted")
+        """CANCELLED if the table is halted."""
+        if self.table.is_halted():
+            raise CancelledError("the work was interrupted, or another thread's part of it failed")
 
     def fill_fuel(self) -> None:
-        """As :meth:`refuel`, whatever was halted."""
+        """As :meth:`refuel`, halted or not."""
         self.state[_STATE_FUEL] = PROMPT_FUEL if self.state[_STATE_PROMPT] == PROMPT else FUEL
 
     def limit_fuel(self, most: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,12 +11,14 @@ from functools import partial
 import pytest
 
 from jitree.errors import (
+    CancelledError,
     DataLossError,
     ResourceExhaustedError,
     StatusCode,
 )
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
+from jitree.hal.local.interrupts import watch
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.task import WorkerExecutor
 from jitree.hal.local.team import Team
@@ -152,6 +156,53 @@ def test_interrupted_while_helping(occupied: Occupied) -> None:
         done.wait()
     assert done.query() == StatusCode.CANCELLED
     assert occupied.submit(lambda: None).wait() == StatusCode.OK
+
+
+def test_an_interrupted_wait_interrupts_what_other_threads_do_for_it() -> None:
+    """And what that waits for, but nothing that was there before."""
+    occupied = Occupied()
+    occupied.pool.resize(unpinned(2))
+    begun = threading.Event()
+    before = occupied.submit(lambda: None)
+
+    def endless() -> None:
+        is_interrupted = watch()
+        begun.set()
+        wait_until(is_interrupted)
+        raise CancelledError("interrupted")
+
+    def interrupt() -> None:
+        assert begun.wait(TIMEOUT)
+        [(semaphore, _)] = last.timepoints
+        wait_until(lambda: bool(semaphore._timepoints))  # by the main thread
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        first = occupied.submit(endless, before)
+        last = occupied.submit(lambda: None, first)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait_for(last.timepoints, WaitMode.ALL, None)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    for fence in (first, last):
+        with pytest.raises(CancelledError):
+            fence.wait(TIMEOUT)
+    assert before.query() == StatusCode.OK
+    occupied.free()
+
+
+def test_interrupting_ends_at_a_fence(occupied: Occupied) -> None:
+    before = occupied.submit(lambda: None)
+    kept = occupied.submit(lambda: None, before)
+    interrupted = occupied.submit(lambda: None, kept)
+    interrupted.interrupt(kept)
+    assert kept.wait() == StatusCode.OK
+    with pytest.raises(CancelledError):
+        interrupted.wait()
 
 
 def test_work_that_runs_is_waited_for() -> None:

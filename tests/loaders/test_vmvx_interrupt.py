@@ -1,4 +1,4 @@
-"""Ctrl-C in kernels that never end."""
+"""Ctrl-C in kernels and programs that never end."""
 
 from __future__ import annotations
 
@@ -8,34 +8,77 @@ from pathlib import Path
 
 import pytest
 
-_PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "endless.vmfb"
+_PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 _SCRIPT = """
 import os, signal, sys, threading
 import numpy as np
 import jitree
 
 path, device, tier = sys.argv[1:]
-search = jitree.load(path, device=device, tier=tier).f
-begin = np.full(4096, 3, np.int32)
-assert (np.asarray(search(begin, np.int32(7))) == 7).all()
-for seconds in (0.0, 0.02, 0.2):
+session = jitree.Session(device, tier=tier)
+search = session.load(path).f
+two = np.int32(2)
+found = np.full(4096, 2, np.int32)
+for _ in range(3):
+    assert (np.asarray(search(found, two)) == 2).all()
+
+
+def interrupted(call, seconds):
     kill = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     try:
         kill.start()
-        result = search(begin, np.int32(2))
+        result = call()
     except KeyboardInterrupt:
         pass
     else:
         sys.exit(f"a result of a kernel that never ends: {np.asarray(result)}")
     kill.join()
-    assert (np.asarray(search(begin, np.int32(7))) == 7).all()
+
+
+for place in (slice(None), 4095):  # where it never ends; only in some threads' parts
+    begin = found.copy()
+    begin[place] = 3
+    interrupted(lambda: search(begin, two), 0.05)
+    interrupted(lambda: np.asarray(search.submit(begin, two)), 0.05)
+    assert (np.asarray(search(found, two)) == 2).all()
+interrupted(lambda: search(begin, two), 0)
+session.close()  # which waits for the threads
 """
 
 
-@pytest.mark.parametrize("tier", ["plain", "fast", "auto"])
+@pytest.mark.parametrize("tier", ["plain", "fast", "auto", "native"])
 @pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
 def test_an_endless_kernel_is_interrupted(device: str, tier: str) -> None:
-    """On every thread that takes part; what follows is as usual, and the process ends."""
-    program = [sys.executable, "-c", _SCRIPT, str(_PROGRAM), device, tier]
+    """On every thread that takes part, whatever its caller waits for; what follows is as usual."""
+    program = [sys.executable, "-c", _SCRIPT, str(_PROGRAMS / "endless.vmfb"), device, tier]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "ignored" not in done.stderr
+
+
+_LOOP = """
+import os, signal, sys, threading
+import numpy as np
+import jitree
+
+path, device, tier = sys.argv[1:]
+with jitree.Session(device, tier=tier) as session:
+    double = session.load(path).double_until
+    for _ in range(3):
+        assert double(np.float32(1), 100.0)[1] == 7
+    kill = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        kill.start()
+        double(np.float32(0), 1.0)
+    except KeyboardInterrupt:
+        kill.join()
+        assert double(np.float32(1), 100.0)[1] == 7
+"""
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
+def test_an_endless_loop_of_dispatches_is_interrupted(tier: str) -> None:
+    """Whatever one turn of it takes: not only when machine code has made so many turns."""
+    program = [sys.executable, "-c", _LOOP, str(_PROGRAMS / "state.vmfb"), "local-sync", tier]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
+from jitree.base.callbacks import take_kept
 from jitree.base.records import NamedTuple
-from jitree.errors import InternalError
+from jitree.errors import CancelledError, InternalError
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT
 from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.executable import KeepsFailures
-from jitree.hal.local.walk_layout import FAILED_FUNCTION
+from jitree.hal.local.walk_layout import FAILED_FUNCTION, FAILED_INTERRUPTED
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8
@@ -28,8 +29,11 @@ def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str]:
 def function_failure(
     commands: CommandList, row: int, result: int, workgroup: tuple[int, int, int]
 ) -> BaseException:
-    """INTERNAL naming executable, function, workgroup and what the function returned; or the error that the
-    executable kept."""
+    """INTERNAL naming executable, function, workgroup and what the function returned; or what the executable
+    or this thread kept."""
+    interrupt = take_kept()
+    if interrupt is not None:
+        return interrupt
     executable, name = dispatched_function(commands, row)
     if isinstance(executable, KeepsFailures):
         kept = executable.take_failure(result)
@@ -53,7 +57,10 @@ class Failure(NamedTuple):
     z: int
 
     def raise_error(self, commands: CommandList) -> None:
-        """INTERNAL when a function failed, OUT_OF_RANGE for impossible counts of an indirect dispatch."""
+        """INTERNAL when a function failed, OUT_OF_RANGE for impossible counts of an indirect dispatch, or
+        what interrupted the thread while it waited for others."""
+        if self.kind == FAILED_INTERRUPTED:
+            raise take_kept() or CancelledError("the work was interrupted")
         if self.kind == FAILED_FUNCTION:
             raise function_failure(commands, self.row, self.result, (self.x, self.y, self.z))
         check_workgroups(self.x, self.y, self.z)

@@ -16,8 +16,9 @@ from typing import Final
 from jitree.base.memory import Mapping, map_code
 from jitree.base.once import once
 
-DISPATCH_STATE: Final = struct.Struct("<IIHHIIHBBQQQ")
-"""Workgroup size, constant count, workgroup counts, concurrency, binding count; three table addresses."""
+DISPATCH_STATE: Final = struct.Struct("<IIHHIIHBBQQQQ")
+"""Workgroup size, constant count, workgroup counts, concurrency, binding count; three table addresses. The
+last word is our own: the address of the job's failure, which ends it when it is not zero."""
 WORKGROUP_STATE: Final = struct.Struct("<IIHHIQI")
 """Workgroup id, reserved, processor, local memory and its size."""
 

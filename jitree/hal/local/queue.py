@@ -23,6 +23,7 @@ from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.describe import describe_work
+from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
 from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler, now
@@ -46,7 +47,9 @@ class Operation:
     It is a :class:`~jitree.hal.producer.Producer` while it waits for its wait fence or for a thread.
     """
 
-    __slots__ = ("__weakref__", "cost", "name", "post", "queue", "signal", "timepoints", "wait", "work")
+    __slots__ = (
+        "__weakref__", "cost", "interrupted", "name", "post", "queue", "signal", "timepoints", "wait", "work",
+    )  # fmt: skip
 
     def __init__(
         self, queue: Queue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
@@ -62,13 +65,18 @@ class Operation:
         self.timepoints: Sequence[Timepoint] = ()
         self.post: Post | None = None
         """Where it waits for a thread, while it does."""
+        self.interrupted = False
+        """Whether it is to end early: nobody waits for it any more."""
 
     def execute(self) -> StatusError | None:
         """Does the work on this thread and signals or fails the fence; the failure is also returned."""
         failure: StatusError | None = None
         work, self.work = self.work, None
         if work is not None:
+            outer, this_thread.operation = this_thread.operation, self
             try:
+                if self.interrupted:
+                    raise CancelledError(f"{self.name} was interrupted before it began")
                 if self.queue.profiler.mode or watchdog.current is not None:
                     self._watched(work)
                 else:
@@ -81,6 +89,8 @@ class Operation:
             except BaseException:
                 self.fail(CancelledError(f"{self.name} was interrupted"))
                 raise
+            finally:
+                this_thread.operation = outer
         if failure is not None:
             self.fail(failure)
         elif self.signal is not None:
@@ -126,6 +136,10 @@ class Operation:
             return False
         self.run()
         return True
+
+    def interrupt(self) -> None:
+        """As :meth:`Producer.interrupt`."""
+        self.interrupted = True
 
     def prerequisites(self) -> Sequence[Producer]:
         """As :meth:`Producer.prerequisites`."""

@@ -20,6 +20,7 @@ from jitree.base.records import NamedTuple
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
+from jitree.hal.local.interrupts import look_in
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE
@@ -63,6 +64,7 @@ class _Helpers:
         ticks = walker.ticks_per_microsecond / 1000
         for field, value in (
             ("functions", FUNCTION_TABLE_ADDRESS),
+            ("look_in", look_in().address),
             ("spin_ticks", int(spin_nanoseconds * ticks)),
             ("spinning_ticks", int(SPINNING_NANOSECONDS * ticks)),
             ("parked_ticks", int(PARKED_NANOSECONDS * ticks)),

@@ -46,6 +46,8 @@ FAILED_FUNCTION: Final = 1
 """A function returned another value than zero."""
 FAILED_COUNTS: Final = 2
 """The workgroup counts of an indirect dispatch are out of range."""
+FAILED_INTERRUPTED: Final = 3
+"""See ``interrupts.py``. It replaces other failures."""
 
 SHARE: Final = Record(
     "share",
@@ -80,6 +82,7 @@ _TEAM: Final = Record(
     i64 homes             # address of one processor number per thread, the submitting one's first; -1 = any
     i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, for its home
     i64 submitter         # processor on which the last group was opened
+    i64 look_in           # address of interrupts.look_in, called now and then while the job's threads work
     """,
 )
 _LINE: Final = 128

@@ -80,11 +80,12 @@ class NativeWalker:
     def __init__(self, image: Image) -> None:
         self._image = image
         self.execute_address: int = image.addresses["execute"]
-        """``i64 (job)`` for machine code, as ``estimate_address``."""
+        """``i64 (job)`` for machine code, as ``estimate_address``; ``clock_address`` is ``i64 ()``."""
         self.estimate_address: int = image.addresses["estimate"]
+        self.clock_address: int = image.addresses["clock"]
         self._execute = _EXECUTE(image.addresses["execute"])
         self._estimate = _EXECUTE(image.addresses["estimate"])
-        self._clock = _CLOCK(image.addresses["clock"])
+        self._clock = _CLOCK(self.clock_address)
         self.serve = _SERVE(image.addresses["serve"])
         """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
         self.dismiss = _DISMISS(image.addresses["dismiss"])

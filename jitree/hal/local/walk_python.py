@@ -29,8 +29,10 @@ from jitree.regs.memory import address_of, zeroed
 
 _ENTRY: Final = struct.Struct("<3q6i")
 _SPAN: Final = struct.Struct("<qq")
-assert DISPATCH_STATE.size == 48 and _ENTRY.size == ENTRY_POINT.size
+assert _ENTRY.size == ENTRY_POINT.size
 _STATE_SIZE: Final = 64
+_NO_FAILURE: Final = _STATE_SIZE - 8
+"""Offset of a word behind a dispatch state."""
 _COUNTS: Final = struct.Struct("<III")
 
 
@@ -79,7 +81,7 @@ class PythonWalker:
         constants_at = self._commands.constants.buffer_info()[0] + 4 * constant
         DISPATCH_STATE.pack_into(
             state, 0, 1, 1, 1, constant_count, x_count, y_count, z_count, 1, operand_count, constants_at,
-            self._addresses_at + 8 * operand, self._lengths_at + 8 * operand,
+            self._addresses_at + 8 * operand, self._lengths_at + 8 * operand, dispatch_at + _NO_FAILURE,
         )  # fmt: skip
         call = kernel_call()
         total = x_count * y_count * z_count

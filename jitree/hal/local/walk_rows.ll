@@ -144,7 +144,7 @@ done:
 
 define internal void @run_workgroups(ptr %job, ptr %row, ptr %share, i64 %worker, i64 %first, i64 %last) {
 start:
-  %dispatch = alloca [48 x i8], align 64
+  %dispatch = alloca [56 x i8], align 64
   %group = alloca [48 x i8], align 64
   %entry.at = getelementptr i8, ptr %row, i64 $command.entry
   %entry = load ptr, ptr %entry.at
@@ -153,7 +153,7 @@ start:
   %environment.at = getelementptr i8, ptr %entry, i64 $entry.environment
   %environment = load ptr, ptr %environment.at
 
-  ; Dispatch state: workgroup size 1, 1, 1; counts; constants; bindings.
+  ; Dispatch state: workgroup size 1, 1, 1; counts; constants; bindings; where the job's failure is.
   %share.x = getelementptr i8, ptr %share, i64 $share.count_x
   %nx = load i32, ptr %share.x
   %share.y = getelementptr i8, ptr %share, i64 $share.count_y
@@ -204,6 +204,9 @@ start:
   %lengths = getelementptr i64, ptr %lengths.base, i32 %operand
   %state.lengths = getelementptr i8, ptr %dispatch, i64 40
   store ptr %lengths, ptr %state.lengths
+  %failure.at = getelementptr i8, ptr %job, i64 $job.failure
+  %state.failure = getelementptr i8, ptr %dispatch, i64 48
+  store ptr %failure.at, ptr %state.failure
 
   ; Workgroup state: id; processor; local memory.
   %group.y = getelementptr i8, ptr %group, i64 4

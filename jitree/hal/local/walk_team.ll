@@ -443,9 +443,18 @@ start:
   %functions = load ptr, ptr %functions.at
   %yield.at = getelementptr i8, ptr %functions, i64 $functions.sched_yield
   %yield = load ptr, ptr %yield.at
+  %job.at = getelementptr i8, ptr %team, i64 $team.job
+  %job = load ptr, ptr %job.at
+  %look_in.at = getelementptr i8, ptr %team, i64 $team.look_in
+  %look_in = load ptr, ptr %look_in.at
+  %parked_ticks.at = getelementptr i8, ptr %team, i64 $team.parked_ticks
+  %parked_ticks = load i64, ptr %parked_ticks.at
+  %interval = shl i64 %parked_ticks, 9
+  %begun = call i64 @ticks()
   br label %look
 look:
-  %turn = phi i64 [ 0, %start ], [ %turn.next, %wait ], [ %turn.next, %give_way ]
+  %turn = phi i64 [ 0, %start ], [ %turn.next, %wait ], [ %turn.next, %give_way ], [ %turn.next, %ask ]
+  %since = phi i64 [ %begun, %start ], [ %since, %wait ], [ %since, %give_way ], [ %now, %ask ]
   %finished = load atomic i64, ptr %finished.at acquire, align 64
   %all = icmp uge i64 %finished, %chunks
   br i1 %all, label %done, label %more
@@ -459,6 +468,12 @@ wait:
   br label %look
 give_way:
   %yielded = call i32 %yield()
+  %now = call i64 @ticks()
+  %waited = sub i64 %now, %since
+  %long = icmp uge i64 %waited, %interval
+  br i1 %long, label %ask, label %look
+ask:
+  %asked = call i64 %look_in(ptr %job)
   br label %look
 done:
   ret void

@@ -107,6 +107,9 @@ class FenceWait:
                 self._failure = error
         except StatusError as error:
             self._failure = error
+        except asyncio.CancelledError:
+            fence.interrupt()
+            raise
 
     def _remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

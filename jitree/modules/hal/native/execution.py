@@ -9,7 +9,7 @@ from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.walk_layout import JOB, SHARE, TEAM_FIELDS
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.layout import LARGEST_SCALE, OPERANDS, ROWS
+from jitree.modules.hal.native.layout import LARGEST_SCALE, MOST_SPENT, OPERANDS, ROWS
 from jitree.modules.hal.native.recording import COMMAND_SIZE
 from jitree.modules.hal.native.records import (
     Command,
@@ -255,7 +255,12 @@ def prepare(natives: Natives, queue: Queue, job: Job, table: List) -> int:
 
 
 def execute(natives: Natives, job: Job) -> int:
+    if natives.spent > MOST_SPENT:
+        natives.spent = 0
+        return REFUSED
+    begun = call(natives.clock)
     failure = call(natives.execute, place_of(job))
+    natives.spent += call(natives.clock) - begun
     if failure == 0:
         return DONE
     natives.failure = failure

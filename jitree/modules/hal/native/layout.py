@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
 from jitree.hal.heap import size_class
 from jitree.regs.layout import Record
 
+MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
+"""Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
 LARGEST_POOLED: Final = 64 << 20
 """Bytes of the largest block that answers hand out. Pools keep what they have, and filling a larger one takes
 milliseconds; asking Python for it costs a call some 50 us, since all that follows is Python's then too."""
@@ -42,6 +45,8 @@ NATIVES: Final = Record(
     i64 functions         # FUNCTIONS record
     i64 execute           # of the walker, 0 while there is none
     i64 estimate
+    i64 clock
+    i64 spent             # ticks of the clock that answers have executed lists for since Python last did
     i64 busy              # 1 while the local memory is in use
     i64 local_memory      # address, for all threads together
     i64 local_size        # bytes

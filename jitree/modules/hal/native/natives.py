@@ -123,6 +123,7 @@ class Natives:
                 self._used.append(walker)
                 self._set("execute", walker.execute_address)
                 self._set("estimate", walker.estimate_address)
+                self._set("clock", walker.clock_address)
 
     def supply_storage(self, size: int) -> None:
         """More memory of the size that a program asks for."""
