@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from jitree.api.calls.storage_arguments import donate
     from jitree.api.custom_module import CustomModule
     from jitree.api.custom_types import f32, f64, i32, i64
+    from jitree.api.function import Function
     from jitree.api.inspection import ModuleSummary, inspect
-    from jitree.api.instance import Instance
-    from jitree.api.module import Call, Function, Module
-    from jitree.api.session import Session, load
+    from jitree.api.module import Call, Module
+    from jitree.api.session import Instance, Session, load
     from jitree.dispatch.context import ContextFlags
     from jitree.dispatch.native_module import NativeExport, NativeModule
     from jitree.hal.device import Device
@@ -36,8 +36,8 @@ _LAZY = {
     "ContextFlags": "jitree.dispatch.context",
     "CustomModule": "jitree.api.custom_module",
     "Device": "jitree.hal.device",
-    "Function": "jitree.api.module",
-    "Instance": "jitree.api.instance",
+    "Function": "jitree.api.function",
+    "Instance": "jitree.api.session",
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.inspection",
     "NativeExport": "jitree.dispatch.native_module",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from jitree.api.calls import packing
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
+from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.transfers import copy_to_device
-from jitree.api.module import Function
+from jitree.api.function import Function
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
 
@@ -27,8 +27,8 @@ class AsynchronousFunction(Function):
 
     __slots__ = ()
 
-    def transfer(self) -> packing.ArrayTransfer:
-        return packing.ArrayTransfer(self._device, packing.pending_view, copy_to_device)
+    def transfer(self) -> ArrayTransfer:
+        return ArrayTransfer(self._device, pending_view, copy_to_device)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         wait, signal, packed = self._begin(arguments, named)

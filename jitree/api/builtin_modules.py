@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.codegen import image
 from jitree.modules.hal import HalModule
 
 if TYPE_CHECKING:
-    from jitree.api.session import Session
+    from jitree.api.resources import Resources
     from jitree.dispatch.native_module import NativeModule
+    from jitree.hal.device import Device
+    from jitree.hal.executable import ExecutableLoader
+    from jitree.modules.hal.state import TraceSink
+    from jitree.params.provider import ParameterProvider
+
+    class Host(Protocol):
+        """What the modules need of their session."""
+
+        trace_sink: TraceSink | None
+        parameter_providers: tuple[ParameterProvider, ...]
+        loaders: tuple[ExecutableLoader, ...]
+
+        @property
+        def devices(self) -> tuple[Device, ...]: ...
+        @property
+        def instance(self) -> Resources: ...
 
 
-def _hal(session: Session) -> NativeModule:
+def _hal(session: Host) -> NativeModule:
     return HalModule(session.devices, trace_sink=session.trace_sink)
 
 
-def _vmvx(session: Session) -> NativeModule:
+def _vmvx(session: Host) -> NativeModule:
     from jitree.modules.vmvx import VmvxModule
 
     return VmvxModule()
 
 
-def _io_parameters(session: Session) -> NativeModule:
+def _io_parameters(session: Host) -> NativeModule:
     from jitree.modules.io_parameters import IoParametersModule
 
     return IoParametersModule(session.parameter_providers)
 
 
-def _check(session: Session) -> NativeModule:
+def _check(session: Host) -> NativeModule:
     from jitree.modules.check import CheckModule
 
     return CheckModule()
 
 
-def _hal_inline(session: Session) -> NativeModule:
+def _hal_inline(session: Host) -> NativeModule:
     from jitree.modules.hal_inline import HalInlineModule
 
     return HalInlineModule(session.instance.host_allocator, session.loaders, trace_sink=session.trace_sink)
 
 
-def _hal_loader(session: Session) -> NativeModule:
+def _hal_loader(session: Host) -> NativeModule:
     from jitree.modules.hal_loader import HalLoaderModule
 
     return HalLoaderModule(session.loaders)
@@ -75,7 +91,7 @@ def wait_for_hal() -> None:
 
 HAL: Final = "hal"
 
-BUILTIN_MODULES: Final[Mapping[str, Callable[[Session], NativeModule]]] = {
+BUILTIN_MODULES: Final[Mapping[str, Callable[[Host], NativeModule]]] = {
     HAL: _hal,
     "vmvx": _vmvx,
     "io_parameters": _io_parameters,

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls import packing
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.number_packing import describe
+from jitree.api.calls.packing import ReferencePacker
+from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
 from jitree.base.elements import is_masked
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
@@ -239,10 +240,8 @@ def give(item: ValueType, value: object, index: int, surroundings: Surroundings)
         return value
     if item.declared == _VIEW:
         value = _tensor(item, value, index)
-    transfer = packing.ArrayTransfer(_device_of(surroundings), packing.ready_view, copy_to_device)
-    packer = packing.ReferencePacker(
-        Parameter(f"result {index}", item.declared), transfer, surroundings.ref_types
-    )
+    transfer = ArrayTransfer(_device_of(surroundings), ready_view, copy_to_device)
+    packer = ReferencePacker(Parameter(f"result {index}", item.declared), transfer, surroundings.ref_types)
     try:
         return packer.pack(value)
     except StatusError as error:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from jitree.api.instance import Instance
-    from jitree.dispatch.native_module import NativeModule
 
 IMPORTED_NAME: Final = "jitree_module_"
 """How the names of imported Python files begin, which tells their frames from others in tracebacks."""
@@ -49,15 +45,3 @@ def parse_reference(text: str) -> ModuleReference | None:
             raise InvalidArgumentError(f"'{text}': parameter '{item}' is not of the form key=value")
         parameters.append((key, value))
     return ModuleReference(match["path"], match["function"] or None, tuple(parameters))
-
-
-def open_module_file(reference: ModuleReference, instance: Instance | None = None) -> NativeModule:
-    """The module that a reference names, for sessions of ``instance`` (None = the default one)."""
-    if reference.is_python:
-        from jitree.api.python_module_file import open_python_module
-
-        return open_python_module(reference)
-    from jitree.api.native_libraries import open_library_module
-
-    parameters = dict(reference.parameters)
-    return open_library_module(reference.path, reference.function or "", parameters, instance)

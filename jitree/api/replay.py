@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Signature
-from jitree.api.calls.packing import ArrayTransfer
+from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.api.calls.transfers import wrap_or_copy
-from jitree.api.module import Function
+from jitree.api.function import Function
 from jitree.api.replay_state import (
     Place,
     Store,
@@ -31,15 +31,14 @@ from jitree.api.replay_state import (
 )
 from jitree.dispatch.function import Function as VmFunction
 from jitree.errors import StatusError
-from jitree.hal import recording
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
-    from jitree.api.session import Session
-    from jitree.cuda.device import CudaDevice
-    from jitree.cuda.replay import CudaReplay, Located
+    from jitree.api.function import Owner
+    from jitree.hal.recording import Recording
+    from jitree.hal.replays import Replay, Replays
 
 _KINDS_KEPT: Final = 16
 """Recordings of one function."""
@@ -52,11 +51,21 @@ _MOST_MISSES: Final = 8
 class ReplayingFunction(Function):
     """A function of a session whose device repeats recorded calls."""
 
-    __slots__ = ("_gpu", "_is_known", "_kinds", "_last", "_may_write", "_variables", "_writes_to_arguments")
+    __slots__ = (
+        "_is_known",
+        "_kinds",
+        "_last",
+        "_may_write",
+        "_replays",
+        "_variables",
+        "_writes_to_arguments",
+    )
 
-    def __init__(self, session: Session, vm_function: VmFunction, signature: Signature) -> None:
+    def __init__(
+        self, session: Owner, vm_function: VmFunction, signature: Signature, replays: Replays
+    ) -> None:
+        self._replays = replays
         super().__init__(session, vm_function, signature)
-        self._gpu = cast("CudaDevice", session.device)
         self._is_settled = True  # replays are the shorter way here
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
@@ -68,18 +77,16 @@ class ReplayingFunction(Function):
         """None: calls of the context are not made again, once that is known."""
 
     def transfer(self) -> ArrayTransfer:
-        device = cast("CudaDevice", self._session.device)
+        follows = self._replays.follows
 
         def view_of(array: Array) -> BufferView:
             fence = array.fence
             # Programs may look at memory that the host sees without waiting for anything.
-            if fence is not None and (
-                array.view.buffer.host_address is not None or not device.stream.follows(fence)
-            ):
+            if fence is not None and (array.view.buffer.host_address is not None or not follows(fence)):
                 array.wait()
             return array.view
 
-        return ArrayTransfer(device, view_of, wrap_or_copy)
+        return ArrayTransfer(self._device, view_of, wrap_or_copy)
 
     def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         last = self._last
@@ -112,7 +119,7 @@ class ReplayingFunction(Function):
             return self._invoke(packed), None
         if kind.variants:
             buffers = _buffers(packed) + buffers_of(state)
-            located = self._gpu.replays.locate(buffers)
+            located = self._replays.locate(buffers)
             if not variables and not self._writes_to_arguments:
                 self._last = _remembered(arguments, kind, located)
             made = self._replay(kind, located, lambda: buffers)
@@ -127,7 +134,7 @@ class ReplayingFunction(Function):
         references = last.arrays
         if len(arguments) != len(references) or not self._repeats(last.kind):
             return False
-        follows = self._gpu.stream.follows
+        follows = self._replays.follows
         for argument, reference in zip(arguments, references, strict=True):
             array = reference()
             if array is None or array is not argument or array.is_donated:
@@ -138,20 +145,14 @@ class ReplayingFunction(Function):
         return True
 
     def _repeats(self, kind: _Kind) -> bool:
-        device = self._gpu
-        return not (
-            kind.never
-            or device.profiler.mode
-            or self.invoker.closed
-            or device.device_allocator is not device.replays.allocator
-        )
+        return not (kind.never or self.invoker.closed) and self._replays.are_usable
 
     def _kind(self, packed: Sequence[object], state: Sequence[object]) -> _Kind | None:
         """What is known of calls with such arguments; None for those that are never repeated."""
         key = _key(packed, state)
         if key is None:
             return None
-        follows = self._gpu.stream.follows
+        follows = self._replays.follows
         if not all(follows(value) for value in state if isinstance(value, Fence)):
             return None
         kinds = self._kinds
@@ -163,16 +164,13 @@ class ReplayingFunction(Function):
         return kind if self._repeats(kind) else None
 
     def _record(self, kind: _Kind, packed: list[object], state: Sequence[object]) -> list[Any]:
-        replays, variables = self._gpu.replays, self._variables
+        replays, variables = self._replays, self._variables
         assert variables is not None
         own = _buffers(packed)
         arguments = own + buffers_of(state)
         if _overlap(arguments):  # other libraries may lend the same memory twice
             return self._invoke(packed)
-        with (
-            self.invoker.lock,
-            recording.recording(replays.stream, arguments, replays.recording_limit) as made,
-        ):
+        with self.invoker.lock, replays.record(arguments) as made:
             results = self._invoke(packed)
             lasting = lasting_memory(self._context, variables)
             if lasting is not None and _overlap([*arguments, *lasting]):
@@ -193,10 +191,10 @@ class ReplayingFunction(Function):
         return results
 
     def _replay(
-        self, kind: _Kind, located: Located, buffers: Callable[[], Sequence[Buffer]]
+        self, kind: _Kind, located: object, buffers: Callable[[], Sequence[Buffer]]
     ) -> tuple[list[Any], Fence] | None:
         """Results and their fence from a recording that was right, None when there is none."""
-        replays, variables = self._gpu.replays, self._variables
+        replays, variables = self._replays, self._variables
         assert variables is not None
         for variant in tuple(kind.variants):
             try:
@@ -222,7 +220,7 @@ class ReplayingFunction(Function):
 class _Variant(NamedTuple):
     """One way that calls of a kind have gone."""
 
-    replay: CudaReplay
+    replay: Replay
     outputs: tuple[_Output | _ViewOutput, ...]
     stores: tuple[Store, ...]
     fresh: tuple[int, ...]
@@ -266,10 +264,10 @@ class _Last(NamedTuple):
 
     arrays: tuple[weakref.ref[Array], ...]
     kind: _Kind
-    located: Located
+    located: object
 
 
-def _remembered(arguments: Sequence[object], kind: _Kind, located: Located) -> _Last | None:
+def _remembered(arguments: Sequence[object], kind: _Kind, located: object) -> _Last | None:
     if not all(type(argument) is Array for argument in arguments):
         return None
     return _Last(tuple(weakref.ref(cast(Array, argument)) for argument in arguments), kind, located)
@@ -337,7 +335,7 @@ def _buffers(packed: Iterable[object]) -> list[Buffer]:
 
 
 def _outputs(
-    results: Sequence[Any], made: recording.Recording, lasting: Sequence[Buffer]
+    results: Sequence[Any], made: Recording, lasting: Sequence[Buffer]
 ) -> tuple[_Output | _ViewOutput, ...] | None:
     """How to make the results again; None when that is not known."""
     kept = {id(buffer.allocation) for buffer in lasting}

@@ -11,15 +11,16 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
-from jitree.api.calls.declaration import TensorType
 from jitree.api.calls.number_packing import describe
 from jitree.api.calls.transfers import empty, wrap_or_copy
 from jitree.api.executables import Plugin
+from jitree.api.function import Function
 from jitree.api.incompatible import explained
-from jitree.api.instance import Instance
 from jitree.api.load_order import imported_modules, load_order
-from jitree.api.module import Function, Module, create_function
-from jitree.api.module_reference import open_module_file, parse_reference
+from jitree.api.module import Module, create_function
+from jitree.api.module_files import open_library_module, open_module_file
+from jitree.api.module_reference import parse_reference
+from jitree.api.resources import Resources
 from jitree.api.session_arguments import (
     Shape,
     dimensions,
@@ -35,6 +36,7 @@ from jitree.api.session_arguments import (
 from jitree.base.endings import require_interpreter
 from jitree.base.identity import Unique
 from jitree.base.memory import give_back_free_memory
+from jitree.base.once import once
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.engine import WAITING_TIERS, default_tier
@@ -58,10 +60,7 @@ from jitree.vmfb.archive import Source
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.api.calls.native.direct import DirectCall
-    from jitree.api.calls.native.interface import Interface
-    from jitree.api.calls.native.keeper import Keeper
-    from jitree.api.calls.native.placement import Placements
+    from jitree.api.calls.native.session import DirectCalls
     from jitree.hal.executable import ExecutableLoader
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
@@ -145,9 +144,7 @@ class Session(Unique):
         self._instance = Instance.default() if instance is None else instance
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
-        self._parameter_markers: dict[tuple[TensorType, bool], object] = {}
-        self._keeper: Keeper | None = None
-        self._placements: Placements | None = None
+        self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = open_parameters(parameters)
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
@@ -292,9 +289,7 @@ class Session(Unique):
         """
         self._require_open()
         require_path(path)
-        from jitree.api.native_libraries import open_library_module
-
-        return self._register([open_library_module(path, create, parameters, self._instance)])[0]
+        return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
         if isinstance(source, (BytecodeModule, NativeModule)):
@@ -304,7 +299,7 @@ class Session(Unique):
                 return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
             reference = parse_reference(source)
             if reference is not None:
-                return open_module_file(reference, self._instance)
+                return open_module_file(reference, self._instance.ref_types)
         return BytecodeModule.load(source)
 
     def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
@@ -374,9 +369,9 @@ class Session(Unique):
         INVALID_ARGUMENT for element types that programs cannot have.
         """
         self._require_open()
-        placements = self._placements
-        if placements is not None and type(value) is np.ndarray:
-            placed = placements.place(value)
+        direct = self._direct_calls
+        if direct is not None and type(value) is np.ndarray:
+            placed = direct.place(value)
             if placed is not None:
                 return placed
         if isinstance(value, Array):
@@ -397,24 +392,14 @@ class Session(Unique):
         self._require_open()
         return Array(empty(dimensions(shape), element_row(dtype), self.device), self.device)
 
-    def parameter_marker(self, tensor: TensorType, is_written: bool) -> object:
-        """An object that stands for a kind of parameters in this session, always the same."""
-        return self._parameter_markers.setdefault((tensor, is_written), object())
+    def call_by_machine_code(self, function: Function) -> bool:
+        """Has machine code make the usual calls of a function, if that is possible; False to try later."""
+        with self._context.invoker.lock:
+            if self._direct_calls is None:
+                from jitree.api.calls.native.session import DirectCalls
 
-    def place_directly(self, interface: Interface, direct: DirectCall) -> None:
-        """From now on machine code copies small arrays to the device. ``direct``: a call of any function."""
-        if self._placements is None:
-            from jitree.api.calls.native.placement import Placements
-
-            self._placements = Placements(self, interface, direct)
-
-    def keeper(self, interface: Interface) -> Keeper:
-        """The keeper of the handles that arrays have."""
-        if self._keeper is None:
-            from jitree.api.calls.native.keeper import Keeper
-
-            self._keeper = Keeper(self._context.invoker, interface)
-        return self._keeper
+                self._direct_calls = DirectCalls(self.device)
+        return self._direct_calls.install(function)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -428,8 +413,8 @@ class Session(Unique):
     def _drop_blocks(self) -> None:
         for function in tuple(self._functions.values()):
             function.forget()
-        if self._keeper is not None:
-            self._keeper.collect()
+        if self._direct_calls is not None:
+            self._direct_calls.collect()
 
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
@@ -447,7 +432,7 @@ class Session(Unique):
                 self._closed = True
                 for function in self._functions.values():
                     function.close()
-                self._keeper = self._placements = None
+                self._direct_calls = None
                 self._modules = {}
                 self._functions = {}
                 for device in self._owned:
@@ -476,6 +461,25 @@ class Session(Unique):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"
         return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
+
+
+class Instance(Resources):
+    """What sessions share. Sessions of one instance can exchange arrays and other references; most programs
+    need only the default instance."""
+
+    def create_session(self, device: DeviceChoice = None, **options: Any) -> Session:
+        """A session on this instance; arguments as of :class:`jitree.Session`."""
+        return Session(device, instance=self, **options)
+
+    @staticmethod
+    def default() -> Instance:
+        """The instance of sessions that are not given one."""
+        return _default_instance()
+
+
+@once
+def _default_instance() -> Instance:
+    return Instance()
 
 
 def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:

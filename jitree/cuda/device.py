@@ -64,8 +64,8 @@ class CudaDevice(Device):
         self._device_allocator: Allocator = self._own_allocator
         self.stream.allocator = self._own_allocator
         self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
-        self.replays = Replays(self.stream, self._own_allocator)
-        self._own_allocator.relieve = self.replays.drop_idle
+        self._replays = Replays(self.stream, self._own_allocator)
+        self._own_allocator.relieve = self._replays.drop_idle
         self._host_allocator = HeapAllocator()
         self._queue = Queue(self.stream, self._uri)
         self._loader = CudaExecutableLoader(self.context)
@@ -86,6 +86,10 @@ class CudaDevice(Device):
         return self._exchange
 
     @property
+    def replays(self) -> Replays:
+        return self._replays
+
+    @property
     def uri(self) -> str:
         return self._uri
 
@@ -99,6 +103,7 @@ class CudaDevice(Device):
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
         self._device_allocator = allocator
+        self._replays.is_device_allocator = allocator is self._own_allocator
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
         self.channel_provider = provider
@@ -106,7 +111,7 @@ class CudaDevice(Device):
     def trim(self) -> None:
         """Waits for the device, then gives back graphs, pooled memory and what has been discarded."""
         self.stream.wait(None)
-        self.replays.drop()
+        self._replays.drop()
         with self.stream.lock:
             self.context.enter()
             self._gather.trim()

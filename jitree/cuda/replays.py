@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from _thread import allocate_lock
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from jitree.cuda.replay import CudaReplay, Located, make_replay
 from jitree.cuda.semaphore import CudaSemaphore
+from jitree.hal import recording
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
@@ -24,26 +26,32 @@ _KEPT_PART: Final = 4
 
 
 class Replays:
-    """Of one device. May be used from any thread."""
+    """The :class:`jitree.hal.replays.Replays` of one GPU."""
 
     def __init__(self, stream: Stream, allocator: Allocator) -> None:
         """``allocator``: the one that recorded calls get their memory from."""
-        self.stream = stream
-        self.allocator = allocator
+        self._stream = stream
+        self._allocator = allocator
+        self.is_device_allocator = True
+        """Whether the device allocates with that one."""
         self._memory = stream.context.info.memory
         self._lock = allocate_lock()
         self._made: list[weakref.ref[CudaReplay]] = []
         """The oldest first."""
 
     @property
-    def recording_limit(self) -> int:
-        """Bytes that a call may allocate and still be recorded: a recording keeps its transient memory."""
-        return self._memory // _RECORDED_PART
+    def are_usable(self) -> bool:
+        return self.is_device_allocator and not self._stream.profiler.mode
 
-    def make(self, recording: Recording, results: Sequence[int]) -> CudaReplay | None:
-        """What makes a recorded call again; ``results`` are the numbers of the allocations that its caller
-        gets. None when it cannot be repeated."""
-        replay = make_replay(self.stream, recording, results)
+    def follows(self, fence: Fence) -> bool:
+        return self._stream.follows(fence)
+
+    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[Recording | None]:
+        """A recording keeps the transient memory of its call, which must not be too much."""
+        return recording.recording(self._stream, arguments, self._memory // _RECORDED_PART)
+
+    def make(self, recorded: Recording, results: Sequence[int]) -> CudaReplay | None:
+        replay = make_replay(self._stream, recorded, results)
         if isinstance(replay, str):
             return None
         kept = self._kept()
@@ -58,17 +66,14 @@ class Replays:
         return replay
 
     def locate(self, arguments: Sequence[Buffer]) -> Located:
-        """Where the device finds arguments. PERMISSION_DENIED for memory that it cannot reach."""
-        stream = self.stream
+        stream = self._stream
         return Located(
             tuple([stream.device_address(buffer) for buffer in arguments]),
             not all([stream.orders(buffer.allocation) for buffer in arguments]),
         )
 
     def run(self, replay: CudaReplay, arguments: Located) -> tuple[list[Buffer], Fence] | None:
-        """The buffers of the results and what is reached when they are computed; None when the program must
-        be run."""
-        buffers = replay.run(arguments, self.allocator)
+        buffers = replay.run(arguments, self._allocator)
         return None if buffers is None else (buffers, self._fence_here())
 
     def drop(self) -> None:
@@ -91,6 +96,6 @@ class Replays:
     def _fence_here(self) -> Fence:
         """Reached when everything submitted so far is done."""
         semaphore = CudaSemaphore()
-        with self.stream.lock:
-            self.stream.promise(semaphore, 1)
+        with self._stream.lock:
+            self._stream.promise(semaphore, 1)
         return Fence(((semaphore, 1),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from jitree.base.elements import Bytes
 from jitree.base.identity import Unique
@@ -28,6 +28,9 @@ from jitree.hal.operations import QueueOperations
 from jitree.hal.profiling import ProfilingMode
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.waiting import wait_for
+
+if TYPE_CHECKING:
+    from jitree.hal.replays import Replays
 
 _READ: Final = int(MemoryAccess.READ)
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
@@ -65,6 +68,11 @@ class Device(Unique, QueueOperations):
     @property
     def array_exchange(self) -> ArrayExchange | None:
         """How arrays in its memory are exchanged with other libraries; None where they lie on the host."""
+        return None
+
+    @property
+    def replays(self) -> Replays | None:
+        """How calls are made again from recordings; None where the program is run for each."""
         return None
 
     @property

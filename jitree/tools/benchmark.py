@@ -28,7 +28,7 @@ from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_values
 
 if TYPE_CHECKING:
-    from jitree.api.module import Function
+    from jitree.api.function import Function
     from jitree.hal.fence import Fence
     from jitree.tools.calling import PreparedCall
 

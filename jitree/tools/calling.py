@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls import packing
+from jitree.api.calls import packing, tensor_packing
 from jitree.api.calls.transfers import copy_to_device, to_numpy
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError, StatusError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jitree.api.calls.declaration import Parameter
-    from jitree.api.module import Function
+    from jitree.api.function import Function
     from jitree.hal.device import Device
     from jitree.vmfb.cconv import Item
 
@@ -41,8 +41,8 @@ class PreparedCall:
     def __init__(self, function: Function, arguments: Sequence[hv.HostValue]) -> None:
         """INVALID_ARGUMENT, naming the argument, when the function does not take what is given."""
         self._function = function
-        self._device = function.session.device
-        self._invoke = function.session.context.invoke
+        self._device = function.device
+        self._invoke = function.invoker.invoke
         with _in_call(function):
             self._arguments = _pack(function, arguments, self._device)
         self._values = [
@@ -128,12 +128,12 @@ def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device)
             "input list and function mismatch; "
             f"expected {len(parameters)} arguments but passed {len(arguments)}"
         )
-    transfer = packing.ArrayTransfer(device, packing.ready_view, copy_to_device)
+    transfer = tensor_packing.ArrayTransfer(device, tensor_packing.ready_view, copy_to_device)
     packers = packing.packers(
         function.signature,
         function.vm_function.convention.arguments,
         transfer,
-        function.session.context.ref_types,
+        function.invoker.table.ref_types,
     )
     return [_pack_one(value, packer, device) for value, packer in zip(arguments, packers, strict=True)]
 
@@ -180,7 +180,7 @@ def _scalar_to_host(value: int | float, kind: str) -> hv.Scalar:
 
 
 def _reference_to_host(value: object, function: Function) -> hv.HostValue:
-    device = function.session.device
+    device = function.device
     match value:
         case None:
             return hv.NULL
@@ -192,7 +192,7 @@ def _reference_to_host(value: object, function: Function) -> hv.HostValue:
             return hv.List(tuple(_item_to_host(value, index, function) for index in range(len(value))))
         case Buffer():
             return hv.Buffer("hal.buffer", _bytes_of(value, value.byte_length, device))
-    ref_types = function.session.context.ref_types
+    ref_types = function.invoker.table.ref_types
     return hv.Opaque(ref_types.name(ref_types.id_of(value)))
 
 

@@ -18,7 +18,8 @@ from jitree.errors import (
 from jitree.tools.flags import Flags
 
 if TYPE_CHECKING:
-    from jitree.api.module import Function, Module
+    from jitree.api.function import Function
+    from jitree.api.module import Module
     from jitree.api.session import Session
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
@@ -112,12 +113,14 @@ def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
 
 
 def _read_module(path: str, mode: str) -> ModuleLike:
-    from jitree.api.module_reference import open_module_file, parse_reference
+    from jitree.api.module_files import open_module_file
+    from jitree.api.module_reference import parse_reference
+    from jitree.api.session import Instance
     from jitree.dispatch.bytecode_module import BytecodeModule
 
     reference = parse_reference(path)
     if reference is not None:
-        return open_module_file(reference)
+        return open_module_file(reference, Instance.default().ref_types)
     if path == _STANDARD_INPUT:
         import sys
 
@@ -132,7 +135,8 @@ def _read_module(path: str, mode: str) -> ModuleLike:
 
 def open_devices(flags: Flags, stack: ExitStack) -> tuple[Device, ...]:
     """The devices that the flags name, closed with ``stack``; without any, the first that can be created."""
-    from jitree.api.instance import DEFAULT_DEVICES, Instance
+    from jitree.api.resources import DEFAULT_DEVICES
+    from jitree.api.session import Instance
 
     instance = Instance.default()
     parameters = task_parameters(flags)

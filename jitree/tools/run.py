@@ -17,7 +17,7 @@ from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import of_kind, parse_value, parse_values
 
 if TYPE_CHECKING:
-    from jitree.api.module import Function
+    from jitree.api.function import Function
 
 FLAGS: Final = FlagSet(
     command="run",

@@ -18,7 +18,8 @@ from jitree import Module, NativeExport, NativeModule, Session
 from jitree.api.calls.conversion import convert_exactly
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.number_packing import DoublePacker, IntegerPacker, SinglePacker
-from jitree.api.calls.packing import ArrayTransfer, ReferencePacker, ready_view
+from jitree.api.calls.packing import ReferencePacker
+from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.regs.list import VmList

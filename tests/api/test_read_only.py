@@ -14,7 +14,7 @@ import pytest
 
 import jitree
 from jitree import Array, Module, Session
-from jitree.api.module import Function
+from jitree.api.function import Function
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from tests.api.programs import ALIASES
 

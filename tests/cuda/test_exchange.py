@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api.calls import packing
+from jitree.api.calls import packing, tensor_packing
 from jitree.api.calls.declaration import Parameter, TensorType
 from jitree.api.calls.transfers import wrap_or_copy
 from jitree.base import dlpack
@@ -367,10 +367,10 @@ def packer(session: Session, **attributes: Any) -> packing.Packer:
     """Of a tensor, or of a reference."""
     tensor = attributes.pop("tensor", TensorType(F32, (4,)))
     parameter = Parameter("x", "!hal.buffer_view", tensor, **attributes)
-    transfer = packing.ArrayTransfer(session.device, packing.ready_view, wrap_or_copy)
+    transfer = tensor_packing.ArrayTransfer(session.device, tensor_packing.ready_view, wrap_or_copy)
     if tensor is None:
         return packing.ReferencePacker(parameter, transfer, session.context.ref_types)
-    return packing.tensor_packer(parameter, tensor, transfer)
+    return tensor_packing.tensor_packer(parameter, tensor, transfer)
 
 
 def test_programs_do_not_write_to_read_only_memory(session: Session) -> None:
@@ -395,11 +395,11 @@ def test_programs_overwrite_what_was_given_to_them(session: Session) -> None:
     array = session.to_device(np.ones(4, np.float32))
     address, consumed = array.view.buffer.address, packer(session, consumed=True)
     kept = session.to_device(Foreign(array, data=(address, True)))
-    for value in (array, array.view, Foreign(array), packing.Donation(kept), np.ones(4, np.float32)):
+    for value in (array, array.view, Foreign(array), tensor_packing.Donation(kept), np.ones(4, np.float32)):
         view = consumed.pack(value)
         assert isinstance(view, BufferView) and view.buffer.is_writable and view.buffer.address != address
         assert np.array_equal(Array(view, session.device), np.ones(4))
-    given: Any = consumed.pack(packing.Donation(array))
+    given: Any = consumed.pack(tensor_packing.Donation(array))
     assert given.buffer.address == address
 
 

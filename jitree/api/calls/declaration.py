@@ -14,6 +14,8 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span, item_text
 
+OUT: Final = "out"
+"""The keyword of calls that names the storage of their results."""
 DECLARATION: Final = "iree.abi.declaration"
 MODEL: Final = "iree.abi.model"
 COARSE_FENCES: Final = "coarse-fences"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter
-from jitree.api.calls.packing import Donation
+from jitree.api.calls.tensor_packing import Donation
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.regs.list import VmList

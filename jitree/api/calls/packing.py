@@ -9,86 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.conversion import convert_exactly, holds
-from jitree.api.calls.declaration import Parameter, Signature, TensorType
-from jitree.api.calls.number_packing import (
-    NUMBER_BITS,
-    IntegerPacker,
-    narrow_float,
-    number_packer,
-    refused,
-)
-from jitree.api.calls.transfers import copy_to_device, native_row
-from jitree.api.calls.writing import own_view, require_writable, rewritten, writable_import
+from jitree.api.calls.declaration import Parameter, Signature
+from jitree.api.calls.number_packing import NUMBER_BITS, IntegerPacker, narrow_float, number_packer, refused
+from jitree.api.calls.tensor_packing import NUMBERS, OBJECTS, ArrayTransfer, as_array, tensor_packer
+from jitree.api.calls.transfers import native_row
+from jitree.api.calls.writing import own_view, require_writable, writable_import
 from jitree.base.elements import is_masked
-from jitree.base.identity import Unique
-from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
-from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
-from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
-from jitree.modules.hal.references import type_name
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
-from jitree.types import BY_NAME, ENCODING_DENSE, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-ViewOf = Callable[[Array], BufferView]
-ImportArray: TypeAlias = "Callable[[npt.NDArray[Any], ElementType, Device], BufferView]"
-
-_I1: Final = BY_NAME["i1"]
-_NUMBERS: Final = (int, float, complex, np.generic)
 
 
 class Packer(Protocol):
     def pack(self, value: Any) -> object: ...
-
-
-class ArrayTransfer(NamedTuple):
-    """How arrays of a call reach the device."""
-
-    device: Device
-    view_of: ViewOf
-    """The view of a device array; waits for its elements unless the call itself waits for their fence."""
-    import_array: ImportArray
-
-    @property
-    def implicit(self) -> ImportArray:
-        """``import_array`` for arguments of calls, which refuses them if the device wants to be told."""
-        exchange = self.device.array_exchange
-        if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
-            return _refuse_host_array
-        return self.import_array
-
-
-def _refuse_host_array(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
-    raise FailedPreconditionError(
-        f"a host array was passed to a call on {device.uri}, which was created with host_transfers=explicit; "
-        "pass what session.to_device(array) gives"
-    )
-
-
-def ready_view(array: Array) -> BufferView:
-    """The view of an array whose elements are there."""
-    if array.fence is not None:
-        array.wait()
-    return array.view
-
-
-def pending_view(array: Array) -> BufferView:
-    """The view of an array whose elements may still be computed."""
-    return array.view
 
 
 def packers(
@@ -109,198 +52,6 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
     if parameter.tensor is not None:
         return tensor_packer(parameter, parameter.tensor, transfer)
     return ReferencePacker(parameter, transfer, ref_types)
-
-
-def tensor_packer(parameter: Parameter, tensor: TensorType, transfer: ArrayTransfer) -> TensorPacker:
-    """The packer of a tensor, by what the program does with its memory."""
-    if parameter.storage_of is not None:
-        transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
-    if parameter.consumed:
-        from jitree.api.calls.storage_arguments import ConsumedPacker
-
-        return ConsumedPacker(parameter.name, tensor, transfer._replace(import_array=copy_to_device))
-    if parameter.storage_of is not None:
-        from jitree.api.calls.storage_arguments import StoragePacker
-
-        return StoragePacker(
-            parameter.name, tensor, transfer._replace(import_array=writable_import(transfer.import_array))
-        )
-    return TensorPacker(parameter.name, tensor, transfer)
-
-
-class Donation(Unique):
-    """An array that its owner gives to the program that it is passed to."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-
-# -- tensors -----------------------------------------------------------------------------------------
-
-
-class TensorPacker:
-    """A tensor: device arrays, numpy arrays, DLPack and buffer producers, numbers and nested sequences.
-
-    Arrays must have the declared shape and element type, which for integers without a sign (``i32``) may have
-    any; masked arrays are refused, and buffer views are checked no more than the program itself does.
-    Python numbers are converted when they keep their value.
-    """
-
-    __slots__ = (
-        "_code", "_dtype", "_import_array", "_name", "_row", "_shape", "_tensor", "_transfer", "_view_of",
-    )  # fmt: skip
-
-    def __init__(self, name: str, tensor: TensorType, transfer: ArrayTransfer) -> None:
-        self._name = name
-        self._tensor = tensor
-        self._row = tensor.element_type
-        self._code = -1 if self._row is None else self._row.code
-        self._dtype = None if self._row is None else self._row.dtype
-        self._shape = tensor.shape
-        self._transfer = transfer
-        self._import_array = transfer.implicit
-        self._view_of = transfer.view_of
-
-    @property
-    def device(self) -> Device:
-        return self._transfer.device
-
-    def pack(self, value: Any) -> object:
-        if type(value) is Array:
-            view = self._view_of(value)
-            if view.element_type != self._code or view.shape != self._shape:
-                self.check(view)
-            return view
-        row = self._row
-        if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
-            if value.shape != self._shape:
-                check_shape(value.shape, self._name, self._shape)
-            return self._import_array(value, row, self._transfer.device)
-        return self._pack_other(value)
-
-    def _pack_other(self, value: Any) -> object:
-        if value is None:
-            raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
-        if isinstance(value, Array):
-            view = self._view_of(value)
-            self.check(view)
-            return view
-        if isinstance(value, Donation):
-            view = self._view_of(value.array)
-            self.check(view)
-            return view
-        if isinstance(value, BufferView):  # as the program itself checks it
-            code = value.element_type if self._row is None else self._code
-            check_view(value, self._name, code, ENCODING_DENSE, self._shape)
-            return value
-        if isinstance(value, _OBJECTS):
-            raise InvalidArgumentError(
-                f"ref type mismatch; {self._name} needs a {self._tensor} but got a {type_name(value)}"
-            )
-        exchange = self._transfer.device.array_exchange
-        if exchange is not None and exchange.is_importable(value):
-            view = exchange.import_view(value)
-            self.check(view)
-            return view
-        if is_masked(value):
-            raise refused(self._name, str(self._tensor), value)
-        array = as_array(value)
-        if array is not None:
-            return self._import(array, value)
-        if isinstance(value, (*_NUMBERS, list, tuple)):
-            return self._import(self._convert(value), value)
-        raise refused(self._name, str(self._tensor), value)
-
-    def host_array(self, value: Any) -> npt.NDArray[Any] | None:
-        """What a value is on the host before it is copied to the device, of any type and shape; None for what
-        does not go that way."""
-        if value is None or isinstance(value, (Array, Donation, *_OBJECTS)) or is_masked(value):
-            return None
-        array = as_array(value)
-        if array is None and isinstance(value, (*_NUMBERS, list, tuple)):
-            array = self._convert(value)
-        return array
-
-    def _import(self, array: npt.NDArray[Any], value: object) -> BufferView:
-        row = native_row(array.dtype)
-        if row is None:
-            raise refused(self._name, str(self._tensor), value)
-        if self._code == _I1.code and row.code != _I1.code:
-            array, row = self._as_booleans(array, row), _I1
-        self._check_elements(row.code)
-        check_shape(array.shape, self._name, self._shape)
-        return self._import_array(array, row, self._transfer.device)
-
-    def check(self, view: BufferView) -> None:
-        """INVALID_ARGUMENT unless the view of an array can be passed."""
-        self._check_elements(view.element_type)
-        check_view(view, self._name, view.element_type, ENCODING_DENSE, self._shape)
-
-    def _check_elements(self, code: int) -> None:
-        if self._row is not None and not holds(self._code, code):
-            raise InvalidArgumentError(
-                f"{self._name} element type mismatch; expected {type_text(self._code)} but have "
-                f"{type_text(code)}"
-            )
-
-    def _as_booleans(self, array: npt.NDArray[Any], row: ElementType) -> npt.NDArray[Any]:
-        """Integers of 8 bits that are all 0 or 1."""
-        if not compatible_elements(row.code, self._code) or row.bits != _I1.bits:
-            self._check_elements(row.code)
-        numbers = array.view(np.uint8)
-        if numbers.size and numbers.max() > 1:
-            raise refused(self._name, str(self._tensor), array, "; it has other elements than 0 and 1")
-        return array.view(_I1.dtype)
-
-    def _convert(self, value: object) -> npt.NDArray[Any]:
-        """Python numbers as an array of the declared type."""
-        try:
-            given = np.asarray(value)
-        except (ValueError, OverflowError) as error:
-            raise refused(self._name, str(self._tensor), value, f"; {error}") from None
-        if self._dtype is None:
-            return given
-        row = native_row(given.dtype)
-        if row is None:
-            raise refused(self._name, str(self._tensor), value)
-        if isinstance(value, np.generic) and holds(self._code, row.code):
-            return given
-        return convert_exactly(given, self._dtype, self._name, str(self._tensor), value)
-
-
-def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """A numpy array in the machine's byte order over a value that is an array of some kind, else None."""
-    if isinstance(value, np.generic):
-        return None
-    if isinstance(value, list | tuple | str | bytes | bytearray | int | float | complex | type):
-        return None
-    array = np.asarray(value) if isinstance(value, np.ndarray) else _foreign_array(value)
-    if array is None:
-        return None
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _foreign_array(value: Any) -> npt.NDArray[Any] | None:
-    if hasattr(value, "__dlpack__"):
-        from jitree.base.dlpack import import_array, is_importable
-
-        if is_importable(value):
-            return import_array(value)
-    if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
-        raise InvalidArgumentError(
-            f"an array of type {type(value).__name__} lies in another device's memory; copy it to the host"
-        )
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    try:
-        return np.asarray(memoryview(value))
-    except TypeError:
-        return None
-
-
-# -- references --------------------------------------------------------------------------------------
 
 
 class ReferencePacker:
@@ -338,11 +89,11 @@ class ReferencePacker:
             return self._pack_list(value)
         if isinstance(value, (bytes, bytearray, memoryview)) and not self._type.startswith("!hal."):
             return VmBuffer.alias(memoryview(value).cast("B") if len(value) else b"")
-        if isinstance(value, (str, *_NUMBERS)) and not isinstance(value, np.generic):
+        if isinstance(value, (str, *NUMBERS)) and not isinstance(value, np.generic):
             raise refused(self._name, self._type, value)
         if isinstance(value, (BufferView, Buffer)):
             return require_writable(value, self._name)
-        if isinstance(value, _OBJECTS):
+        if isinstance(value, OBJECTS):
             return value
         exchange = self._transfer.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
@@ -415,7 +166,6 @@ class SpanPacker:
         return tuple(packer.pack(value) for packer, value in zip(self._packers, row, strict=True))
 
 
-_OBJECTS: Final = (BufferView, Buffer, Fence, VmBuffer, VmList)
 _LIST_TYPES: Final = {"i8": "i", "i16": "i", "i32": "i", "i64": "I", "f32": "f", "f64": "F"}
 """Element types of lists of numbers, and how the VM passes such a number."""
 

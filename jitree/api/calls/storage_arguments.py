@@ -1,4 +1,4 @@
-"""Arguments that programs write to: storage of results (``out=``) and tensors that they may overwrite.
+"""Arguments that callers give to programs: storage of results (``out=``) and arrays that they donate.
 
 A compiler marks them: ``iree.abi.output = n`` on the argument that result ``n`` is put into,
 ``iree.abi.consume`` on a tensor whose memory the program uses for something else when it has read it.
@@ -12,15 +12,12 @@ from typing import Any
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import Signature
+from jitree.api.calls.declaration import OUT, Signature
 from jitree.api.calls.number_packing import describe
-from jitree.api.calls.packing import Donation, TensorPacker
-from jitree.api.calls.transfers import copy_view, wrap_in_place
-from jitree.api.calls.writing import require_writable
-from jitree.api.module import OUT
+from jitree.api.calls.tensor_packing import Donation
+from jitree.api.calls.transfers import wrap_in_place
 from jitree.base.elements import is_masked
 from jitree.errors import InvalidArgumentError
-from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
 
 
@@ -58,43 +55,6 @@ def _in_place(value: Any, device: Device) -> Array:
         f"{OUT}: {describe(value)} cannot be written in place; it takes device arrays (session.empty), and "
         "numpy arrays that are contiguous, writable and aligned to 64 bytes where the device uses host memory"
     )
-
-
-class StoragePacker(TensorPacker):
-    """A tensor that the program puts a result into. Read-only host arrays have been copied: the caller only
-    sees the result then."""
-
-    __slots__ = ()
-
-    def check(self, view: BufferView) -> None:
-        super().check(view)
-        require_writable(view, self._name)
-
-    def pack(self, value: Any) -> object:
-        view = super().pack(value)
-        assert isinstance(view, BufferView)
-        return require_writable(view, self._name)
-
-
-class ConsumedPacker(TensorPacker):
-    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not,
-    unless it lies in memory that must stay as it is. Host arrays have been copied."""
-
-    __slots__ = ()
-
-    def pack(self, value: Any) -> object:
-        view = super().pack(value)
-        assert isinstance(view, BufferView)
-        if self._is_kept(value) or not view.buffer.is_writable:
-            return copy_view(view, self.device)
-        return view
-
-    def _is_kept(self, value: object) -> bool:
-        """Whether the view is over memory that its owner goes on to use."""
-        if isinstance(value, (Array, BufferView)):
-            return True
-        exchange = self.device.array_exchange
-        return exchange is not None and not isinstance(value, Donation) and exchange.is_importable(value)
 
 
 def donate(array: Array) -> Donation:

@@ -10,12 +10,16 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import MemoryAccess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from jitree.api.array import Array
-    from jitree.api.calls.packing import ImportArray, ViewOf
     from jitree.hal.device import Device
     from jitree.types import ElementType
+
+    ViewOf = Callable[[Array], BufferView]
+    ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
 
 _WRITE: Final = int(MemoryAccess.WRITE)
 

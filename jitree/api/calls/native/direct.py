@@ -15,8 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from jitree.api.calls.declaration import Signature
-from jitree.api.calls.native import interface as interfaces
-from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
@@ -31,22 +29,14 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.number_packing import IntegerPacker, narrow_float, number_packer
-from jitree.api.calls.packing import (
-    ArrayTransfer,
-    Donation,
-    number_unpacker,
-    packers,
-    tensor_packer,
-    unpack_reference,
-)
+from jitree.api.calls.packing import number_unpacker, packers, unpack_reference
+from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, tensor_packer
 from jitree.api.calls.transfers import copy_to_device
-from jitree.api.module import Function
+from jitree.api.function import Function
 from jitree.base.elements import is_packed
-from jitree.codegen import image
-from jitree.dispatch.engine import WAITING_TIERS
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
-from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, memory_errors
+from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.natives import Natives
@@ -77,33 +67,6 @@ class Unsuitable(Exception):
     """The function has an argument that only the general way handles."""
 
 
-def install(function: Function) -> bool:
-    """Has a function called by machine code from now on, if its arguments are such that this is possible.
-    False if that has to be tried another time."""
-    vm_function, invoker = function.vm_function, function.invoker
-    if not isinstance(vm_function, BytecodeFunction):
-        return True
-    if vm_function.convention.has_spans or not interfaces.is_supported():
-        return True
-    if function.session.tier in WAITING_TIERS:
-        image.wait(RECIPE)
-    interface = interfaces.get(DirectCall)
-    if interface is None:
-        return False
-    with invoker.lock:
-        entry = invoker.engine.entry
-        if entry is None or not invoker.may_prepare():
-            return False
-        try:
-            with memory_errors("preparing calls by machine code"):
-                direct = _direct_call(function, vm_function, entry, interface)
-        except (Unsuitable, ResourceExhaustedError):
-            return True
-    function.call_directly(direct)
-    function.session.place_directly(interface, direct)
-    return True
-
-
 class DirectCall:
     """A CALL record, and what it refers to."""
 
@@ -117,12 +80,12 @@ class DirectCall:
         """A capsule of its address."""
 
 
-def _direct_call(
-    function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface
+def direct_call(
+    function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface, keeper: Keeper
 ) -> DirectCall:
     """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
     Unsuitable if there is an argument that only the general way handles."""
-    invoker, table, keeper = function.invoker, function.invoker.table, function.session.keeper(interface)
+    invoker, table = function.invoker, function.invoker.table
     signature, convention = function.signature, vm_function.convention
     machine = invoker.direct_machine(entry)
     frame, state = machine.host_words(vm_function.host)
@@ -143,7 +106,7 @@ def _direct_call(
         "signal": rows.signal() if signature.fences else 0,
     }  # fmt: skip
     objects = {
-        "device": function.session.device, "deferred": table.deferred,
+        "device": function.device, "deferred": table.deferred,
         "acquire": invoker.lock.acquire, "release": invoker.lock.release,
         "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
@@ -166,7 +129,7 @@ class _Rest:
         self, function: Function, vm_function: BytecodeFunction, entry: Entry, machine: Machine
     ) -> None:
         self._invoker = function.invoker
-        self._device = function.session.device
+        self._device = function.device
         self._declaration = function.declaration
         self._vm_function = vm_function
         self._entry = entry
@@ -245,7 +208,7 @@ class _Rows:
         self._interface = interface
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
         self._registers = _Registers(function.invoker.table, self._refs, vm_function.host.ref_count)
-        self._copies = isinstance(function.session.device_allocator, HeapAllocator)
+        self._copies = isinstance(function.device.device_allocator, HeapAllocator)
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
         """In the order in which they are passed: what is taken from the caller for good comes last, when
@@ -352,7 +315,7 @@ class _Acceptance:
         self._is_written = parameter.storage_of is not None
         self._code = -1 if tensor.element_type is None else tensor.element_type.code
         self._keeper = keeper
-        self.marker = function.session.parameter_marker(tensor, self._is_written)
+        self.marker = keeper.marker(tensor, self._is_written)
         """What stands for such parameters in the session: arrays remember it when they are accepted."""
 
     def accept(self, array: Array) -> bool:
@@ -400,9 +363,9 @@ class _ReferencePacker:
         self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, registers: _Registers
     ) -> None:
         self._registers = registers
-        transfer = ArrayTransfer(function.session.device, self._present_view, copy_to_device)
+        transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
-        (self._packer,) = packers(signature, (item,), transfer, function.session.context.ref_types)
+        (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
         self._keeper = keeper
         self._table = function.invoker.table
         self._takes_donations = sum(argument.consumed for argument in function.signature.arguments) == 1

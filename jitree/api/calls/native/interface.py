@@ -15,7 +15,7 @@ from jitree.api.asynchronous import AsynchronousFunction
 from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
-from jitree.api.module import Function
+from jitree.api.function import Function
 from jitree.codegen import image
 from jitree.errors import InternalError
 from jitree.types import ELEMENT_TYPES, ElementType

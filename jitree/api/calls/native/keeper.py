@@ -5,17 +5,26 @@ from __future__ import annotations
 import ctypes
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
 from jitree.regs.layout import ENTRY, OWNER_CODE, STATE, TURN
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
-    from jitree.api.calls.native.interface import Interface
+    from jitree.api.calls.declaration import TensorType
     from jitree.dispatch.invocation import Invoker
     from jitree.regs.handles import HandleTable
+
+    class OwnerCode(Protocol):
+        """The machine code of owners (:class:`jitree.api.calls.native.interface.Interface`)."""
+
+        record: int
+        new_owner: Callable[[int, int], object]
+        take_back: Callable[[int, int, int], int]
+
 
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY.word("rank")
@@ -26,10 +35,11 @@ _NESTING: Final = TURN.word("nesting")
 class Keeper:
     """The OWNERS record of a handle table. Whoever owns a handle of the table keeps its keeper."""
 
-    __slots__ = ("_attend", "_interface", "_table", "_words", "lock", "record")
+    __slots__ = ("_attend", "_interface", "_markers", "_table", "_words", "lock", "record")
 
-    def __init__(self, invoker: Invoker, interface: Interface) -> None:
+    def __init__(self, invoker: Invoker, interface: OwnerCode) -> None:
         self._table = invoker.table
+        self._markers: dict[tuple[TensorType, bool], object] = {}
         self._interface = interface
         self._words = array("q", bytes(OWNERS.size))
         self.lock: threading.RLock = invoker.lock
@@ -68,6 +78,10 @@ class Keeper:
         found = words[word + _ELEMENT_TYPE], words[word + _ELEMENT_TYPE + 1]
         return found if words[word + _OWNER] == OWNER_CODE else None
 
+    def marker(self, tensor: TensorType, is_written: bool) -> object:
+        """An object that stands for a kind of parameters, always the same."""
+        return self._markers.setdefault((tensor, is_written), object())
+
     def collect(self) -> None:
         """Drops what was given back, if nothing of the context runs right now."""
         self._attend(0)
@@ -82,7 +96,7 @@ def _attend(
     turn: array[int],
     table: HandleTable,
     lock: threading.RLock,
-    interface: Interface,
+    interface: OwnerCode,
     record: int,
     handle: int,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitree.api.drivers import all_drivers
 from jitree.base.identity import Unique
@@ -17,7 +17,6 @@ from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.api.executables import Plugin
-    from jitree.api.session import Session
     from jitree.dispatch.native_module import NativeModule
     from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
@@ -26,10 +25,8 @@ DEFAULT_DEVICES = ("local-task", "cuda")
 """Drivers tried in this order when no device is named."""
 
 
-class Instance(Unique):
-    """Drivers and reference types. Sessions of one instance can exchange arrays and other references; most
-    programs need only the default instance. Safe to use from several threads.
-    """
+class Resources(Unique):
+    """Drivers, reference types and loaders. Safe to use from several threads."""
 
     def __init__(
         self, registry: DriverRegistry | None = None, loaders: Sequence[ExecutableLoader] | None = None
@@ -113,22 +110,6 @@ class Instance(Unique):
             except StatusError as error:
                 reasons.append(f"{name}: {error}")
         raise UnavailableError(f"no device can be created; {'; '.join(reasons)}")
-
-    def create_session(self, device: Any = None, **options: Any) -> Session:
-        """A session on this instance; arguments as of :class:`jitree.Session`."""
-        from jitree.api.session import Session
-
-        return Session(device, instance=self, **options)
-
-    @staticmethod
-    def default() -> Instance:
-        """The instance of sessions that are not given one."""
-        return _default()
-
-
-@cache
-def _default() -> Instance:
-    return Instance()
 
 
 @cache

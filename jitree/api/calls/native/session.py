@@ -1,0 +1,113 @@
+"""What machine code does for one session: calls of its functions, and copies of small numpy arrays on the
+device (``Session.to_device``), which are calls that run nothing and whose argument is the result."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.api.calls.native import interface as interfaces
+from jitree.api.calls.native.direct import DirectCall, Unsuitable, direct_call, fill, records
+from jitree.api.calls.native.image import RECIPE
+from jitree.api.calls.native.keeper import Keeper
+from jitree.api.calls.native.layout import ARGUMENT, CALL, MAXIMUM_RANK, PASS_ARRAY, RESULT
+from jitree.api.calls.transfers import WRAP_MINIMUM, native_row
+from jitree.base.elements import is_packed
+from jitree.codegen import image
+from jitree.dispatch.engine import WAITING_TIERS
+from jitree.dispatch.function import BytecodeFunction
+from jitree.errors import ResourceExhaustedError, memory_errors
+from jitree.hal.heap import HeapAllocator
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.api.array import Array
+    from jitree.api.function import Function
+    from jitree.hal.device import Device
+
+_MAXIMUM_KINDS: Final = 256
+"""Pairs of dtype and rank that are remembered."""
+
+
+class DirectCalls:
+    """Those of one session, made when one of its functions is to be called by machine code."""
+
+    def __init__(self, device: Device) -> None:
+        self._keeper: Keeper | None = None
+        self._pattern: DirectCall | None = None
+        """A call of any function of the session."""
+        self._copies = isinstance(device.device_allocator, HeapAllocator)
+        self._calls: dict[tuple[object, int], DirectCall | None] = {}
+
+    def install(self, function: Function) -> bool:
+        """Has a function called by machine code from now on, if its arguments are such that this is possible.
+        False if that has to be tried another time."""
+        vm_function, invoker = function.vm_function, function.invoker
+        if not isinstance(vm_function, BytecodeFunction):
+            return True
+        if vm_function.convention.has_spans or not interfaces.is_supported():
+            return True
+        if invoker.engine.name in WAITING_TIERS:
+            image.wait(RECIPE)
+        interface = interfaces.get(DirectCall)
+        if interface is None:
+            return False
+        with invoker.lock:
+            entry = invoker.engine.entry
+            if entry is None or not invoker.may_prepare():
+                return False
+            keeper = self._keeper = self._keeper or Keeper(invoker, interface)
+            try:
+                with memory_errors("preparing calls by machine code"):
+                    direct = direct_call(function, vm_function, entry, interface, keeper)
+            except (Unsuitable, ResourceExhaustedError):
+                return True
+        function.call_directly(direct)
+        if self._pattern is None:
+            self._place = interface.place
+            self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
+            self._pattern = direct
+        return True
+
+    def collect(self) -> None:
+        """Drops what was given back, if nothing of the context runs right now."""
+        if self._keeper is not None:
+            self._keeper.collect()
+
+    def place(self, elements: npt.NDArray[Any]) -> Array | None:
+        """A copy of an array on the device; None for what is not copied in this way."""
+        if self._pattern is None or elements.nbytes >= WRAP_MINIMUM:
+            return None
+        key = elements.dtype, elements.ndim
+        if key not in self._calls:
+            if len(self._calls) >= _MAXIMUM_KINDS:
+                self._calls.clear()
+            self._calls[key] = self._make(self._pattern, elements)
+        call = self._calls[key]
+        return None if call is None else self._place(call, elements)
+
+    def _make(self, pattern: DirectCall, elements: npt.NDArray[Any]) -> DirectCall | None:
+        row = native_row(elements.dtype)
+        if row is None or is_packed(row) or elements.ndim > MAXIMUM_RANK or not self._copies:
+            return None
+        words = array("q", pattern.words)
+        place = words[CALL.word("refs")]
+        kept = row.dtype, object(), _refuse
+        argument = records(ARGUMENT, [{
+            "kind": PASS_ARRAY, "place": place, "marker": id(kept[1]),
+            "accept": id(_refuse), "convert": id(_refuse), "dtype": id(row.dtype),
+            "item_size": row.dtype.itemsize, "element_type": row.code, "rank": elements.ndim,
+            **{f"dimension_{index}": -1 for index in range(elements.ndim)},
+        }])  # fmt: skip
+        result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
+        fill(words, CALL, {
+            "run": 0, "signal": 0, "ref_count": 1,
+            "argument_count": 1, "arguments": argument.buffer_info()[0],
+            "result_count": 1, "results": result.buffer_info()[0],
+        })  # fmt: skip
+        return DirectCall(words, (pattern, kept, argument, result))
+
+
+def _refuse(value: object) -> None:
+    """Of arrays of another dtype there are none here."""
