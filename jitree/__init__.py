@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from jitree.api.module import Call, Module
     from jitree.api.session import Instance, Session, load
     from jitree.dispatch.context import ContextFlags
-    from jitree.dispatch.native_module import NativeExport, NativeModule
+    from jitree.dispatch.native_export import NativeExport
+    from jitree.dispatch.native_module import NativeModule
     from jitree.hal.device import Device
     from jitree.regs.objects import VmBuffer, VmList
 
@@ -40,7 +41,7 @@ _LAZY = {
     "Instance": "jitree.api.session",
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.inspection",
-    "NativeExport": "jitree.dispatch.native_module",
+    "NativeExport": "jitree.dispatch.native_export",
     "NativeModule": "jitree.dispatch.native_module",
     "Session": "jitree.api.session",
     "VmBuffer": "jitree.regs.objects",

@@ -14,7 +14,8 @@ from jitree.api.custom_types import (
     receive,
     signature_of,
 )
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -26,7 +27,7 @@ from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
-    from jitree.dispatch.context import Context
+    from jitree.dispatch.native_module import ModuleContext
 
 API_VERSION: Final = 1
 """Of this interface. A module that needs a newer one says so and is refused."""
@@ -190,11 +191,11 @@ class CustomModule(NativeModule):
         for cls, name in self._classes.items():
             ref_types.register(name, cls)
 
-    def create_state(self, context: Context) -> object:
+    def create_state(self, context: ModuleContext) -> object:
         value = None if self._create_value is None else self._create_value()
         return _State(value, _surroundings(context))
 
-    def fork_state(self, state: object, context: Context) -> object:
+    def fork_state(self, state: object, context: ModuleContext) -> object:
         """The value's ``fork()`` if it has such a method, else a new one."""
         assert isinstance(state, _State)
         fork = getattr(state.value, "fork", None)
@@ -213,7 +214,7 @@ def require_api_version(version: int, subject: str) -> None:
         )
 
 
-def _surroundings(context: Context) -> Surroundings:
+def _surroundings(context: ModuleContext) -> Surroundings:
     hal = next((module for module in context.modules if isinstance(module, HalModule)), None)
     return Surroundings(hal.devices[0] if hal is not None else None, context.ref_types)
 

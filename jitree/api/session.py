@@ -39,9 +39,9 @@ from jitree.base.memory import give_back_free_memory
 from jitree.base.once import once
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
-from jitree.dispatch.engine import WAITING_TIERS, default_tier
 from jitree.dispatch.function import Function as VmFunction
 from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.dispatch.tiers import WAITING_TIERS, default_tier
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,

@@ -15,7 +15,6 @@ from jitree.hal.objects import Channel, ChannelProvider
 
 if TYPE_CHECKING:
     from jitree.cuda.context import Context
-    from jitree.cuda.device import CudaDevice
 
 _UNSTATED: Final = -1
 """As rank or count: what the provider says."""
@@ -59,7 +58,7 @@ class CudaChannel(Channel):
 
 
 def create_channel(
-    device: CudaDevice,
+    context: Context,
     queue_affinity: int,
     identifier: bytes | None,
     group: str | None,
@@ -77,7 +76,6 @@ def create_channel(
     making.
     """
     checks.check_flags("channel.create", flags)
-    context = device.context
     library = nccl.library()
     release_channels()
     if rank == _UNSTATED or count == _UNSTATED or identifier is None:

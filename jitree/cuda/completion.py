@@ -28,7 +28,7 @@ class CompletionThread:
         self._thread: threading.Thread | None = None
 
     def watch(self, stream: Stream, tick: int, event: Handle) -> None:
-        """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""
+        """See :meth:`jitree.cuda.stream.Watcher.watch`."""
         with self._lock:
             if self._thread is None:
                 # The thread refers to the inbox only, so that a forgotten device can be collected.

@@ -16,8 +16,7 @@ from queue import SimpleQueue
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError
 from jitree.hal.fence import Fence
-from jitree.hal.semaphore import ReachedCallback, Timepoint
-from jitree.hal.waiting import Countdown
+from jitree.hal.semaphore import Countdown, ReachedCallback, Timepoint
 
 Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""

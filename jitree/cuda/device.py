@@ -148,7 +148,7 @@ class CudaDevice(Device):
     ) -> Channel:
         recording.unrepeatable("a channel is made")
         provider = self.channel_provider
-        return create_channel(self, queue_affinity, identifier, group, rank, count, flags, provider)
+        return create_channel(self.context, queue_affinity, identifier, group, rank, count, flags, provider)
 
     def create_command_buffer(
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0

@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
-    from jitree.cuda.stream import Stream
+    from jitree.cuda.api import Api
 
-_streams: Final[weakref.WeakSet[Stream]] = weakref.WeakSet()
+    class Inherited(Protocol):
+        """A stream."""
+
+        api: Api
+        lock: threading.RLock
+        is_inherited: bool
 
 
-def watch(stream: Stream) -> None:
+_streams: Final[weakref.WeakSet[Inherited]] = weakref.WeakSet()
+
+
+def watch(stream: Inherited) -> None:
     """In children that the process forks, the stream will say what is wrong instead of using the driver."""
     _streams.add(stream)
 

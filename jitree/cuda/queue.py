@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from jitree.cuda.api import Handle
 from jitree.cuda.deferred import Action, DeferredWork, Operation
-from jitree.cuda.semaphore import CudaSemaphore
+from jitree.cuda.semaphore import CudaSemaphore, Source
 from jitree.cuda.stream import Stream
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
 from jitree.hal.fence import Fence
@@ -114,7 +114,7 @@ class Queue:
         for semaphore, value in signal.timepoints:
             self.stream.promise(semaphore, value)
 
-    def _marks(self, wait: Fence) -> list[tuple[Stream, Handle]]:
+    def _marks(self, wait: Fence) -> list[tuple[Source, Handle]]:
         """Events of the other streams that the operation has to wait for.
 
         Made before this stream's lock is taken: that of another is needed, and somebody there may be waiting

@@ -8,13 +8,23 @@ stream. Only who wants to be called back needs the completion thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from jitree.cuda.api import Handle
+from jitree.cuda.events import EventPool
 from jitree.errors import StatusError
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
 
-if TYPE_CHECKING:
-    from jitree.cuda.stream import Stream
+
+class Source(Protocol):
+    """A stream, whose work reaches promised values."""
+
+    events: EventPool
+
+    def watch(self) -> None: ...
+    def wait(self, deadline: float | None) -> Any: ...
+    def poll(self) -> Any: ...
+    def mark(self) -> Handle: ...
 
 
 class CudaSemaphore(Semaphore):
@@ -26,12 +36,12 @@ class CudaSemaphore(Semaphore):
         super().__init__(initial_value)
         self.promised = 0
         """The largest value that work already submitted reaches; 0 = none."""
-        self.stream: Stream | None = None
+        self.stream: Source | None = None
         """Where that work is."""
         self._schedule: Semaphore | None = None
         """Its payload is what has been reached or promised; made when somebody waits for that."""
 
-    def promise(self, value: int, stream: Stream) -> None:
+    def promise(self, value: int, stream: Source) -> None:
         """The work that has just been submitted to the stream reaches the value. The caller holds the
         stream's lock."""
         with self._lock:

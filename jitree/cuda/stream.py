@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.cuda import forks
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
-from jitree.cuda.semaphore import CudaSemaphore
+from jitree.cuda.semaphore import CudaSemaphore, Source
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.semaphore import Semaphore, again
 
 if TYPE_CHECKING:
-    from jitree.cuda.allocator import CudaAllocator
-    from jitree.cuda.completion import CompletionThread
     from jitree.cuda.context import Context
     from jitree.cuda.kernels import Kernels
     from jitree.hal.buffer import Allocation, Buffer
@@ -58,10 +56,25 @@ class Gather(Protocol):
         """Launches them. The caller holds the stream's lock and has entered the context."""
 
 
+class Watcher(Protocol):
+    """Who retires work when an event is reached."""
+
+    def watch(self, stream: Stream, tick: int, event: Handle) -> None:
+        """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""
+
+
+class StagingAllocator(Protocol):
+    """Where memory for staging comes from."""
+
+    @property
+    def has_pinned_room(self) -> bool: ...
+    def allocate(self, memory_type: int, usage: int, size: int) -> Buffer: ...
+
+
 class Stream:
     """In-order work of a device. Methods may be called from any thread."""
 
-    def __init__(self, context: Context, completion: CompletionThread, profiler: Profiler) -> None:
+    def __init__(self, context: Context, completion: Watcher, profiler: Profiler) -> None:
         self.context = context
         self.api = context.api
         self.profiler = profiler
@@ -70,7 +83,7 @@ class Stream:
         context.enter()
         self.handle: Handle = self.api.call("cuStreamCreate", _NON_BLOCKING)
         self.events = EventPool(context)
-        self.allocator: CudaAllocator | None = None
+        self.allocator: StagingAllocator | None = None
         """For staging."""
         self.gather: Gather | None = None
         self._kernels: Kernels | None = None
@@ -209,7 +222,7 @@ class Stream:
         """Names what has just been submitted, for the error of a lost device."""
         self._recent.append((self.tick, describe))
 
-    def wait_for(self, other: Stream, event: Handle) -> None:
+    def wait_for(self, other: Source, event: Handle) -> None:
         """What is submitted here from now on waits for an event that the other stream has marked, and that
         goes back there."""
         self.context.enter()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from jitree.base.flags import Flags
 from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.engine import Engine, create_engine
+from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import Function
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.linking import (
@@ -21,6 +21,7 @@ from jitree.dispatch.linking import (
     split_name,
 )
 from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.dispatch.tiers import create_engine
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import ModuleRecord

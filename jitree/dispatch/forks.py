@@ -7,16 +7,24 @@ has touched can be used. All other contexts go on as they are.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from jitree.dispatch.invocation import Invoker
+    import threading
 
-_invokers: WeakSet[Invoker] = WeakSet()
+    class Caller(Protocol):
+        """The invoker of a context."""
+
+        lock: threading.RLock
+
+        def lose(self) -> None: ...
 
 
-def attend(invoker: Invoker) -> None:
+_invokers: WeakSet[Caller] = WeakSet()
+
+
+def attend(invoker: Caller) -> None:
     """From now on forked children are told of calls of the context that they have lost."""
     _invokers.add(invoker)
 
@@ -28,7 +36,7 @@ def _after_fork() -> None:
         invoker.lose()
 
 
-def _is_free(invoker: Invoker) -> bool:
+def _is_free(invoker: Caller) -> bool:
     """Whether no other thread had the context."""
     if not invoker.lock.acquire(blocking=False):
         return False

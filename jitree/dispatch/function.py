@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -25,7 +25,16 @@ from jitree.vmfb.words import OPCODE, TAG_REF_MOVE
 
 if TYPE_CHECKING:
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.dispatch.native_module import NativeModule
+
+    class ExportingModule(Protocol):
+        """A module of either kind."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def version(self) -> int: ...
+        def export_names(self) -> list[str]: ...
+
 
 _CACHED_CONVENTIONS: Final = 1024
 
@@ -35,13 +44,13 @@ class Function(Unique):
 
     __slots__ = ("__weakref__", "attrs", "convention", "module", "name", "ordinal")
 
-    module: BytecodeModule | NativeModule
+    module: ExportingModule
     attrs: Mapping[str, str]
     """Reflection, such as ``iree.abi.declaration``."""
 
     def __init__(
         self,
-        module: BytecodeModule | NativeModule,
+        module: ExportingModule,
         name: str,
         ordinal: int,
         convention: CallingConvention,
@@ -72,7 +81,7 @@ class NativeFunction(Function):
     __slots__ = ("target",)
 
     def __init__(
-        self, module: NativeModule, ordinal: int, target: NativeTarget, convention: CallingConvention
+        self, module: ExportingModule, ordinal: int, target: NativeTarget, convention: CallingConvention
     ):
         super().__init__(module, target.export.name, ordinal, convention, target.export.attrs)
         self.target = target

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.function import BytecodeFunction, NativeFunction
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.dispatch.sites import NativeTarget
 from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.regs.handles import HandleTable
@@ -18,9 +19,18 @@ from jitree.vmfb.cconv import parse
 from jitree.vmfb.schema import Import
 
 if TYPE_CHECKING:
-    from jitree.dispatch.context import Context
+    from jitree.dispatch.function import Function
     from jitree.regs.machine import Machine
     from jitree.regs.records import SiteCall
+
+    class Linker(Protocol):
+        """The context that a module is linked in."""
+
+        @property
+        def tier(self) -> str: ...
+        def resolve(self, item: Import) -> Target | None: ...
+        def lookup(self, full_name: str) -> Function: ...
+
 
 Target = FunctionRecord | NativeTarget
 TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
@@ -75,7 +85,7 @@ class BytecodeInstance:
             self._records[function.host.address] = function.host
         return function
 
-    def link(self, context: Context) -> None:
+    def link(self, context: Linker) -> None:
         record = self.record
         natives: dict[int, Callable[[int], SiteCall]] = {}
         for ordinal, item in enumerate(self.module.imports):
@@ -205,7 +215,7 @@ class NativeInstance:
             self._functions[name] = function
         return function
 
-    def link(self, context: Context) -> None:
+    def link(self, context: Linker) -> None:
         for index, item in enumerate(self.module.imports):
             target = context.resolve(item)
             function = None if target is None else context.lookup(item.full_name)

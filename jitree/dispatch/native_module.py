@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from jitree.dispatch.native_export import NativeExport
 from jitree.vmfb.schema import Attr, Dependency, Import
 
 if TYPE_CHECKING:
-    from jitree.dispatch.context import Context
     from jitree.dispatch.function import Function
+    from jitree.regs.handles import HandleTable
     from jitree.regs.ref_types import RefTypes
+
+    class ModuleContext(Protocol):
+        """What modules use of the :class:`jitree.dispatch.context.Context` that they are in."""
+
+        ref_types: RefTypes
+        table: HandleTable
+        is_initialising: bool
+
+        @property
+        def tier(self) -> str: ...
+        @property
+        def modules(self) -> Sequence[object]: ...
+        def invoke(self, function: Function, arguments: Sequence[object]) -> list[Any]: ...
+        def fail_at_end(self, text: str) -> None: ...
 
 
 class Signal(enum.IntEnum):
@@ -22,41 +36,6 @@ class Signal(enum.IntEnum):
     SUSPEND = 1
     LOW_MEMORY = 2
     FORK = 3
-
-
-class NativeExport:
-    """A function of a native module.
-
-    ``function(state, *arguments)`` gets integers in the signed range of their width, floats, objects (None
-    for null); a span as one list, of tuples or (one character in the span) of values. It returns None, the
-    value of the one result, a tuple for several, or a :class:`~jitree.dispatch.pending.Pending`. What it
-    raises fails the call.
-    """
-
-    __slots__ = ("attrs", "cconv", "compiled", "function", "name")
-
-    def __init__(
-        self,
-        name: str,
-        cconv: str,
-        function: Callable[..., Any],
-        attrs: Mapping[str, str] = MappingProxyType({}),
-        compiled: Callable[[], int] | None = None,
-    ) -> None:
-        self.name = name
-        self.cconv = cconv
-        self.function = function
-        self.attrs = attrs
-        """Reflection."""
-        self.compiled = compiled
-        """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
-        there is none; asked by tiers that can use it when a program that imports the function is linked and
-        when it is called, until there is one."""
-
-    @property
-    def unprepared(self) -> Callable[..., Any]:
-        """The function in the form that costs least for one call."""
-        return self.function
 
 
 class NativeModule:
@@ -81,14 +60,14 @@ class NativeModule:
     def register_types(self, ref_types: RefTypes) -> None:
         """Registers the ref types whose objects the module's functions take or return."""
 
-    def create_state(self, context: Context) -> object:
+    def create_state(self, context: ModuleContext) -> object:
         """The module's state in a context: the first argument of every function."""
         return None
 
     def free_state(self, state: object) -> None:
         """The context is closed."""
 
-    def fork_state(self, state: object, context: Context) -> object:
+    def fork_state(self, state: object, context: ModuleContext) -> object:
         """The state for a fork of the context; a fresh one unless overridden."""
         return self.create_state(context)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch import conversion
-from jitree.dispatch.native_module import NativeExport
+from jitree.dispatch.native_export import NativeExport
 from jitree.dispatch.pending import Pending
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite

@@ -26,8 +26,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
 from jitree.hal.operations import QueueOperations
 from jitree.hal.profiling import ProfilingMode
-from jitree.hal.semaphore import Semaphore
-from jitree.hal.waiting import wait_for
+from jitree.hal.semaphore import Semaphore, wait_for
 
 if TYPE_CHECKING:
     from jitree.hal.replays import Replays

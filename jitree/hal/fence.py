@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from jitree.base.identity import Unique
 from jitree.errors import StatusCode, StatusError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
 from jitree.hal.producer import interrupt_all
-from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint, again
-from jitree.hal.waiting import describe_wait, pending_producers, wait_for, when_reached
+from jitree.hal.semaphore import (
+    ReachedCallback,
+    Semaphore,
+    Timepoint,
+    again,
+    describe_wait,
+    pending_producers,
+    wait_for,
+    when_reached,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
-    from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
+
+    class Signaller(Protocol):
+        """A device, which makes semaphores."""
+
+        def create_semaphore(self, initial_value: int = 0) -> Semaphore: ...
 
 
 class Fence(Unique):
@@ -34,7 +46,7 @@ class Fence(Unique):
         self.timepoints: tuple[tuple[Semaphore, int], ...] = tuple(timepoints)
 
     @classmethod
-    def create(cls, device: Device) -> Fence:
+    def create(cls, device: Signaller) -> Fence:
         """A fence on a new semaphore of the device: payload 0, reached at 1."""
         return cls(((device.create_semaphore(0), 1),))
 

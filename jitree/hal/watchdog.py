@@ -14,24 +14,17 @@ from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import threading
 
-    from jitree.hal.watching import Watchdog
+    from jitree.hal.watching import Reporter, Watchdog
 
 VARIABLE: Final = "JITREE_WATCHDOG"
 """Environment variable: seconds."""
-
-
-class Reporter(Protocol):
-    """Something with threads or queues of its own."""
-
-    def report(self) -> list[str]:
-        """What they do, a line each."""
 
 
 _reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()

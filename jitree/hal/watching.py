@@ -8,15 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from jitree.hal.watchdog import Reporter
+from typing import Final, Protocol
 
 _LOOKS: Final = 4
 """How often it looks in the time after which it speaks."""
 _MOST_FRAMES: Final = 3
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Reporter(Protocol):
+    """Something with threads or queues of its own."""
+
+    def report(self) -> list[str]:
+        """What they do, a line each."""
 
 
 class Activity:

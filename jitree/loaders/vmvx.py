@@ -7,13 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.engine import default_tier
 from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.tiers import default_tier
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters, PipelineLayout
 from jitree.loaders.entry_points import EntryPoint
 from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
 from jitree.vmfb.schema import Export, Function, Module
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from jitree.loaders.vmvx_native import CompiledKernels
 
 FORMAT: Final = "vmvx-bytecode-fb"
-ENTRY_CONVENTION: Final = "0rrriiiiiiiii_v"
-"""Local memory, constants, list of bindings; x, y, z of workgroup id, workgroup size and workgroup count."""
-_INTERNAL_PREFIX: Final = "__"
 _WAITS: Final = "native"
 _COMPILING: Final = ("auto", _WAITS)
 """Tiers on which whole kernels are compiled; ``auto`` does so in the background when they are used much."""
@@ -79,17 +77,6 @@ def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker
         return image.provider(hot_recipe(executable, ordinal))
 
     return CompiledKernels(image.provider(recipe(executable)), hot, ordinals, create)
-
-
-def kernels(module: Module) -> Sequence[Export]:
-    """The entries of an executable, in their order."""
-    return [export for export in module.exports if _is_kernel(export, module.functions[export.ordinal])]
-
-
-def _is_kernel(export: Export, function: Function) -> bool:
-    """Internal functions (``__init``, ``__set_constants``) are none; kernels that the compiler adds to every
-    program, such as ``__builtin_fill_i64``, are."""
-    return not export.name.startswith(_INTERNAL_PREFIX) or function.cconv == ENTRY_CONVENTION
 
 
 def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

@@ -12,7 +12,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import tiering
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
-from jitree.loaders.vmvx import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.vmfb.schema import Module
 
 _PACKAGE: Final = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.regs.machine import FIRST_FUEL, Machine
@@ -14,7 +14,15 @@ from jitree.regs.machine import FIRST_FUEL, Machine
 if TYPE_CHECKING:
     from jitree.dispatch.grid_call import Cell, GridCall
     from jitree.dispatch.native.tiering import NativeModule
-    from jitree.loaders.vmvx_native import CompiledKernels
+
+    class Compiled(Protocol):
+        """The compiled kernels of an executable."""
+
+        @property
+        def ready(self) -> bool: ...
+        def look(self, ordinal: int, nanoseconds: int) -> bool: ...
+        def hot(self, ordinal: int) -> NativeModule: ...
+
 
 _LONG: Final = 4
 """Times that one workgroup uses up its fuel, some 30 ms, before its kernel is compiled for being entered in
@@ -29,7 +37,7 @@ class Promotion:
     """What one worker runs, and for how long."""
 
     def __init__(self) -> None:
-        self.compiled: Callable[[], CompiledKernels | None] = _nothing
+        self.compiled: Callable[[], Compiled | None] = _nothing
         """Where compiled kernels come from: a weak reference, since those own workers."""
         self._ordinal = 0
         self._call: GridCall | None = None
@@ -67,7 +75,7 @@ class Promotion:
         if not alone and compiled.look(self._ordinal, time.perf_counter_ns() - self._begun):
             call.end_here(machine)
 
-    def _enter_workgroup(self, machine: Machine, following: int, compiled: CompiledKernels) -> bool:
+    def _enter_workgroup(self, machine: Machine, following: int, compiled: Compiled) -> bool:
         """Goes on in machine code in the middle of a workgroup. False if there is none and will be none; else
         whatever else is to be compiled comes later."""
         module = self._linked.get(self._ordinal)

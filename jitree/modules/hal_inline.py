@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.context import Context
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.errors import OutOfRangeError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
@@ -26,6 +26,9 @@ from jitree.modules.hal.trace import write_to_stderr
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native_module import ModuleContext
 
 _MEMORY_TYPE: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING)
@@ -55,7 +58,7 @@ class HalInlineModule(NativeModule):
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
 
-    def create_state(self, context: Context) -> HalInlineModule:
+    def create_state(self, context: ModuleContext) -> HalInlineModule:
         """The module itself: it keeps nothing."""
         return self
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.context import Context
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
@@ -20,6 +20,9 @@ from jitree.modules.hal.references import Row, register_hal_types
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native_module import ModuleContext
 
 MAXIMUM_BINDINGS: Final = 32
 """Of one dispatch."""
@@ -40,7 +43,7 @@ class HalLoaderModule(NativeModule):
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
 
-    def create_state(self, context: Context) -> ExecutableCache:
+    def create_state(self, context: ModuleContext) -> ExecutableCache:
         return ExecutableCache(self.name, self.loaders)
 
 

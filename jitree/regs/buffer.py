@@ -8,7 +8,7 @@ import numpy as np
 
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
 from jitree.regs.memory import Bytes, address_of, zeroed
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class VmBuffer(Unique):
     ``np.asarray(buffer)`` aliases it too, ``bytes(buffer)`` copies it.
     """
 
+    VM_REF_TYPE: Final = KIND_BUFFER
     __slots__ = ("__weakref__", "access", "address", "data", "length", "view")
 
     access: int

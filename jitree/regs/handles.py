@@ -28,7 +28,12 @@ from jitree.regs.memory import Block
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
-    from jitree.regs.machine import Machine
+
+    class Connected(Protocol):
+        """A machine, whose state block refers to the native objects of its table."""
+
+        def connect(self, natives: NativeObjects) -> None: ...
+
 
 CAPACITY: Final = 1 << 20
 """Live objects per table. Untouched entries cost address space only."""
@@ -111,7 +116,7 @@ class HandleTable:
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when the fuel is used up."""
         self.natives: NativeObjects | None = None
-        self.machines: WeakSet[Machine] = WeakSet()
+        self.machines: WeakSet[Connected] = WeakSet()
         """Whose state blocks refer to ``natives``."""
 
     @property

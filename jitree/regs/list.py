@@ -24,6 +24,7 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.regs.layout import (
+    KIND_LIST,
     LIST_EMPTY,
     LIST_F32,
     LIST_F64,
@@ -117,6 +118,7 @@ class VmList(Unique):
     A list that VM code uses belongs to that context's thread.
     """
 
+    VM_REF_TYPE: Final = KIND_LIST
     __slots__ = (
         "__weakref__", "_ending", "_held", "_objects", "_slots", "capacity", "element_type", "handle",
         "size", "table", "words",

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from jitree.regs.machine import Machine
-
-    SiteCall = Callable[[Machine], bool]
-    """Performs the import call of one call site; true if it has to wait (see Machine.pending)."""
+    SiteCall = Callable[[Any], bool]
+    """Performs the import call of a Machine's call site; true if it has to wait (Machine.pending)."""
 
 _FUNCTION_WORDS = FUNCTION.size // 8
 

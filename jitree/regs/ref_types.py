@@ -28,13 +28,11 @@ class RefTypes:
     """Type numbers by name and by class."""
 
     def __init__(self) -> None:
-        from jitree.regs.objects import VmBuffer, VmList
-
         self._lock = allocate_lock()
         self._ids: dict[str, int] = {BUFFER_NAME: KIND_BUFFER, LIST_NAME: KIND_LIST}
         self._names: dict[int, str] = {KIND_BUFFER: BUFFER_NAME, KIND_LIST: LIST_NAME}
-        self._classes: dict[type, int] = {VmBuffer: KIND_BUFFER, VmList: KIND_LIST}
-        self._cache: dict[type, int] = dict(self._classes)
+        self._classes: dict[type, int] = {}
+        self._cache: dict[type, int] = {}
 
     def register(self, name: str, cls: type) -> int:
         """The type number of ``name`` (without ``!``), whose objects are instances of ``cls``.
@@ -44,7 +42,7 @@ class RefTypes:
         """
         name = name.removeprefix("!")
         with self._lock:
-            known, owner = self._ids.get(name), self._classes.get(cls)
+            known, owner = self._ids.get(name), self._number_of(cls)
             if known is not None and known == owner:
                 return known
             if known is not None or owner is not None:
@@ -56,8 +54,13 @@ class RefTypes:
             self._ids[name] = number
             self._names[number] = name
             self._classes[cls] = number
-            self._cache = dict(self._classes)
+            self._cache = {}
             return number
+
+    def _number_of(self, cls: type) -> int | None:
+        """The number that a class was registered with; the instruction set's classes state their own."""
+        number: int | None = self._classes.get(cls, vars(cls).get("VM_REF_TYPE"))
+        return number
 
     def lookup(self, name: str) -> int:
         """The number of a registered type; NOT_FOUND if there is none of that name."""
@@ -97,7 +100,7 @@ class RefTypes:
         number = self._cache.get(cls)
         if number is None:
             for base in cls.__mro__:
-                number = self._classes.get(base)
+                number = self._number_of(base)
                 if number is not None:
                     self._cache[cls] = number
                     return number

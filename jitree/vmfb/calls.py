@@ -14,12 +14,12 @@ from jitree.vmfb.instructions import IMPORT_BIT
 from jitree.vmfb.words import OPCODE
 
 if TYPE_CHECKING:
-    from jitree.vmfb.walk import FunctionWalk
+    from jitree.vmfb.operands import OperandReader
 
 _INTERNAL, _IMPORT = OPCODE["call.internal"], OPCODE["call.import"]
 
 
-def _call(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _call(walk: OperandReader, opcode: int, at: int) -> int:
     callee = walk.word(at)
     arguments, at = walk.entries(at + 4)
     results, at = walk.entries(at)
@@ -30,7 +30,7 @@ def _call(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _call_variadic(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _call_variadic(walk: OperandReader, opcode: int, at: int) -> int:
     callee = _variadic_callee(walk, at)
     segments, at = walk.entries(at + 4)
     arguments, at = walk.entries(at)
@@ -39,7 +39,7 @@ def _call_variadic(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _call_yieldable(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _call_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
     callee = walk.word(at)
     arguments, at = walk.entries(at + 4)
     resume = walk.target(at)
@@ -52,7 +52,7 @@ def _call_yieldable(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _call_variadic_yieldable(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _call_variadic_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
     callee = _variadic_callee(walk, at)
     segments, at = walk.entries(at + 4)
     arguments, at = walk.entries(at)
@@ -63,7 +63,7 @@ def _call_variadic_yieldable(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _variadic_callee(walk: FunctionWalk, at: int) -> int:
+def _variadic_callee(walk: OperandReader, at: int) -> int:
     callee = walk.word(at)
     if not callee & IMPORT_BIT:
         raise FailedPreconditionError(f"variadic call of internal function {callee}")
@@ -71,7 +71,7 @@ def _variadic_callee(walk: FunctionWalk, at: int) -> int:
 
 
 def _add_import_call(
-    walk: FunctionWalk,
+    walk: OperandReader,
     callee: int,
     segments: tuple[int, ...] | None,
     arguments: tuple[int, ...],
@@ -94,7 +94,7 @@ def _add_import_call(
 
 
 def _add_internal_call(
-    walk: FunctionWalk, callee: int, arguments: tuple[int, ...], results: tuple[int, ...]
+    walk: OperandReader, callee: int, arguments: tuple[int, ...], results: tuple[int, ...]
 ) -> None:
     signature = walk.linkage.signature(callee)
     sources = walk.registers("argument", arguments, signature.argument_tags, True)
@@ -107,7 +107,7 @@ def _add_internal_call(
     words.extend(chain.from_iterable(destinations))
 
 
-def _import_resolved(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _import_resolved(walk: OperandReader, opcode: int, at: int) -> int:
     ordinal = walk.linkage.import_ordinal(walk.word(at))
     walk.words += (opcode, ordinal, walk.value(walk.halfword(at + 4)))
     return at + 6

@@ -32,7 +32,7 @@ from jitree.vmfb.operand_classes import (
 from jitree.vmfb.special import SPECIAL_INSTRUCTIONS
 
 if TYPE_CHECKING:
-    from jitree.vmfb.walk import FunctionWalk
+    from jitree.vmfb.operands import OperandReader
 
 _FIXED: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "r.i32": ("H", (VALUE,)),
@@ -49,7 +49,7 @@ _FIXED: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
 }
 """Struct format and classes of operand kinds."""
 
-Special = Callable[["FunctionWalk", int, int], int]
+Special = Callable[["OperandReader", int, int], int]
 """(walk, opcode word, position of the operands) → position behind the instruction."""
 
 

@@ -16,23 +16,23 @@ from jitree.vmfb.operand_classes import TYPE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 if TYPE_CHECKING:
-    from jitree.vmfb.walk import FunctionWalk
+    from jitree.vmfb.operands import OperandReader
 
 
-def _br(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _br(walk: OperandReader, opcode: int, at: int) -> int:
     edge, at = walk.edge(1, at)
     walk.leaving = branch_words(edge.moves), [Edge(1, edge.target, [])]
     return at
 
 
-def _jump_with_moves(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _jump_with_moves(walk: OperandReader, opcode: int, at: int) -> int:
     """``yield`` and ``break``: displacement, count, moves."""
     edge, at = walk.edge(1, at)
     walk.leaving = [opcode, 0, len(edge.moves) // 3, *edge.moves], [Edge(1, edge.target, [])]
     return at
 
 
-def _cond_br(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _cond_br(walk: OperandReader, opcode: int, at: int) -> int:
     condition = walk.value(walk.halfword(at))
     if_true, at = walk.edge(2, at + 2)
     if_false, at = walk.edge(3, at)
@@ -40,14 +40,14 @@ def _cond_br(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _cond_break(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _cond_break(walk: OperandReader, opcode: int, at: int) -> int:
     condition = walk.value(walk.halfword(at))
     edge, at = walk.edge(2, at + 2)
     walk.leaving = [opcode, condition, 0, 0], [edge, Edge(3, edge.target, edge.moves)]
     return at
 
 
-def _br_table(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _br_table(walk: OperandReader, opcode: int, at: int) -> int:
     index = walk.value(walk.halfword(at))
     default, at = walk.edge(2, at + 2)
     count = walk.halfword(at)
@@ -60,7 +60,7 @@ def _br_table(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _fail(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _fail(walk: OperandReader, opcode: int, at: int) -> int:
     status = walk.value(walk.halfword(at))
     message, at = walk.string(at + 2)
     edges = [Edge(3, at, [])] if at < len(walk.body) else []
@@ -68,14 +68,14 @@ def _fail(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _return(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _return(walk: OperandReader, opcode: int, at: int) -> int:
     entries, at = walk.entries(at)
     values = walk.registers("return", entries, walk.signature.cconv.result_tags, True)
     walk.leaving = [opcode, len(values), *chain.from_iterable(values)], []
     return at
 
 
-def _message(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _message(walk: OperandReader, opcode: int, at: int) -> int:
     """``trace`` and ``print``."""
     message, at = walk.string(at)
     entries, at = walk.entries(at)
@@ -85,7 +85,7 @@ def _message(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _discard(walk: FunctionWalk, opcode: int, at: int) -> int:
+def _discard(walk: OperandReader, opcode: int, at: int) -> int:
     entries, at = walk.entries(at)
     walk.words += (opcode, len(entries))
     for entry in entries:
@@ -93,10 +93,10 @@ def _discard(walk: FunctionWalk, opcode: int, at: int) -> int:
     return at
 
 
-def _switch(tag: int) -> Callable[[FunctionWalk, int, int], int]:
+def _switch(tag: int) -> Callable[[OperandReader, int, int], int]:
     """index, default, count, cases, out; refs with the type in front of the default."""
 
-    def read(walk: FunctionWalk, opcode: int, at: int) -> int:
+    def read(walk: OperandReader, opcode: int, at: int) -> int:
         words = walk.words
         words += (opcode, walk.value(walk.halfword(at)))
         at += 2

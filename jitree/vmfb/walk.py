@@ -2,81 +2,30 @@
 
 It is the hot part of loading a module. Instructions with operands of fixed size go through the plans of
 :mod:`jitree.vmfb.plans` in the loop of :meth:`FunctionWalk.run`; the others have functions in
-:mod:`jitree.vmfb.special` and :mod:`jitree.vmfb.calls` that read with the methods below.
+:mod:`jitree.vmfb.special` and :mod:`jitree.vmfb.calls`, which read as :mod:`jitree.vmfb.operands` does.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes, plans
-from jitree.vmfb.blocks import Block, Edge, Exit
-from jitree.vmfb.cconv import RegisterSlot
-from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, read_instruction
+from jitree.vmfb.blocks import Block, Exit
+from jitree.vmfb.instructions import MOVE_BIT, read_instruction
 from jitree.vmfb.isa import BY_MNEMONIC, CORE, PREFIXES
-from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, Function
-from jitree.vmfb.signature import Signature
-from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
-
-TARGET_LIMIT: Final = 0xFFFFFF
-"""Branch targets lie below."""
+from jitree.vmfb.operands import OperandReader
+from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64
 
 _BLOCK_MARKER = BY_MNEMONIC["block"].opcode
 _FEATURES = {0xE0: FEATURE_EXT_F32, 0xE1: FEATURE_EXT_F64}
-_UNLIMITED = 1 << 63
 _ALIGNMENTS = {operand_classes.PAIR: 2, operand_classes.GLOBAL32: 4, operand_classes.GLOBAL64: 8}
 _MISALIGNED = tuple(_ALIGNMENTS.get(number, 1) - 1 for number in range(operand_classes.CLASS_COUNT))
 """Bits that must be clear in operands of a class."""
-_U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
 
 
-@lru_cache(maxsize=256)
-def _halfwords(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}H")
-
-
-class FunctionWalk:
-    """Walks one function. Afterwards ``blocks`` holds its code."""
-
-    def __init__(self, function: Function, body: bytes, signature: Signature, linkage: Linkage) -> None:
-        self.function = function
-        self.body = body
-        self.signature = signature
-        self.linkage = linkage
-        self.version = linkage.version
-        self.moves_honoured = linkage.version >= operand_classes.FIRST_MOVING_VERSION
-        self.value_count = signature.value_count
-        self.ref_count = signature.ref_count
-        self.blocks: list[Block] = []
-        self.targets: set[int] = set()
-        self.words: list[int] = []
-        """Words of the block under construction."""
-        self.block = Block(0)
-        self.offset = 0
-        """Byte offset of the current instruction."""
-        self.leaving: tuple[list[int], list[Edge]] | None = None
-        """Words and edges of the exit, once the block has it."""
-        self.shared = linkage.shared_registers(max(signature.value_count, signature.ref_count))
-        self.limits = (
-            _UNLIMITED,
-            self.value_count,
-            self.value_count & ~1,
-            linkage.rodata_count,
-            linkage.type_count,
-            linkage.globals_size - 3,
-            linkage.globals_size - 7,
-            linkage.ref_global_count,
-            0,
-            0,
-            0,
-            0,
-        )
-        """First operand value that is out of range, by class; refs are looked at one by one."""
+class FunctionWalk(OperandReader):
+    """Walks one function."""
 
     def run(self) -> None:
         """Walks the whole body. Raises the failed check with the place of the instruction as context."""
@@ -122,11 +71,11 @@ class FunctionWalk:
                     elif operand_class >= kept:
                         append(self.ref(value))
                         if operand_class == kept and value & MOVE_BIT:
-                            raise self._cannot_move(value)
+                            raise self.cannot_move(value)
                         if operand_class > ref:
                             append(int(operand_class == movable and value & MOVE_BIT != 0))
                     else:
-                        raise self._refusal(value, operand_class)
+                        raise self.refusal(value, operand_class)
                 at += size
             else:
                 at = special(self, opcode, at)
@@ -184,149 +133,3 @@ class FunctionWalk:
             raise InvalidArgumentError(
                 f"the body has {len(markers)} blocks but its descriptor says {self.function.block_count}"
             )
-
-    # Operands.
-
-    def value(self, operand: int) -> int:
-        """The slot that a 32-bit value operand names."""
-        if operand < self.value_count:
-            return operand
-        raise self._refusal(operand, operand_classes.VALUE)
-
-    def pair(self, operand: int) -> int:
-        """The even slot that a 64-bit value operand names."""
-        if operand + 1 < self.value_count and not operand & 1:
-            return operand
-        raise self._refusal(operand, operand_classes.PAIR)
-
-    def ref(self, operand: int) -> int:
-        """The ref register that an operand names."""
-        ordinal = operand & REF_MASK
-        if operand < REF_BIT:
-            raise InvalidArgumentError(f"value register {operand} where a ref is needed")
-        if ordinal >= self.ref_count:
-            raise OutOfRangeError(f"ref register {ordinal} out of range; the function has {self.ref_count}")
-        return ordinal
-
-    def _cannot_move(self, operand: int) -> StatusError:
-        return InvalidArgumentError(
-            f"move flag on ref register {operand & REF_MASK}, which the instruction cannot take"
-        )
-
-    def _refusal(self, value: int, operand_class: int) -> StatusError:
-        """What is wrong with an operand that is not below the limit of its class, or not aligned."""
-        if operand_class not in (operand_classes.VALUE, operand_classes.PAIR):
-            return self.linkage.refusal(value, operand_class)
-        if value & REF_BIT:
-            return InvalidArgumentError(f"ref register {value & REF_MASK} where a value is needed")
-        if value + (operand_class == operand_classes.PAIR) >= self.value_count:
-            return OutOfRangeError(
-                f"value register {value} out of range; the function has {self.value_count} slots"
-            )
-        return InvalidArgumentError(f"64-bit value register {value} is not even")
-
-    def ordinal(self, operand: int, operand_class: int) -> int:
-        """An ordinal below the limit of its class."""
-        if operand < self.limits[operand_class]:
-            return operand
-        raise self._refusal(operand, operand_class)
-
-    def register(self, operand: int, tag: int, honours_move: bool) -> RegisterSlot:
-        """(tag, register) of a list entry that must hold what ``tag`` says."""
-        if tag == TAG_VALUE32:
-            return tag, self.value(operand)
-        if tag == TAG_VALUE64:
-            return tag, self.pair(operand)
-        ordinal = self.ref(operand)
-        return (TAG_REF_MOVE if honours_move and operand & MOVE_BIT else TAG_REF_COPY), ordinal
-
-    def registers(
-        self, what: str, entries: Sequence[int], tags: Sequence[int], honours_move: bool
-    ) -> list[RegisterSlot]:
-        """(tag, register) of each entry of a list that must hold what ``tags`` say; OUT_OF_RANGE when there
-        are fewer or more."""
-        if len(entries) != len(tags):
-            raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
-        found: list[RegisterSlot] = []
-        shared, value_count, ref_count = self.shared, self.value_count, self.ref_count
-        for entry, tag in zip(entries, tags, strict=True):
-            if tag == TAG_REF_COPY:
-                if entry >= REF_BIT and entry & REF_MASK < ref_count:
-                    moves = honours_move and entry & MOVE_BIT
-                    found.append(shared[TAG_REF_MOVE if moves else TAG_REF_COPY][entry & REF_MASK])
-                    continue
-            elif entry + tag < value_count and not entry & tag:  # the tag of a pair is 1, of a slot 0
-                found.append(shared[tag][entry])
-                continue
-            found.append(self.register(entry, tag, honours_move))
-        return found
-
-    def any_register(self, operand: int, honours_move: bool) -> RegisterSlot:
-        """(tag, register) of a list entry of either bank; values count as one slot."""
-        return self.register(operand, TAG_REF_COPY if operand & REF_BIT else TAG_VALUE32, honours_move)
-
-    def word(self, at: int) -> int:
-        """A 32-bit operand."""
-        value: int = _U32.unpack_from(self.body, at)[0]
-        return value
-
-    def halfword(self, at: int) -> int:
-        """A 16-bit operand."""
-        value: int = _U16.unpack_from(self.body, at)[0]
-        return value
-
-    def entries(self, at: int, width: int = 1) -> tuple[tuple[int, ...], int]:
-        """(entries, position behind) of an aligned list; ``width`` halfwords per counted entry."""
-        at += at & 1
-        count = _U16.unpack_from(self.body, at)[0] * width
-        return _halfwords(count).unpack_from(self.body, at + 2), at + 2 + 2 * count
-
-    def string(self, at: int) -> tuple[int, int]:
-        """(index in the string table, position behind)."""
-        length = self.halfword(at)
-        end = at + 2 + length
-        if end > len(self.body):
-            raise OutOfRangeError("the body ends inside a string")
-        return self.linkage.string(self.body[at + 2 : end]), end
-
-    def edge(self, position: int, at: int) -> tuple[Edge, int]:
-        """(edge, position behind) of a target and its remap; ``position`` of its displacement in the exit."""
-        target = self.target(at)
-        moves, at = self._moves(at + 4)
-        return Edge(position, target, moves), at
-
-    def target(self, at: int) -> int:
-        """The byte offset of a block."""
-        target = self.word(at)
-        if target >= TARGET_LIMIT:
-            raise OutOfRangeError(f"branch target {target} out of range")
-        self.targets.add(target)
-        return target
-
-    def _moves(self, at: int) -> tuple[list[int], int]:
-        """(words of the moves, position behind). Two slots that make up a pair on both sides become one move;
-        moves of a register to itself are dropped."""
-        entries, at = self.entries(at, width=2)
-        moves: list[int] = []
-        index = 0
-        while index < len(entries):
-            source, destination = entries[index], entries[index + 1]
-            index += 2
-            if (source ^ destination) & REF_BIT:
-                raise InvalidArgumentError("branch move between the value and the ref bank")
-            if source & REF_BIT:
-                tag, source = self.register(source, TAG_REF_COPY, self.moves_honoured)
-                destination = self.ref(destination)
-            else:
-                tag = TAG_VALUE32
-                source, destination = self.value(source), self.value(destination)
-                if (
-                    not (source | destination) & 1
-                    and entries[index : index + 2] == (source + 1, destination + 1)
-                    and max(source, destination) + 1 < self.value_count
-                ):
-                    tag = TAG_VALUE64
-                    index += 2
-            if source != destination:
-                moves += (tag, source, destination)
-        return moves, at

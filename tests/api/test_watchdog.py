@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.dispatch.engine import TIERS
+from jitree.dispatch.tiers import TIERS
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.walk import require_native_walker
-from jitree.loaders.vmvx import ENTRY_CONVENTION
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import load

@@ -10,7 +10,8 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import Function
 from jitree.dispatch.native import tiering
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from jitree.dispatch.context import Context
-from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import (
     FailedPreconditionError,
     InternalError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch import engine
+from jitree.dispatch import tiers
 from jitree.dispatch.context import Context, ContextFlags
 from jitree.dispatch.plain import generate_shapes, shapes
 from jitree.dispatch.plain.handlers import HANDLERS, find
@@ -82,7 +82,7 @@ def test_unknown_tiers_are_refused() -> None:
 
 
 def test_the_environment_names_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(engine.TIER_VARIABLE, "plain")
+    monkeypatch.setenv(tiers.TIER_VARIABLE, "plain")
     assert Context(RefTypes()).tier == "plain"
-    monkeypatch.delenv(engine.TIER_VARIABLE)
-    assert engine.default_tier() == "auto"
+    monkeypatch.delenv(tiers.TIER_VARIABLE)
+    assert tiers.default_tier() == "auto"

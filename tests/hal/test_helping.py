@@ -25,8 +25,7 @@ from jitree.hal.local.team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import EventParking, Parking, WorkerPool
 from jitree.hal.profiling import Profiler
-from jitree.hal.semaphore import Semaphore
-from jitree.hal.waiting import wait_for
+from jitree.hal.semaphore import Semaphore, wait_for
 from tests.hal.helpers import TIMEOUT, Meeting, wait_until
 
 LARGE = 60_001

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jitree.dispatch.engine import TIERS
+from jitree.dispatch.tiers import TIERS
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import PipelineLayout
 from jitree.hal.local import walk
 from jitree.loaders import vmvx_executable
-from jitree.loaders.vmvx import ENTRY_CONVENTION, VmvxLoader
+from jitree.loaders.vmvx import VmvxLoader
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.dispatch.harness import Natives
 from tests.hal.native_kernels import aligned, whole

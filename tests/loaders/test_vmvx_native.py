@@ -19,8 +19,8 @@ from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
 from jitree.loaders import vmvx_executable, vmvx_native
-from jitree.loaders.vmvx import ENTRY_CONVENTION
 from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import MOST_FINISHED
 from tests.assembler import Assembler

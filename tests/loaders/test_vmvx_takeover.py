@@ -17,8 +17,8 @@ from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import walk
 from jitree.loaders import vmvx_native, vmvx_promotion
-from jitree.loaders.vmvx import ENTRY_CONVENTION
 from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import NUMBER, load

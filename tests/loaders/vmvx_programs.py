@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from jitree.dispatch.native_module import NativeModule
 from jitree.hal.executable import ExecutableParameters
-from jitree.loaders.vmvx import ENTRY_CONVENTION, FORMAT, VmvxLoader
+from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.modules.vmvx import VmvxModule
 from tests.assembler import Assembler
 from tests.loaders.samples import sample

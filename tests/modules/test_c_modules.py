@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import jitree
-from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jitree.codegen import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.modules.vmvx import VmvxModule, native, native_loops
 from jitree.modules.vmvx.native import MMT4D, PACK, PACK_DENSE, SYMBOLS, UNPACK, UNPACK_DENSE
 from jitree.regs.layout import ENTRY, KIND_BUFFER

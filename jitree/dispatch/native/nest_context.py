@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.emitter import Emitter, Registers
@@ -10,9 +10,6 @@ from jitree.dispatch.native.module_text import operand
 from jitree.dispatch.native.prelude import BYTES
 from jitree.dispatch.native.ssa import Block, Function, Loop, Value
 from jitree.dispatch.semantics import SEMANTICS
-
-if TYPE_CHECKING:
-    from jitree.dispatch.native.nests import Nest
 
 
 class Buffer(NamedTuple):
@@ -92,7 +89,15 @@ def leaves_nothing_else(function: Function, loop: Loop) -> bool:
     return True
 
 
-def emit_nest(emitter: Emitter, nest: Nest) -> None:
+class WrittenAnew(Protocol):
+    """A nest (:class:`jitree.dispatch.native.nests.Nest`)."""
+
+    @property
+    def loop(self) -> Loop: ...
+    def emit(self, context: NestContext) -> str: ...
+
+
+def emit_nest(emitter: Emitter, nest: WrittenAnew) -> None:
     """Writes a nest in place of its loops."""
     loop, header = nest.loop, nest.loop.header
     emitter.label(nest_label(header))

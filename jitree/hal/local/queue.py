@@ -27,8 +27,7 @@ from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
 from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler, now
-from jitree.hal.semaphore import Timepoint, again
-from jitree.hal.waiting import describe_missing, pending_producers
+from jitree.hal.semaphore import Timepoint, again, describe_missing, pending_producers
 
 if TYPE_CHECKING:
     from jitree.hal.watching import Watchdog

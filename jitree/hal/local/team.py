@@ -191,7 +191,7 @@ class Team:
             thread.join()
 
     def report(self) -> list[str]:
-        """As :meth:`watchdog.Reporter.report`."""
+        """As :meth:`watching.Reporter.report`."""
         helpers = self._helpers
         return [] if helpers is None else [helpers.report()]
 

@@ -255,7 +255,7 @@ class WorkerPool:
         return _this_thread.shared is self._shared
 
     def report(self) -> list[str]:
-        """As :meth:`watchdog.Reporter.report`."""
+        """As :meth:`watching.Reporter.report`."""
         shared = self._shared
         with shared.lock:
             queued, threads, parked = len(shared.tasks), len(shared.threads), len(shared.parked)

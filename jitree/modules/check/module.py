@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.context import Context
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
 from jitree.modules.check.comparison import Tolerance, almost_equal, default_tolerance, equal, nonzero
@@ -15,6 +15,9 @@ from jitree.modules.check.tensor import read
 from jitree.modules.hal.module import CheckedExport
 from jitree.modules.hal.references import Row, register_hal_types
 from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native_module import ModuleContext
 
 FailureSink = Callable[[str], None]
 """Gets the text of each expectation that failed, when it fails."""
@@ -36,7 +39,7 @@ class CheckModule(NativeModule):
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
 
-    def create_state(self, context: Context) -> FailureSink:
+    def create_state(self, context: ModuleContext) -> FailureSink:
         return context.fail_at_end if self.sink is None else self.sink
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jitree.dispatch.context import Context
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
-from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.hal.device import Device
 from jitree.modules.hal import table
 from jitree.modules.hal.native.image import address
@@ -17,6 +17,9 @@ from jitree.modules.hal.references import Row, call_once, checked, register_hal_
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native_module import ModuleContext
 
 
 class HalModule(NativeModule):
@@ -55,7 +58,7 @@ class HalModule(NativeModule):
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
 
-    def create_state(self, context: Context) -> HalState:
+    def create_state(self, context: ModuleContext) -> HalState:
         supplier = Supplier(context.table, self.devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
         return HalState(self.devices, self.trace_sink, self.placement, supplier)
 

@@ -25,7 +25,7 @@ from jitree.modules.io_parameters.requests import Request, described
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
 
 if TYPE_CHECKING:
-    from jitree.dispatch.context import Context
+    from jitree.dispatch.native_module import ModuleContext
 
 _DECLARATION: Final = "iree.abi.declaration"
 _KERNEL: Final = re.compile(rb"(\w+_dispatch_\d+)(?:_(\w+))?")
@@ -42,7 +42,7 @@ _COMPARED_BITS: Final = 32
 class Program:
     """What the modules of a context say."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ModuleContext) -> None:
         self._context = weakref.ref(context)
         self._module_count = -1
         self._types: frozenset[ElementType] = frozenset()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.context import Context
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
@@ -26,6 +26,9 @@ from jitree.modules.io_parameters.requests import Request, resolve, scope_name
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native_module import ModuleContext
 
 _TRANSFER_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
 _SHARING_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
@@ -177,7 +180,7 @@ class IoParametersModule(NativeModule):
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
 
-    def create_state(self, context: Context) -> State:
+    def create_state(self, context: ModuleContext) -> State:
         return State(self.providers, context.ref_types.lookup("hal.buffer"), Program(context))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.callbacks import Callback, keep
 from jitree.errors import InvalidArgumentError, StatusCode
@@ -24,8 +24,19 @@ from jitree.modules.native_library.packing import pack_results, size_of, unpack_
 from jitree.modules.native_library.status import code_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.dispatch.function import Function as VmFunction
-    from jitree.modules.native_library.state import LibraryState
+    from jitree.modules.native_library.references import References
+
+    class Caller(Protocol):
+        """The state of the library's module, from which C code calls."""
+
+        references: References
+        failure: BaseException | None
+
+        def borrow(self, pointer: int, type_word: int) -> object: ...
+        def invoke(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]: ...
 
 
 _ON_STACK: Final = platform.machine() == "x86_64"
@@ -34,7 +45,7 @@ _ON_STACK: Final = platform.machine() == "x86_64"
 class HostModule:
     """One module of the context, for one library."""
 
-    def __init__(self, name: str, version: int, state: LibraryState) -> None:
+    def __init__(self, name: str, version: int, state: Caller) -> None:
         self.name = name
         self.functions: list[VmFunction] = []
         self._state = weakref.ref(state)
@@ -97,7 +108,7 @@ class HostModule:
             state.failure = error
         return code_of(error)
 
-    def _call(self, state: LibraryState, call: Call) -> None:
+    def _call(self, state: Caller, call: Call) -> None:
         if call.function.ordinal >= len(self.functions):
             raise InvalidArgumentError(f"module '{self.name}' has no function {call.function.ordinal}")
         function = self.functions[call.function.ordinal]

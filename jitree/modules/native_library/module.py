@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
-from jitree.dispatch.native_module import NativeExport, NativeModule, Signal
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -24,8 +25,8 @@ from jitree.modules.native_library.status import take_status
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
-    from jitree.dispatch.context import Context
     from jitree.dispatch.function import Function
+    from jitree.dispatch.native_module import ModuleContext
     from jitree.regs.ref_types import RefTypes
 
 
@@ -78,13 +79,13 @@ class LibraryModule(NativeModule):
             )
         self._references.register_types()
 
-    def create_state(self, context: Context) -> LibraryState:
+    def create_state(self, context: ModuleContext) -> LibraryState:
         pointer = ctypes.c_void_p()
         if "alloc_state" in self._interface:
             self._interface.call("alloc_state", _allocator(), pointer)
         return LibraryState(self._interface, self._references, context, pointer.value)
 
-    def fork_state(self, state: object, context: Context) -> LibraryState:
+    def fork_state(self, state: object, context: ModuleContext) -> LibraryState:
         assert isinstance(state, LibraryState)
         pointer = ctypes.c_void_p()
         if "fork_state" in self._interface:

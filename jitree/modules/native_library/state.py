@@ -32,8 +32,8 @@ from jitree.modules.native_library.status import code_of, take_status
 from jitree.vmfb.cconv import CallingConvention
 
 if TYPE_CHECKING:
-    from jitree.dispatch.context import Context
     from jitree.dispatch.function import Function as VmFunction
+    from jitree.dispatch.native_module import ModuleContext
 
 _MOST_IDLE_STACKS: Final = 4
 
@@ -42,7 +42,7 @@ class LibraryState:
     """Made by ``alloc_state`` or ``fork_state``, freed by :meth:`free`."""
 
     def __init__(
-        self, interface: ModuleInterface, references: References, context: Context, pointer: int | None
+        self, interface: ModuleInterface, references: References, context: ModuleContext, pointer: int | None
     ) -> None:
         self.interface = interface
         self.references = references

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
-from jitree.dispatch.native_module import NativeExport, NativeModule
+from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.native_module import NativeModule
 from jitree.modules.vmvx import native
 from jitree.modules.vmvx.elementwise import BINARY, UNARY, fill
 from jitree.modules.vmvx.matmul import mmt4d

@@ -14,8 +14,8 @@ from jitree.api.calls.native.layout import ARGUMENT, CALL, MAXIMUM_RANK, PASS_AR
 from jitree.api.calls.transfers import WRAP_MINIMUM, native_row
 from jitree.base.elements import is_packed
 from jitree.codegen import image
-from jitree.dispatch.engine import WAITING_TIERS
 from jitree.dispatch.function import BytecodeFunction
+from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
 from jitree.hal.heap import HeapAllocator
 

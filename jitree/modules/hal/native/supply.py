@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.codegen import image
 from jitree.hal.fence import Fence
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
     from jitree.modules.hal.native.natives import Natives
-    from jitree.modules.hal.state import HalState
     from jitree.regs.handles import HandleTable
+
+    class Supplied(Protocol):
+        """The state of a module."""
+
+        supplier: Supplier
+
 
 _SIZE: Final = 7
 """Position of the size among the arguments of an allocation."""
@@ -100,7 +105,7 @@ def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refilled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(state: HalState, *arguments: Any) -> Any:
+    def call(state: Supplied, *arguments: Any) -> Any:
         state.supplier.refill()
         return function(state, *arguments)
 
@@ -108,7 +113,7 @@ def _refilled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(state: HalState, *arguments: Any) -> Any:
+    def call(state: Supplied, *arguments: Any) -> Any:
         natives = state.supplier.refill()
         if natives is not None:
             natives.supply_storage(arguments[_SIZE])
@@ -120,7 +125,7 @@ def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
 def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose fences answers should know of; ``elsewhere`` where there are no local devices."""
 
-    def call(state: HalState, *arguments: Any) -> Any:
+    def call(state: Supplied, *arguments: Any) -> Any:
         supplier = state.supplier
         if not supplier.is_local:
             return elsewhere(state, *arguments)
@@ -135,7 +140,7 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
     """An execution; the answer may have given up because it failed."""
 
     def call(
-        state: HalState,
+        state: Supplied,
         device: Device,
         queue_affinity: int,
         wait: Fence | None,

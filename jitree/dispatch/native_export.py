@@ -1,0 +1,42 @@
+"""Functions written in Python that programs import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+
+class NativeExport:
+    """A function of a native module.
+
+    ``function(state, *arguments)`` gets integers in the signed range of their width, floats, objects (None
+    for null); a span as one list, of tuples or (one character in the span) of values. It returns None, the
+    value of the one result, a tuple for several, or a :class:`~jitree.dispatch.pending.Pending`. What it
+    raises fails the call.
+    """
+
+    __slots__ = ("attrs", "cconv", "compiled", "function", "name")
+
+    def __init__(
+        self,
+        name: str,
+        cconv: str,
+        function: Callable[..., Any],
+        attrs: Mapping[str, str] = MappingProxyType({}),
+        compiled: Callable[[], int] | None = None,
+    ) -> None:
+        self.name = name
+        self.cconv = cconv
+        self.function = function
+        self.attrs = attrs
+        """Reflection."""
+        self.compiled = compiled
+        """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
+        there is none; asked by tiers that can use it when a program that imports the function is linked and
+        when it is called, until there is one."""
+
+    @property
+    def unprepared(self) -> Callable[..., Any]:
+        """The function in the form that costs least for one call."""
+        return self.function
