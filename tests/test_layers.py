@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -55,24 +56,35 @@ def rank(part: str) -> int:
     raise AssertionError(f"jitree/{part} has no place in the list of layers")
 
 
-def imported_parts(path: Path) -> set[str]:
-    """The parts of jitree that a file imports anywhere, also inside functions and for type checking."""
-    parts = set()
+def imported_names(path: Path) -> set[str]:
+    """What a file imports of jitree anywhere, also inside functions and for type checking."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if name == "jitree" or name.startswith("jitree."):
-                parts.add(([*name.split("."), "__init__"])[1])
+            names |= {alias.name for alias in node.names}
+    return {name for name in names if name == "jitree" or name.startswith("jitree.")}
+
+
+def imported_parts(path: Path) -> set[str]:
+    parts = {([*name.split("."), "__init__"])[1] for name in imported_names(path)}
     return {
         part if (PACKAGE / part).exists() or (PACKAGE / f"{part}.py").exists() else "__init__"
         for part in parts
     }
+
+
+def imported_files(path: Path) -> set[Path]:
+    """The files of jitree that a file imports from."""
+    found = set()
+    for name in imported_names(path):
+        base = ROOT.joinpath(*name.split("."))
+        candidates = [base.with_suffix(".py"), base / "__init__.py"]
+        candidates += [base.parent.with_suffix(".py"), base.parent / "__init__.py"]
+        found.add(next(candidate for candidate in candidates if candidate in FILES))
+    return found - {path}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -83,6 +95,16 @@ def test_imports_only_upwards(path: Path) -> None:
         if {importer, imported} <= LAYERS[0]:
             continue
         assert rank(imported) < rank(importer), f"{importer} imports {imported}, which is not above it"
+
+
+def test_no_files_import_each_other() -> None:
+    """Files can be put into an order in which each imports only from those before it, also for type checking
+    and inside folders."""
+    try:
+        tuple(TopologicalSorter({path: imported_files(path) for path in FILES}).static_order())
+    except CycleError as error:
+        circle = " -> ".join(str(path.relative_to(ROOT)) for path in reversed(error.args[1]))
+        pytest.fail(f"files import each other in a circle: {circle}")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -13,7 +13,7 @@ from jitree.hal.enums import (
     MemoryAccess,
 )
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording
 from jitree.modules.hal.native.layout import DATA, SLOTS
 from jitree.modules.hal.native.recording import (
     add_range,
@@ -21,7 +21,6 @@ from jitree.modules.hal.native.recording import (
     has_room,
     keep,
     new_row,
-    release_recording,
     take_recording,
     use_slot,
 )

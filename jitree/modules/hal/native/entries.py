@@ -5,7 +5,6 @@ from __future__ import annotations
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, NATIVES, STORAGE_POOLS
-from jitree.modules.hal.native.recording import release_recording
 from jitree.modules.hal.native.records import Entry, Natives, Recording, State
 from jitree.regs.layout import KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
 
@@ -70,6 +69,15 @@ def free(natives: Natives, entry: Entry, released: int) -> None:
     natives.blank = entry
     natives.live -= 1
     release(natives, parent, released)
+
+
+def release_recording(natives: Natives, recording: Recording, released: int) -> None:
+    """Drops what a command buffer keeps and gives its memory back."""
+    kept = recording.kept
+    for index in range(recording.kept_count):
+        release(natives, Entry(load64(kept + 8 * index)), released)
+    recording.next = natives.arenas
+    natives.arenas = recording
 
 
 def sweep(state: State) -> None:

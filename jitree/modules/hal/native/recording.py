@@ -8,7 +8,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import COMMAND, PATCH, SLOT
-from jitree.modules.hal.native import entries
+from jitree.modules.hal.native.entries import retain, sweep
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
 from jitree.modules.hal.native.records import Command, Entry, Natives, Patch, Recording, Slot, State
 
@@ -21,7 +21,7 @@ def take_recording(state: State, natives: Natives) -> Recording:
     """Memory for an empty command buffer, 0 when there is none."""
     recording = natives.arenas
     if not recording:
-        entries.sweep(state)
+        sweep(state)
         recording = natives.arenas
         if not recording:
             return Recording(0)
@@ -39,15 +39,6 @@ def take_recording(state: State, natives: Natives) -> Recording:
     table.patch_count = 0
     table.local_memory = 0
     return recording
-
-
-def release_recording(natives: Natives, recording: Recording, released: int) -> None:
-    """Drops what a command buffer keeps and gives its memory back."""
-    kept = recording.kept
-    for index in range(recording.kept_count):
-        entries.release(natives, Entry(load64(kept + 8 * index)), released)
-    recording.next = natives.arenas
-    natives.arenas = recording
 
 
 def has_room(recording: Recording, rows: int, operands: int, handles: int) -> bool:
@@ -69,7 +60,7 @@ def keep(recording: Recording, handle: Entry) -> int:
     for index in range(count):
         if load64(kept + 8 * index) == place_of(handle):
             return index
-    store64(kept + 8 * count, place_of(entries.retain(handle)))
+    store64(kept + 8 * count, place_of(retain(handle)))
     recording.kept_count = count + 1
     return count
 
