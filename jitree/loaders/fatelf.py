@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture
 
-MAGIC: Final = b"\xfa\x70\x0e\x1f"
+_MAGIC: Final = b"\xfa\x70\x0e\x1f"
 _HEADER: Final = struct.Struct("<4sHBB")
 _RECORD: Final = struct.Struct("<HBBBBBBQQ")
 _MINIMUM_SIZE: Final = _HEADER.size + _RECORD.size
@@ -18,34 +19,68 @@ _SYSTEMS: Final = (0, 3, 255)
 """OS ABIs that run here: none, Linux, stand-alone."""
 
 
-def select_slice(data: memoryview, architecture: Architecture) -> memoryview:
-    """The first library for ``architecture``; ``data`` itself when it is not FatELF.
+class Slice(NamedTuple):
+    """A record of the table: for which machine a library is, and where it lies."""
 
-    UNIMPLEMENTED for another version, INVALID_ARGUMENT for a short record table or without a match,
-    OUT_OF_RANGE for a slice outside the data.
-    """
-    if len(data) < _MINIMUM_SIZE or bytes(data[:4]) != MAGIC:
-        return data
+    machine: int
+    system: int
+    system_version: int
+    word_size: int
+    byte_order: int
+    reserved_0: int
+    reserved_1: int
+    offset: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return elf.machine_name(self.machine, self.word_size)
+
+    def content(self, data: memoryview) -> memoryview:
+        """The library; OUT_OF_RANGE for one outside the data."""
+        end = self.offset + self.size
+        if end > len(data):
+            raise OutOfRangeError(
+                f"the FatELF slice for {self.name} (bytes {self.offset} to {end}) reaches past the end at "
+                f"{len(data)}; the data is cut short"
+            )
+        return data[self.offset : end]
+
+
+def slices(data: memoryview) -> list[Slice]:
+    """The records that may run on some machine; UNIMPLEMENTED for another version, INVALID_ARGUMENT for a
+    short table."""
     _, version, count, _ = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise UnimplementedError(f"FatELF version {version} cannot be read, only version {_VERSION}")
     end = _HEADER.size + count * _RECORD.size
     if end > len(data):
         raise InvalidArgumentError(f"the FatELF table of {count} records reaches past the end at {len(data)}")
-    found = []
-    for record in _RECORD.iter_unpack(data[_HEADER.size : end]):
-        machine, system, _, word_size, byte_order, _, _, offset, size = record
-        if word_size not in elf.WORD_SIZES or byte_order != elf.ELFDATA2LSB or system not in _SYSTEMS:
-            continue
-        if machine == architecture.machine and word_size == architecture.word_size.elf_class:
-            if offset + size > len(data):
-                raise OutOfRangeError(
-                    f"the FatELF slice for {architecture.name} (bytes {offset} to {offset + size}) reaches "
-                    f"past the end at {len(data)}; the data is cut short"
-                )
-            return data[offset : offset + size]
-        found.append(elf.machine_name(machine, word_size))
+    found = map(Slice._make, _RECORD.iter_unpack(data[_HEADER.size : end]))
+    return [
+        row
+        for row in found
+        if row.word_size in elf.WORD_SIZES and row.byte_order == elf.ELFDATA2LSB and row.system in _SYSTEMS
+    ]
+
+
+def is_fatelf(data: memoryview) -> bool:
+    return len(data) >= _MINIMUM_SIZE and bytes(data[:4]) == _MAGIC
+
+
+def select_slice(data: memoryview, architecture: Architecture) -> memoryview:
+    """The first library for ``architecture``; ``data`` itself when it is not FatELF.
+
+    Raises as :func:`slices` and :meth:`Slice.content` do, and INVALID_ARGUMENT if there is none.
+    """
+    if not is_fatelf(data):
+        return data
+    found = slices(data)
+    for row in found:
+        if row.machine == architecture.machine and row.word_size == architecture.word_size.elf_class:
+            return row.content(data)
+    names = ", ".join(row.name for row in found)
     raise InvalidArgumentError(
-        f"the FatELF file has libraries for {', '.join(found) or 'no known architecture'}, but this machine "
+        f"the FatELF file has libraries for {names or 'no known architecture'}, but this machine "
         f"is {architecture.name}; compile the program for {architecture.name}"
     )

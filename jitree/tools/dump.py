@@ -37,8 +37,17 @@ FLAGS: Final = FlagSet(
             "'all': metadata and disassembly.\n"
             "'metadata': tables and sizes. 'disassembly': the bytecode of functions.\n"
             "'flatbuffer-binary', 'flatbuffer-json': the module's FlatBuffer.\n"
-            "'summary': versions, targets, parameters needed, and a Python stub of the exports.",
-            ("all", "metadata", "disassembly", "flatbuffer-binary", "flatbuffer-json", "summary"),
+            "'summary': versions, targets, parameters needed, and a Python stub of the exports.\n"
+            "'executables': sections, symbols and notes of ELF libraries and cubins; names of CUDA kernels.",
+            (
+                "all",
+                "metadata",
+                "disassembly",
+                "flatbuffer-binary",
+                "flatbuffer-json",
+                "summary",
+                "executables",
+            ),
         ),
         Flag("pretty", Kind.BOOLEAN, False, "Indents JSON."),
         Flag("function", Kind.STRING, "", "Name or ordinal of the one function to show."),
@@ -112,6 +121,11 @@ def _print(lines: Iterable[str]) -> None:
 
 def _lines(module: Module, flags: Flags) -> Iterator[str]:
     output = flags.text("output")
+    if output == "executables":
+        from jitree.tools.dump_executables import executable_lines
+
+        yield from executable_lines(module)
+        return
     if output == "summary":
         yield from summary_lines(module)
         return
