@@ -109,12 +109,13 @@ class Interrupter:
     def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupter | None:
         if not any(folder in frame.f_code.co_filename for folder in ("/regs/", "/dispatch/plain/")):
             return None
-        if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
-            return None  # Python swallows what is raised there
         if event == "line":
             self.lines -= 1
             if self.lines == 0:
-                raise KeyboardInterrupt
+                if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
+                    self.lines = 1  # Python swallows what is raised there
+                else:
+                    raise KeyboardInterrupt
         return self
 
 
