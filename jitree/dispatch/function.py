@@ -25,6 +25,7 @@ from jitree.vmfb.words import OPCODE, TAG_REF_MOVE
 
 if TYPE_CHECKING:
     from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.vmfb.schema import Attr, Dependency
 
     class ExportingModule(Protocol):
         """A module of either kind."""
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
         def name(self) -> str: ...
         @property
         def version(self) -> int: ...
+        @property
+        def attrs(self) -> Sequence[Attr]: ...
+        @property
+        def dependencies(self) -> Sequence[Dependency]: ...
         def export_names(self) -> list[str]: ...
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api import module
+from jitree.api import function as functions
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from tests.api.direct import X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO, STATE
@@ -349,12 +349,12 @@ def test_functions_that_compute_for_long_are_prepared_later(
     seconds: float, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is prepared once would take longer than the call."""
-    monkeypatch.setattr(module, "_LONG_SECONDS", seconds)
+    monkeypatch.setattr(functions, "_LONG_SECONDS", seconds)
     add = session.load(ARITHMETIC).add
     for _ in range(3):
         add(X, X)
     assert add.is_direct == (seconds > 0)
-    for _ in range(max(module._POSTPONED.values())):
+    for _ in range(max(functions._POSTPONED.values())):
         assert np.array_equal(add(X, X), X + X)
     assert add.is_direct
 
@@ -385,8 +385,8 @@ def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytes
                 self._call_another()
             return found
 
-    monkeypatch.setattr(module, "_POSTPONED", Postponed(module._POSTPONED))
-    monkeypatch.setattr(module, "_LONG_SECONDS", -1.0)
-    for _ in range(max(module._POSTPONED.values()) + 1):
+    monkeypatch.setattr(functions, "_POSTPONED", Postponed(functions._POSTPONED))
+    monkeypatch.setattr(functions, "_LONG_SECONDS", -1.0)
+    for _ in range(max(functions._POSTPONED.values()) + 1):
         assert np.array_equal(add(X, X), X + X)
     assert begun and add.is_direct

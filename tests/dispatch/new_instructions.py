@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ class Addition(NamedTuple):
     family: str
     """The file ``semantics_*.py`` of the function."""
     function: str
-    reference: Callable[..., Array]
+    reference: Callable[..., Any]
     """The same with numpy."""
 
     @property
@@ -39,7 +39,8 @@ def _rotated(x: Array, amount: Array) -> Array:
     bits = 8 * x.itemsize
     left = (amount & (bits - 1)).astype(_unsigned(x).dtype)
     right = (-amount & (bits - 1)).astype(left.dtype)
-    return (_unsigned(x) << left | _unsigned(x) >> right).view(x.dtype)
+    rotated: Array = (_unsigned(x) << left | _unsigned(x) >> right).view(x.dtype)
+    return rotated
 
 
 ADDITIONS = (
@@ -49,7 +50,7 @@ def popcount_i32(x: int) -> int:
     while bits != 0:
         bits, count = bits & (bits - 1), count + 1
     return i32(count)
-""", lambda x: np.bitwise_count(_unsigned(x)).astype(np.int32)),
+""", lambda x: np.array([bin(bits).count("1") for bits in _unsigned(x).tolist()], np.int32)),
     Addition("core 0x92 17 - add_sat.i32 lhs:r.i32 rhs:r.i32 >out:r.i32", "integer", """
 def add_sat_i32(lhs: int, rhs: int) -> int:
     total = lhs + rhs

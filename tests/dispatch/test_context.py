@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +25,9 @@ from jitree.vmfb.schema import Dependency, Import
 from tests.assembler import Assembler
 from tests.dispatch.harness import Natives, Thing, Vm, load
 
+if TYPE_CHECKING:
+    from jitree.dispatch.native_module import ModuleContext
+
 ONE = VmBuffer(1)
 
 
@@ -38,10 +42,10 @@ class Log(NativeModule):
     def exports(self) -> Iterable[NativeExport]:
         return [NativeExport("say", "0i_v", lambda state, value: self.lines.append(f"{state} {value}"))]
 
-    def create_state(self, context: Context) -> object:
+    def create_state(self, context: ModuleContext) -> object:
         return "state"
 
-    def fork_state(self, state: object, context: Context) -> object:
+    def fork_state(self, state: object, context: ModuleContext) -> object:
         return "fork"
 
     def free_state(self, state: object) -> None:
@@ -334,7 +338,7 @@ def test_custom_types_and_native_imports(vm: Vm) -> None:
         def exports(self) -> Iterable[NativeExport]:
             return [NativeExport("make", "0i_rr", self.make)]
 
-        def create_state(self, context: Context) -> object:
+        def create_state(self, context: ModuleContext) -> object:
             return {"context": context}
 
         def resolve_import(self, state: object, index: int, function: object) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.fast.handler import LLVM_TYPES, Handler
+from jitree.dispatch.fast.handler import Handler
 from jitree.dispatch.fast.references import require_kind
+from jitree.dispatch.native.module_text import LLVM_TYPES
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, LIBRARY_FUNCTIONS, STATE
 
 _SHIFTS: Final = {"i8": 0, "i16": 1, "i32": 2, "i64": 3, "f32": 2, "f64": 3}
