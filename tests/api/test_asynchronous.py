@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, NativeExport, NativeModule, Session
-from jitree.api import module as functions
+from jitree.api import function as functions
 from jitree.api.module import Module
 from jitree.dispatch.pending import Pending
 from jitree.errors import DataLossError, DeadlineExceededError, InvalidArgumentError, StatusCode
