@@ -76,9 +76,9 @@ def test_repetitions_keep_the_number_of_iterations_of_the_first() -> None:
 
 
 def test_warm_up_time() -> None:
-    call = Call(seconds=0.001)
+    call = Call()
     (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=1), warmup_seconds=0.01))
-    assert row.counters["warmup_calls"] == call.count - 1 >= 2
+    assert row.counters["warmup_calls"] == call.count - 1 >= 1
 
 
 @pytest.mark.parametrize("fail_at", [1, 3])
