@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jitree.api.drivers import all_drivers
+from jitree.api.registry import all_drivers
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
 from jitree.hal.device import Device

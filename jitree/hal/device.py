@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -108,6 +108,15 @@ class Device(Unique, QueueOperations):
         """
         if count != 1:
             raise UnimplementedError(f"{self.id} has no threads to share work with; local-task has")
+
+    def queue_record(self, queue_affinity: int = -1) -> int:
+        """The address of a record (:mod:`jitree.hal.local.queue_record`) by which machine code executes
+        command buffers on its own; 0 for devices where it does not."""
+        return 0
+
+    def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
+        """Ends an execution by machine code that failed: ``fail`` raises why."""
+        raise UnimplementedError(f"machine code executes nothing on {self.id}")
 
     @abc.abstractmethod
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from _thread import allocate_lock
-from collections.abc import Callable, Mapping, Sequence
+from _thread import RLock
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -106,40 +106,46 @@ def _unquote(text: str) -> str:
 
 
 DriverFactory = Callable[[], Driver]
+DriverRow = tuple[str, DriverFactory]
+"""A description for people, and what makes the driver."""
 
 
 class DriverRegistry(Unique):
     """Driver factories by name; drivers are made when first asked for, and kept."""
 
-    def __init__(self) -> None:
-        self._lock = allocate_lock()
-        self._factories: dict[str, tuple[str, DriverFactory]] = {}
+    def __init__(self, declared: Iterable[tuple[str, DriverRow]] = ()) -> None:
+        """``declared``: rows by name, which are asked for as long as a name is not among those that came."""
+        self._lock = RLock()
+        self._declared = iter(declared)
+        self._factories: dict[str, DriverRow] = {}
         self._drivers: dict[str, Driver] = {}
 
     def register(self, name: str, description: str, factory: DriverFactory) -> None:
         """ALREADY_EXISTS when the name is taken. A factory whose driver cannot start raises UNAVAILABLE."""
         with self._lock:
-            if name in self._factories:
+            if self._row(name) is not None:
                 raise AlreadyExistsError(f"a driver '{name}' is registered already")
             self._factories[name] = (description, factory)
 
     def unregister(self, name: str) -> None:
         """NOT_FOUND for an unknown name. Devices made by the driver live on."""
         with self._lock:
-            if self._factories.pop(name, None) is None:
+            if self._row(name) is None:
                 raise NotFoundError(f"no driver '{name}' registered")
+            del self._factories[name]
             self._drivers.pop(name, None)
 
     def enumerate(self) -> list[tuple[str, str]]:
         """(name, description) of every driver, in order of registration."""
         with self._lock:
+            self._factories.update(self._declared)
             return [(name, description) for name, (description, _) in self._factories.items()]
 
     def driver(self, name: str) -> Driver:
         """NOT_FOUND for an unknown name; UNAVAILABLE when the driver cannot start."""
         with self._lock:
             driver = self._drivers.get(name)
-            row = self._factories.get(name)
+            row = self._row(name)
         if driver is not None:
             return driver
         if row is None:
@@ -148,6 +154,11 @@ class DriverRegistry(Unique):
         driver = row[1]()
         with self._lock:
             return self._drivers.setdefault(name, driver)
+
+    def _row(self, name: str) -> DriverRow | None:
+        while name not in self._factories and (declared := next(self._declared, None)) is not None:
+            self._factories[declared[0]] = declared[1]
+        return self._factories.get(name)
 
     def create_device(
         self,

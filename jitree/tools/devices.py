@@ -51,7 +51,7 @@ def answer_queries(flags: Flags) -> bool:
 
 
 def _registry() -> DriverRegistry:
-    from jitree.api.drivers import all_drivers
+    from jitree.api.registry import all_drivers
 
     return all_drivers()
 

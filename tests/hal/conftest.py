@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from jitree.api.registry import declared_drivers
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.executable import ExecutableLoader
 from jitree.hal.local import walk, walk_image
-from jitree.hal.registry import register_local_drivers
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
 
@@ -33,7 +33,11 @@ COMPUTING_DEVICES = (*LOCAL_DEVICES, "cuda" + FAKE_DRIVER, "cuda")
 """Devices that execute what they are given. Another driver joins by adding its URI."""
 HOST_MEMORY_DEVICES = (*LOCAL_DEVICES, "null")
 """Devices all of whose memory the host sees."""
-ALL_DEVICES = (*COMPUTING_DEVICES, "null")
+OTHER_DEVICES = tuple(
+    name for name, _ in declared_drivers() if name not in ("local-sync", "local-task", "null", "cuda")
+)
+"""Of further folders of drivers."""
+ALL_DEVICES = (*COMPUTING_DEVICES, "null", *OTHER_DEVICES)
 
 
 @contextmanager
@@ -71,9 +75,7 @@ def register_cuda(registry: DriverRegistry, name: str) -> None:
 
 @pytest.fixture
 def registry() -> DriverRegistry:
-    registry = DriverRegistry()
-    register_local_drivers(registry)
-    return registry
+    return DriverRegistry((name, row) for name, row in declared_drivers() if name != "cuda")
 
 
 def devices(names: Sequence[str]) -> Callable[..., Iterator[Device]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from jitree.api.registry import all_drivers
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -18,13 +20,12 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.device import Device
-from jitree.hal.driver import Driver, DriverRegistry, parse_uri
+from jitree.hal.driver import Driver, DriverRegistry, DriverRow, parse_uri
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, ExecutableParameters
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.local.null import NullExecutable
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import available_processors, cgroup_quota, parse_parameters
-from jitree.hal.registry import default_registry
+from jitree.hal.null.device import NullDriver, NullExecutable
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,28 @@ def test_drivers(registry: DriverRegistry, name: str) -> None:
         driver.dump_device_info(3)
 
 
-def test_default_registry_has_the_local_drivers() -> None:
-    assert {name for name, _ in default_registry().enumerate()} >= {"local-sync", "local-task", "null"}
+def test_the_registry_of_the_process() -> None:
+    names = [name for name, _ in all_drivers().enumerate()]
+    assert sorted(set(names)) == sorted(names) and {"local-sync", "local-task", "null", "cuda"} <= set(names)
+
+
+def test_rows_are_asked_for_when_they_are_needed() -> None:
+    asked = []
+
+    def rows() -> Iterator[tuple[str, DriverRow]]:
+        for name in ("first", "second", "third"):
+            asked.append(name)
+            yield name, (name, lambda: pytest.fail("nobody asked for the driver"))
+
+    registry = DriverRegistry(rows())
+    with pytest.raises(AlreadyExistsError):
+        registry.register("second", "", NullDriver)
+    assert asked == ["first", "second"]
+    registry.register("mine", "", NullDriver)
+    assert [name for name, _ in registry.enumerate()] == ["first", "second", "third", "mine"]
+    registry.unregister("first")
+    with pytest.raises(NotFoundError, match="there are: second, third, mine"):
+        registry.driver("first")
 
 
 # Parameters.

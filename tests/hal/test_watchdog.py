@@ -237,9 +237,9 @@ def test_a_session_turns_it_on() -> None:
 
 PROGRAM = """
 import threading
-from jitree.hal.registry import default_registry
+from jitree.api.registry import all_drivers
 from jitree.hal.fence import Fence
-device = default_registry().create_device("local-task")
+device = all_drivers().create_device("local-task")
 fence = Fence.create(device)
 threading.Timer(0.3, fence.signal).start()
 fence.wait()

@@ -6,7 +6,7 @@ import pytest
 
 from jitree.errors import StatusError, UnavailableError
 from jitree.hal.driver import DriverRegistry
-from jitree.hal.registry import register_local_drivers
+from jitree.hal.local.drivers import DRIVERS
 from jitree.tools import devices
 
 
@@ -53,8 +53,7 @@ def test_a_driver_that_cannot_start_is_named_on_stderr(capsys: pytest.CaptureFix
     def broken() -> None:
         raise UnavailableError("libbroken.so is missing")
 
-    registry = DriverRegistry()
-    register_local_drivers(registry)
+    registry = DriverRegistry(DRIVERS.items())
     registry.register("broken", "never starts", broken)  # type: ignore[arg-type]
     assert "local-sync://\n" in devices.list_devices(registry, "")
     assert "# broken: unavailable: UNAVAILABLE; libbroken.so is missing" in capsys.readouterr().err

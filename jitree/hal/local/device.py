@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,6 @@ from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import walk
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.failure import Failure
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import work_of
@@ -159,13 +158,8 @@ class LocalDevice(Device):
         cost = self._cost(queue_affinity, command_buffer, lengths)
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
-    def queue_failed(
-        self, queue_affinity: int, signal: Fence | None, command_buffer: LocalCommandBuffer, failure: Failure
-    ) -> None:
-        """Ends the submission of a command buffer that machine code has executed, which failed."""
-        command_buffer.mark_submitted()
-        work = partial(failure.raise_error, command_buffer.commands)
-        self._queue(queue_affinity).submit("execute", None, signal, work)
+    def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
+        self._queue(queue_affinity).submit("execute", None, signal, fail)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """Nothing is ever gathered."""
@@ -196,7 +190,7 @@ class LocalDevice(Device):
             table.set_extent(address, self.queue_record(), 0)
 
     def queue_record(self, queue_affinity: int = -1) -> int:
-        """Address of the QUEUE record of the queue that an affinity selects, valid as long as the device."""
+        """As :meth:`Device.queue_record`, for the queue that an affinity selects; it lasts as the device."""
         return self._queue(queue_affinity).record.address
 
     # For the devices.

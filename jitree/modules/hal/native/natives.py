@@ -14,10 +14,10 @@ import numpy as np
 from jitree.base.endings import Borrowed
 from jitree.codegen import image
 from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.device import Device
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
 from jitree.hal.local import walk
-from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.failure import Failure
 from jitree.hal.local.walk_native import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
@@ -66,7 +66,7 @@ class Natives:
     Used by whoever holds the context.
     """
 
-    def __init__(self, table: HandleTable, device: LocalDevice | None, code: image.Image) -> None:
+    def __init__(self, table: HandleTable, device: Device | None, code: image.Image) -> None:
         """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
         self._table: HandleTable = table
         self._code = code

@@ -28,8 +28,8 @@ from jitree.regs.memory import address_of, zeroed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jitree.hal.device import Device
     from jitree.hal.heap import Block
-    from jitree.hal.local.device import LocalDevice
     from jitree.regs.handles import HandleTable
 
 _BATCH_BYTES: Final = 256 << 10
@@ -69,7 +69,7 @@ class StoragePool:
         self._ending = Ending(carefully(partial(_forget, allocator, words)))
 
     @classmethod
-    def of(cls, device: LocalDevice, table: HandleTable, words: array[int]) -> StoragePool | None:
+    def of(cls, device: Device, table: HandleTable, words: array[int]) -> StoragePool | None:
         """The pool for a device; None if its allocator is not one that lends."""
         allocator = device.device_allocator
         if type(allocator) is not HeapAllocator or not allocator.lends:

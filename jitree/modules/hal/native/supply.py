@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.codegen import image
 from jitree.hal.fence import Fence
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.device import LocalDevice
 from jitree.modules.hal.native.image import RECIPE
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Supplier:
     def __init__(self, table: HandleTable | None, devices: Sequence[Device]) -> None:
         """Without a table there will never be answers."""
         self._table = table
-        self._local = next((device for device in devices if isinstance(device, LocalDevice)), None)
+        self._local = next((device for device in devices if device.queue_record()), None)
         self.is_local = self._local is not None
         """Whether answers can work with any of the devices."""
         self._natives: Natives | None = None
@@ -149,13 +149,16 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
     ) -> Any:
         natives = state.supplier.refill() if state.supplier.is_local else None
-        if natives is None or not isinstance(device, LocalDevice):
+        if natives is None or not device.queue_record():
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands
         if isinstance(local, LocalCommandBuffer):
             failure = natives.take_failure()
             if failure is not None:
-                return device.queue_failed(queue_affinity, signal, local, failure)
+                local.mark_submitted()
+                return device.queue_failed(
+                    queue_affinity, signal, partial(failure.raise_error, local.commands)
+                )
             natives.supply_local_memory(local.commands.most_local_memory, device.threads)
         result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
         state.supplier.publish((wait, signal))
