@@ -51,6 +51,7 @@ from jitree.errors import (
 )
 from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
+from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_turn, watcher_of_calls
 from jitree.modules.hal.state import TraceSink
@@ -156,6 +157,7 @@ class Session(Unique):
             start_hal()
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         self._context.invoker.watch_turn = watch_turn
+        self._context.invoker.end_call = end_call
         self._closed = False
         try:
             self._prepare_hal()

@@ -70,6 +70,8 @@ class Invoker:
         self.watch_call: Callable[[Callable[[], str]], AbstractContextManager[object]] | None = None
         """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
         without this class."""
+        self.end_call: Callable[[BaseException | None], object] = bool
+        """Called when an outermost call has ended, with its error; not if it never left machine code."""
         self._direct: Machine | None = None
         self._is_direct_going_on = False
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
@@ -179,6 +181,7 @@ class Invoker:
             self._is_direct_going_on = True
             entry.go_on(machine)
             self._complete(machine)
+            self.end_call(None)
         finally:
             self._is_direct_going_on = False
 
@@ -370,18 +373,20 @@ class Invoker:
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
         if self.nesting == 1:
+            self.end_call(None)
             self.turn[_FAULTS] = 0
             if self.shortcomings:
                 raise _failed(self._take_shortcomings())
 
     def _take_shortcomings(self) -> list[str]:
-        texts = list(self.shortcomings)
-        self.shortcomings.clear()
+        texts, self.shortcomings[:] = list(self.shortcomings), []
         return texts
 
     def _explain(self, error: BaseException, machine: Machine, function: Function) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
         a local names the error would keep everything the call used alive until the garbage collector runs."""
+        if self.nesting == 1:
+            self.end_call(error)
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")

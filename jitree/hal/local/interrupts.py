@@ -24,10 +24,24 @@ class Interruptible(Protocol):
 
 class _ThisThread(_local):
     operation: Interruptible | None = None
+    """What the thread executes."""
+
+    def __init__(self) -> None:
+        self.submitted: dict[Interruptible, None] = {}
+        """What its call in progress has submitted and other threads may execute."""
 
 
 this_thread: Final = _ThisThread()
-"""``operation`` is what the thread executes."""
+
+
+def end_call(error: BaseException | None) -> None:
+    """The call of this thread has ended. If a signal handler ended it, nobody wants what it has submitted."""
+    submitted = this_thread.submitted
+    if submitted:
+        if error is not None and not isinstance(error, Exception):
+            for operation in tuple(submitted):
+                operation.interrupted = True
+        submitted.clear()
 
 
 _ended = ctypes.c_int64()

@@ -47,7 +47,8 @@ class Operation:
     """
 
     __slots__ = (
-        "__weakref__", "cost", "interrupted", "name", "post", "queue", "signal", "timepoints", "wait", "work",
+        "__weakref__", "cost", "interrupted", "name", "post", "queue", "signal", "submitted", "timepoints",
+        "wait", "work",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Operation:
         """Where it waits for a thread, while it does."""
         self.interrupted = False
         """Whether it is to end early: nobody waits for it any more."""
+        self.submitted = this_thread.submitted
 
     def execute(self) -> StatusError | None:
         """Does the work on this thread and signals or fails the fence; the failure is also returned."""
@@ -122,6 +124,7 @@ class Operation:
 
     def announce(self) -> None:
         """Makes it known to those who wait for the signal fence: the submitter goes on before it has run."""
+        self.submitted[self] = None
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.expect(value, self)
@@ -181,6 +184,7 @@ class Operation:
 
     def settle(self) -> None:
         """Takes :meth:`announce` back."""
+        self.submitted.pop(self, None)
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.settle(value, self)
