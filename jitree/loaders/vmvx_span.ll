@@ -8,7 +8,7 @@ define i32 @"span.$ORDINAL"(ptr %environment, ptr %dispatch, ptr %group) nounwin
 ; workgroup that has released something (WORKGROUP_LITTERED), and at one that has left (WORKGROUP_LEFT): its
 ; number is where it stops. This is a function by itself and calls nothing but the kernel, which is inlined:
 ; whatever does not change from one workgroup to the next is then read once.
-define internal { i64, i32 } @"workgroups.$ORDINAL"(ptr %dispatch, ptr %lane, i64 %first, i64 %last) nounwind noinline {
+define internal { i64, i32 } @"workgroups.$ORDINAL"(ptr %dispatch, ptr %lane, i64 %first, i64 %last) nounwind noinline "no-builtins" {
 start:
   %state.at = getelementptr i8, ptr %lane, i64 $lane.state
   %state = load ptr, ptr %state.at

@@ -253,5 +253,5 @@ MATH_FUNCTIONS: Final = (
 )  # fmt: skip
 """C library functions of one number or two. The others, those of binary32 too, are vector math."""
 
-LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp")
+LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp", "memset")
 """What machine code calls through the table that STATE.math points to, in the table's order."""

@@ -77,29 +77,6 @@ def same_name_twice() -> Generated:
     return Generated((unit, unit), ("first",))
 
 
-def memory_texts() -> Generated:
-    """Calls of what works on blocks of memory, which the builder has to add."""
-    text = """
-declare ptr @memset(ptr, i32, i64)
-declare ptr @memcpy(ptr, ptr, i64)
-declare ptr @memmove(ptr, ptr, i64)
-define void @fill(ptr %to, i32 %value, i64 %size) {
-  %r = call ptr @memset(ptr %to, i32 %value, i64 %size)
-  ret void
-}
-define void @copy(ptr %to, ptr %from, i64 %size) {
-  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %size)
-  ret void
-}
-define void @move(ptr %to, ptr %from, i64 %size) {
-  %r = call ptr @memmove(ptr %to, ptr %from, i64 %size)
-  ret void
-}
-"""
-    names = ("fill", "copy", "move")
-    return Generated((Unit([text], names),), names)
-
-
 def bad_second_unit() -> Generated:
     good = Unit(["define i64 @first() { ret i64 1 }"], ("first",))
     return Generated((good, Unit(["define i64 @second() { ret nonsense }"], ("second",))), ("first",))

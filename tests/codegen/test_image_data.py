@@ -1,4 +1,4 @@
-"""Images made from data: several units, notes, functions for blocks of memory, sharing."""
+"""Images made from data: several units, notes, sharing."""
 
 from __future__ import annotations
 
@@ -95,29 +95,6 @@ def test_background_builders_of_programs_are_few(
     assert [provider.get() for provider in providers] == [None, None]
     assert [provider.is_building for provider in providers] == at_once
     assert [call(provider.wait(), "twice", 4) for provider in providers] == [8, 8]
-
-
-@pytest.fixture(scope="module")
-def blocks() -> image.Image:
-    return map_image(build(recipe("memory_texts")))
-
-
-@pytest.mark.parametrize("size", [0, 1, 7, 31, 32, 33, 64, 100])
-@pytest.mark.parametrize("distance", [-40, -32, -1, 0, 1, 5, 32, 40])
-def test_blocks_of_memory(blocks: image.Image, size: int, distance: int) -> None:
-    source = bytes(range(256))
-    memory = (ctypes.c_uint8 * 256)(*source)
-    start = ctypes.addressof(memory) + 64
-    call(blocks, "move", start + distance, start, size)
-    expected = bytearray(source)
-    expected[64 + distance : 64 + distance + size] = source[64 : 64 + size]
-    assert bytes(memory) == bytes(expected)
-    call(blocks, "fill", start, 0x1FE, size)
-    expected[64 : 64 + size] = b"\xfe" * size
-    assert bytes(memory) == bytes(expected)
-    call(blocks, "copy", start, ctypes.addressof(memory) + 160, min(size, 96))
-    expected[64 : 64 + min(size, 96)] = expected[160 : 160 + min(size, 96)]
-    assert bytes(memory) == bytes(expected)
 
 
 def test_unit_that_cannot_be_compiled(folder: Path) -> None:

@@ -270,8 +270,8 @@ def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatc
 
 def test_kernels_for_another_machine() -> None:
     """The text is for any machine; the code of each kernel needs nothing from outside."""
-    from jitree.codegen.image.build import link_objects
     from jitree.codegen.image.compile import Target, one_by_one
+    from jitree.codegen.image.link import link
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders import vmvx_build, vmvx_images
     from tests.loaders.samples import sample
@@ -279,7 +279,7 @@ def test_kernels_for_another_machine() -> None:
     recipe = vmvx_images.recipe(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))
     generated = vmvx_build.generate(*recipe.data)
     target = Target("aarch64-linux-gnu", "generic", "")
-    flat = link_objects(one_by_one(generated.units, target), generated.entries, target)
+    flat = link(one_by_one(generated.units, target), generated.entries)
     assert set(flat.entries) == set(generated.entries) != set()
 
 

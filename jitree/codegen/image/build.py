@@ -11,16 +11,13 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jitree.codegen.image import cache, contents
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.generated import Generated, Unit
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.recipe import Recipe
-
-_MEMORY_TEXT: Final = Path(__file__).with_name("memory.ll")
-_MEMORY_FUNCTIONS: Final = ("memset", "memcpy", "memmove")
 
 if TYPE_CHECKING:
     from jitree.codegen.image.compile import Target
@@ -43,24 +40,11 @@ def build(
     """Generates, compiles (one unit after the other unless told how) and links, for this machine unless told
     another. Imports llvmlite and what the generator imports."""
     from jitree.codegen.image.compile import host_target, one_by_one
+    from jitree.codegen.image.link import link
 
     generated, target = generate(recipe), target or host_target()
     objects = (compile_units or one_by_one)(generated.units, target)
-    return link_objects(objects, (*recipe.entries, *generated.entries), target, generated.notes)
-
-
-def link_objects(
-    objects: Sequence[bytes], entries: Sequence[str], target: Target, notes: bytes = b""
-) -> FlatImage:
-    """As :func:`~jitree.codegen.image.link.link`, with the functions on blocks of memory that are called."""
-    from jitree.codegen.image.compile import compile_object
-    from jitree.codegen.image.link import link
-    from jitree.codegen.image.object_file import ObjectFile
-
-    if any(ObjectFile(data).undefined() & set(_MEMORY_FUNCTIONS) for data in objects):
-        text = _MEMORY_TEXT.read_text(encoding="ascii")
-        objects = [*objects, compile_object([text], _MEMORY_FUNCTIONS, target)]
-    return link(objects, entries, notes)
+    return link(objects, (*recipe.entries, *generated.entries), generated.notes)
 
 
 def main() -> None:

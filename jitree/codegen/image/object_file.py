@@ -84,10 +84,6 @@ class ObjectFile:
         for offset, info, addend in _RELOCATION.iter_unpack(section.data):
             yield Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
 
-    def undefined(self) -> set[str]:
-        """Names that other objects must define."""
-        return {symbol.name for symbol in self.symbols if symbol.name and symbol.section == UNDEFINED}
-
 
 def is_defined(symbol: Symbol) -> bool:
     """Whether its section is one of the object's."""

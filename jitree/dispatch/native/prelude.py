@@ -15,6 +15,7 @@ from jitree.regs.layout import (
     FRAME,
     FUNCTION,
     IMPORT,
+    LIBRARY_FUNCTIONS,
     MODULE,
     SCRATCH,
     SCRATCH_ALIGNMENT,
@@ -252,12 +253,15 @@ take:
   %taken = load i64, ptr %taken.at, align 8
   %more = add i64 %taken, 1
   store i64 %more, ptr %taken.at, align 8
-  call void @llvm.memset.p0.i64(ptr align 64 %next, i8 0, i64 %length, i1 false)
+  %library.at = getelementptr i8, ptr %state, i64 {state_math}
+  %library = load ptr, ptr %library.at, align 8
+  %memset.at = getelementptr i8, ptr %library, i64 {memset}
+  %memset = load ptr, ptr %memset.at, align 8
+  %zeroed = call ptr %memset(ptr %next, i32 0, i64 %length)
   ret ptr %entry
 refused:
   ret ptr null
 }}
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
 
@@ -282,6 +286,8 @@ def prelude(slow: str = ASK_PYTHON) -> str:
     )
     scratch = _SCRATCH.format(
         state_scratch=STATE["scratch"],
+        state_math=STATE["math"],
+        memset=8 * LIBRARY_FUNCTIONS.index("memset"),
         link=ENTRY["link"],
         address=ENTRY["address"],
         length=ENTRY["length"],
