@@ -65,10 +65,10 @@ def _hal_loader(session: Host) -> NativeModule:
 
 def _hal_images() -> list[image.Recipe]:
     """The machine code that programs with devices need, besides that of the engine."""
-    from jitree.hal.local import walk_image
+    from jitree.hal.local.executor import recipe
     from jitree.modules.hal.native.image import RECIPE
 
-    return [RECIPE, walk_image.RECIPE] if walk_image.supported() else [RECIPE]
+    return [RECIPE, recipe.RECIPE] if recipe.supported() else [RECIPE]
 
 
 def begin_hal() -> None:

@@ -49,6 +49,11 @@ _ANNOTATED: Final = {"int": types.int64, "bool": types.boolean, "None": types.no
 """Types of the functions that are written over 64-bit integers."""
 
 
+def declared(builder: Any, kind: Any, name: str) -> Any:
+    """A function that is defined elsewhere."""
+    return cgutils.get_or_insert_function(builder.module, kind, name)
+
+
 class _Attributes(ir.values.FunctionAttributes):  # type: ignore[misc]
     _known = ir.values.FunctionAttributes._known | {'"no-builtins"'}
 
@@ -87,7 +92,7 @@ class _ValueConvention(BaseCallConv):  # type: ignore[misc]
     ) -> None:
         name = f"raises.{getattr(exc, '__name__', 'exception')}.{builder.function.name}"
         kind = ir.FunctionType(ir.VoidType(), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+        builder.call(declared(builder, kind, name), [])
         builder.unreachable()
 
     def return_status_propagate(self, builder: Any, status: Any) -> None:
@@ -321,7 +326,7 @@ def _function_on_numbers(function: Callable[..., Any]) -> Any:
         name = ".".join([function.__name__, *map(str, stated.args)])
         _TARGET.called[name] = function, stated
         kind = _TARGET.call_conv.get_function_type(stated.return_type, stated.args)
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+        return builder.call(declared(builder, kind, name), given)
 
     return _template(function, typed, emit)
 
@@ -375,8 +380,8 @@ def is_primitive(function: Callable[..., Any]) -> bool:
 
 
 def record_access(load: Callable[..., Any], store: Callable[..., Any]) -> None:
-    """Says what the fields of records become: ``load(builder, address, offset, width)`` gives the integer,
-    ``store(builder, address, offset, width, value)`` stores one."""
+    """Says what the fields of records become: ``load(builder, address, field)`` gives the integer,
+    ``store(builder, address, field, value)`` stores one."""
 
     def of_field(target: type[MemoryRecord] | None) -> Any:
         return types.int64 if target is None else record_type(target)
@@ -389,12 +394,10 @@ def record_access(load: Callable[..., Any], store: Callable[..., Any]) -> None:
             return None if field is None else of_field(field.target())
 
     def read(context: Any, builder: Any, kind: RecordType, value: Any, name: str) -> Any:
-        field = kind.cls.fields_of_layout[name]
-        return load(builder, value, field.offset, field.width)
+        return load(builder, value, kind.cls.fields_of_layout[name])
 
     def write(context: Any, builder: Any, stated: Any, given: Any, name: str) -> None:
-        field = stated.args[0].cls.fields_of_layout[name]
-        store(builder, given[0], field.offset, field.width, given[1])
+        store(builder, given[0], stated.args[0].cls.fields_of_layout[name], given[1])
 
     _typing_rules.register_attr(Attributes)
     _code_rules.lower_getattr_generic(RecordType)(read)

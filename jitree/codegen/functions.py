@@ -14,6 +14,7 @@ from typing import Any
 from jitree.codegen import typed, typed_records  # noqa: F401  (they make the primitives known)
 from jitree.codegen.forks import spread
 from jitree.codegen.frontend import compiled, is_primitive, signature_of, types
+from jitree.codegen.primitives import APART
 from jitree.errors import InternalError
 
 IntegerFunction = Callable[..., Any]
@@ -30,7 +31,7 @@ def _text(function: IntegerFunction) -> str:
     for name, kind in made.variables.items():
         if isinstance(kind, types.Float) or (isinstance(kind, types.Integer) and not kind.signed):
             raise InternalError(f"{function.__name__}: '{name}' has type {kind}, which is no signed integer")
-    return made.text
+    return made.text.replace('"no-builtins"', 'noinline "no-builtins"') if function in APART else made.text
 
 
 def _reached(functions: Iterable[IntegerFunction]) -> dict[str, IntegerFunction]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _MASK: Final = (1 << 64) - 1
 
@@ -68,9 +71,37 @@ def below(left: int, right: int) -> bool:
     return left & _MASK < right & _MASK
 
 
+def lesser(left: int, right: int) -> int:
+    return left if left < right else right
+
+
+def greater(left: int, right: int) -> int:
+    return left if left > right else right
+
+
+def quotient(left: int, right: int) -> int:
+    """Of numbers that are not negative."""
+    return left // right
+
+
+def remainder(left: int, right: int) -> int:
+    """Of numbers that are not negative."""
+    return left % right
+
+
 def bit_length(value: int) -> int:
     """Of a number that is not negative."""
     return value.bit_length()
+
+
+APART: Final[set[Callable[..., object]]] = set()
+
+
+def apart(function: Function) -> Function:
+    """Keeps the machine code of a function out of its callers, whose other ways then save no registers for
+    it."""
+    APART.add(function)
+    return function
 
 
 _stack: Final[list[ctypes.Array[ctypes.c_char]]] = []

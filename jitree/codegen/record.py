@@ -7,9 +7,9 @@
     entry.count += 1
     if entry.parent: ...
 
-A record is its address: ``Entry(0)`` is none, false, and equal to another none. Fields are integers, 32-bit
-ones with their sign, but for those that the class says are records. As machine code an access is one
-instruction (:mod:`jitree.codegen.typed_records`).
+A record is its address: ``Entry(0)`` is none, false, and equal to another none. Fields are integers, but for
+those that the class says are records: these are addresses of records, or the record itself where that is
+``in_place``. As machine code an access is one instruction (:mod:`jitree.codegen.typed_records`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ class Layout(Protocol):
     def __getitem__(self, field: str) -> int: ...
 
 
+_KINDS: Final[dict[str, Any]] = {
+    "u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "i32": ctypes.c_int32,
+}  # fmt: skip
+"""Those of fields that are not 64 bits wide."""
+
+
 class RecordField:
     """A field: ``entry.count``. ``Entry.count`` is this object, which knows its ``offset``."""
 
-    def __init__(self, offset: int, width: int, owner: type[MemoryRecord], target: str | None) -> None:
+    def __init__(self, offset: int, kind: str, owner: type[MemoryRecord], target: str | None) -> None:
+        self._kind = _KINDS.get(kind, ctypes.c_int64)
         self.offset: Final = offset
-        self.width: Final = width
-        """4 or 8 bytes."""
+        self.width: Final = ctypes.sizeof(self._kind)
+        """In bytes."""
+        self.signed: Final = kind in ("i32", "i64", "line")
         self._owner = owner
         self._target = target
-        self._kind = ctypes.c_int32 if width == 4 else ctypes.c_int64
 
     def target(self) -> type[MemoryRecord] | None:
         """The class of records that the field points to; None for a number."""
@@ -55,8 +62,10 @@ class RecordField:
     def __get__(self, record: MemoryRecord | None, owner: type[MemoryRecord]) -> Any:
         if record is None:
             return self
-        number: int = self._kind.from_address(place_of(record) + self.offset).value
-        target = self.target()
+        target, place = self.target(), place_of(record) + self.offset
+        if target is not None and target.in_place:
+            return target(place)
+        number: int = self._kind.from_address(place).value
         return number if target is None else target(number)
 
     def __set__(self, record: MemoryRecord, value: int | MemoryRecord) -> None:
@@ -70,18 +79,19 @@ class MemoryRecord:
     __slots__ = ("_place_of_this_record",)
 
     fields_of_layout: ClassVar[dict[str, RecordField]]
+    in_place: ClassVar[bool] = False
+    """Whether a field of this class is the record, not its address."""
 
     def __init__(self, place: int) -> None:
         self._place_of_this_record = place
 
-    def __init_subclass__(cls, layout: Layout) -> None:
-        targets = cls.__annotations__
-        cls.fields_of_layout = {
-            name: RecordField(layout[name], 4 if kind == "i32" else 8, cls, targets.get(name))
-            for name, kind in layout.types.items()
-        }
-        for name, field in cls.fields_of_layout.items():
-            setattr(cls, name, field)
+    def __init_subclass__(cls, layout: Layout | None = None) -> None:
+        cls.fields_of_layout = {}
+        if layout is not None:
+            for name, kind in layout.types.items():
+                field = RecordField(layout[name], kind, cls, cls.__annotations__.get(name))
+                cls.fields_of_layout[name] = field
+                setattr(cls, name, field)
 
     def __bool__(self) -> bool:
         return self._place_of_this_record != 0

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen import primitives
-from jitree.codegen.frontend import primitive, signature, types
+from jitree.codegen import primitives, processor, processor_texts
+from jitree.codegen.frontend import declared, primitive, signature, types
 
 _BYTE, _WORD, _LONG = (ir.IntType(width) for width in (8, 32, 64))
 _DOUBLE, _SINGLE = ir.DoubleType(), ir.FloatType()
@@ -58,6 +58,29 @@ def _call_double(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
     return _call(builder, stated, [given[0], builder.bitcast(given[1], _DOUBLE)])
 
 
+def _call_kernel(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    kind = ir.FunctionType(_WORD, [_LONG] * 3)
+    return builder.sext(builder.call(_pointer(builder, given[0], kind), given[1:]), _LONG)
+
+
+def _processor(function: Callable[..., Any], result: Any, *kinds: Any) -> None:
+    """A function that :mod:`jitree.codegen.processor_texts` has for each processor."""
+    returned = ir.VoidType() if result == types.none else _LONG
+
+    def emit(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+        kind = ir.FunctionType(returned, [value.type for value in given])
+        name = processor_texts.PREFIX + function.__name__
+        value = builder.call(declared(builder, kind, name), given)
+        return None if result == types.none else value
+
+    primitive(function, lambda *given: signature(result, *kinds) if given == kinds else None, emit)
+
+
+_processor(processor.ticks, types.int64)
+_processor(processor.pause, types.none)
+_processor(processor.flush_denormals, types.int64)
+_processor(processor.restore_denormals, types.none, types.int64)
+primitive(processor.call_kernel, _integers(types.int64, 4), _call_kernel)
 primitive(primitives.call, lambda *given: signature(types.int64, *[types.int64] * len(given)), _call)
 primitive(primitives.call_double, _integers(types.int64, 2), _call_double)
 
@@ -89,5 +112,7 @@ primitive(
     _integers(types.boolean, 2),
     lambda builder, _, given: builder.icmp_unsigned("<", *given),
 )
+primitive(primitives.quotient, _integers(types.int64, 2), lambda builder, _, given: builder.udiv(*given))
+primitive(primitives.remainder, _integers(types.int64, 2), lambda builder, _, given: builder.urem(*given))
 primitive(primitives.bit_length, _integers(types.int64, 1), _bit_length)
 primitive(primitives.stack, _integers(types.int64, 1), _stack)

@@ -8,25 +8,32 @@ from typing import Any
 
 from llvmlite import ir
 
-from jitree.codegen.frontend import RecordType, primitive, record_access, signature, types
-from jitree.codegen.record import place_of
+from jitree.codegen.atomics import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
+from jitree.codegen.frontend import RecordType, primitive, record_access, record_type, signature, types
+from jitree.codegen.record import RecordField, place_of
 
 _LONG = ir.IntType(64)
 
 
-def _place(builder: Any, record: Any, offset: int, width: int) -> Any:
-    return builder.inttoptr(builder.add(record, _LONG(offset)), ir.IntType(8 * width).as_pointer())
+def _place(builder: Any, record: Any, field: RecordField) -> Any:
+    return builder.inttoptr(
+        builder.add(record, _LONG(field.offset)), ir.IntType(8 * field.width).as_pointer()
+    )
 
 
-def _load(builder: Any, record: Any, offset: int, width: int) -> Any:
-    kind = ir.IntType(8 * width)
-    value = builder.load(_place(builder, record, offset, width), typ=kind, align=1)
-    return value if width == 8 else builder.sext(value, _LONG)
+def _load(builder: Any, record: Any, field: RecordField) -> Any:
+    target = field.target()
+    if target is not None and target.in_place:
+        return builder.add(record, _LONG(field.offset))
+    value = builder.load(_place(builder, record, field), typ=ir.IntType(8 * field.width), align=1)
+    if field.width == 8:
+        return value
+    return (builder.sext if field.signed else builder.zext)(value, _LONG)
 
 
-def _store(builder: Any, record: Any, offset: int, width: int, value: Any) -> None:
-    narrowed = value if width == 8 else builder.trunc(value, ir.IntType(8 * width))
-    builder.store(narrowed, _place(builder, record, offset, width), align=1)
+def _store(builder: Any, record: Any, field: RecordField, value: Any) -> None:
+    narrowed = value if field.width == 8 else builder.trunc(value, ir.IntType(8 * field.width))
+    builder.store(narrowed, _place(builder, record, field), align=1)
 
 
 record_access(_load, _store)
@@ -55,3 +62,36 @@ primitive(operator.not_, _of_records(types.boolean, 1), _compared("=="))
 primitive(operator.eq, _of_records(types.boolean, 2), _compared("=="))
 primitive(operator.ne, _of_records(types.boolean, 2), _compared("!="))
 primitive(place_of, _of_records(types.int64, 1), lambda builder, _, given: given[0])
+
+
+def _atomic(result: Any, count: int) -> Callable[..., Any]:
+    """The typing of a function of a word and numbers."""
+    kinds = record_type(Atomic), *[types.int64] * count
+    return lambda *given: signature(result, *kinds) if given[0] == kinds[0] else None
+
+
+def _word(builder: Any, given: Sequence[Any]) -> Any:
+    return builder.inttoptr(given[0], _LONG.as_pointer())
+
+
+def _replace(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    found = builder.cmpxchg(_word(builder, given), given[1], given[2], "seq_cst")
+    return builder.extract_value(found, 1)
+
+
+primitive(
+    atomic_load,
+    _atomic(types.int64, 0),
+    lambda builder, _, given: builder.load_atomic(_word(builder, given), "seq_cst", 8),
+)
+primitive(
+    atomic_store,
+    _atomic(types.none, 1),
+    lambda builder, _, given: builder.store_atomic(given[1], _word(builder, given), "release", 8) and None,
+)
+primitive(
+    atomic_add,
+    _atomic(types.int64, 1),
+    lambda builder, _, given: builder.atomic_rmw("add", _word(builder, given), given[1], "seq_cst"),
+)
+primitive(atomic_replace, _atomic(types.boolean, 2), _replace)

@@ -1,4 +1,4 @@
-"""Recorded commands as flat tables: one layout for the Python walker, the native walker and native recording.
+"""Recorded commands as flat tables: one layout for the command executor and for recording, native or not.
 
 A command list is a table of rows (COMMAND). What a row works on lies in side tables that it indexes: operands
 (buffer ranges, as two arrays of addresses and lengths, the form in which kernels want their bindings), 32-bit
@@ -8,7 +8,6 @@ the same time: only the operand tables are copied and patched from the binding t
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from jitree.regs.layout import Record
@@ -34,13 +33,48 @@ ENTRY_SEQUENTIAL: Final = 1
 ENTRY_SPAN: Final = 2
 """One call runs a span of the grid: for functions that pay for every call.
 
-``code`` finds the span behind the workgroup state: numbers of the first workgroup and of the one behind the
-last, x fastest. When it fails it leaves the id of the workgroup in the state; its executable is asked for the
-error (``hal.executable.KeepsFailures``).
+``code`` finds the span in WORKGROUP: ``first`` and ``last``. When it fails it leaves the id of the workgroup
+there; its executable is asked for the error (``hal.executable.KeepsFailures``).
 """
-SPAN_FIRST: Final = 32
-SPAN_LAST: Final = 40
-"""Byte offsets of the i64 numbers from the start of the workgroup state."""
+
+COUNTS: Final = Record("workgroup counts", "u32 x\nu32 y\nu32 z")
+
+DISPATCH: Final = Record(
+    "dispatch state",
+    """
+    u32 size_x            # of a workgroup
+    u32 size_y
+    u16 size_z
+    u16 constant_count
+    u32 count_x           # workgroups
+    u32 count_y
+    u16 count_z
+    u8 concurrency        # threads that may run workgroups
+    u8 binding_count
+    i64 constants         # address of the 32-bit constants
+    i64 addresses         # of the bindings' addresses
+    i64 lengths           # of the bindings' lengths
+    i64 failure           # our own: address of the job's failure, which ends it when it is not zero
+    """,
+)
+"""What functions of executables know of the dispatch."""
+
+WORKGROUP: Final = Record(
+    "workgroup state",
+    """
+    u32 x                 # the workgroup's id
+    u32 y
+    u16 z
+    u16 reserved
+    u32 processor         # number of the thread
+    i64 local_memory
+    u32 local_size
+    u32 padding
+    i64 first             # of a span (ENTRY_SPAN): number of the first workgroup, x fastest
+    i64 last              # … of the one after the last
+    """,
+)
+"""What functions of executables know of the workgroup. It ends before ``padding`` for those of others."""
 
 COMMAND: Final = Record(
     "command",
@@ -61,9 +95,8 @@ COMMAND: Final = Record(
     i32 object            # position of a dispatch's executable in the list's kept objects, for messages
     """,
 )
-COMMAND_ROW: Final = struct.Struct("<8iqiiqii")
-"""The fields of a COMMAND in order."""
-assert COMMAND.size == COMMAND_ROW.size == 64 and ENTRY_POINT.size == 48
+COMMAND_ROW: Final = COMMAND.packer()
+assert COMMAND.size == COMMAND_ROW.size == 64 and ENTRY_POINT.size == WORKGROUP.size == 48
 
 KIND_BARRIER: Final = 0
 """Everything before it is finished before anything behind it starts."""
@@ -103,7 +136,7 @@ LIST: Final = Record(
     i64 local_memory      # the most that any dispatch of the list needs for a workgroup
     """,
 )
-"""What the walkers are given. Whoever records, Python or native code, ends by filling one in."""
+"""What the command executor is given. Recording, in Python or in native code, ends with filling one in."""
 
 COMMANDS: Final = Record(
     "commands",

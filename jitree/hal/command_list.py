@@ -53,8 +53,8 @@ class CommandList:
     """Commands in recording order.
 
     The append methods take ranges that the caller has checked against its buffers (usage, access, bounds);
-    they check what protects the walkers: alignment and workgroup counts. Executables are kept alive by the
-    list, buffers when handed to :meth:`keep`.
+    they check what protects the command executor: alignment and workgroup counts. Executables are kept alive
+    by the list, buffers when handed to :meth:`keep`.
     """
 
     __slots__ = (

@@ -17,7 +17,7 @@ from jitree.base.endings import object_at
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
-from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
+from jitree.hal.local.executor.records import Dispatch, Workgroup
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
 
@@ -29,7 +29,6 @@ _CODE: Final = ENTRY_POINT.word("code")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
-_FAILURE: Final = DISPATCH_STATE.size - 8
 _UNFINISHED: Final = -1
 """What the C functions return when Python could not even say why they failed."""
 
@@ -62,10 +61,8 @@ class Workers:
             worker.heed(_failure(dispatch))
             write_first(workgroup, worker.run(ordinal, read_span(dispatch, workgroup)))
         except BaseException as error:
-            x, y, z = worker.calls[ordinal].reached
-            WORKGROUP_STATE.pack_into(
-                (ctypes.c_uint8 * WORKGROUP_STATE.size).from_address(workgroup), 0, x, y, z, 0, 0, 0, 0
-            )
+            group = Workgroup(workgroup)
+            group.x, group.y, group.z = worker.calls[ordinal].reached
             return self.fail(error, label, dispatch, workgroup)
         finally:
             self._idle.append(worker)
@@ -80,8 +77,8 @@ class Workers:
         if _failure(dispatch).value:  # of another part
             return _UNFINISHED
         if isinstance(error, StatusError):
-            x, y, z, *_ = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
-            error.with_context(f"in workgroup ({x}, {y}, {z}) of {label}")
+            group = Workgroup(workgroup)
+            error.with_context(f"in workgroup ({group.x}, {group.y}, {group.z}) of {label}")
         result = (next(self._results) - 1) % _LARGEST_RESULT + 1
         self._failures[result] = error
         while len(self._failures) > _KEPT_FAILURES:
@@ -189,7 +186,7 @@ def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int,
 
 def _failure(dispatch: int) -> ctypes.c_int64:
     """The failure of the job that a dispatch belongs to."""
-    return ctypes.c_int64.from_address(ctypes.c_int64.from_address(dispatch + _FAILURE).value)
+    return ctypes.c_int64.from_address(Dispatch(dispatch).failure)
 
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)

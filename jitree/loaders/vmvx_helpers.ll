@@ -5,9 +5,9 @@ declare ptr @llvm.frameaddress.p0(i32)
 ; Runs the workgroups of a span on a lane, and what they leave to Python.
 define internal i32 @run_span(ptr %environment, ptr %dispatch, ptr %group, ptr %workgroups) nounwind noinline {
 start:
-  %first.at = getelementptr i8, ptr %group, i64 $SPAN_FIRST
+  %first.at = getelementptr i8, ptr %group, i64 $group.first
   %span.first = load i64, ptr %first.at
-  %last.at = getelementptr i8, ptr %group, i64 $SPAN_LAST
+  %last.at = getelementptr i8, ptr %group, i64 $group.last
   %last = load i64, ptr %last.at
   %some = icmp slt i64 %span.first, %last
   br i1 %some, label %take, label %nothing

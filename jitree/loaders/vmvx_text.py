@@ -12,7 +12,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.calls import Needs
-from jitree.hal.command_layout import SPAN_FIRST, SPAN_LAST
+from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.loaders import vmvx_layout
 from jitree.regs.layout import ENTRY, FRAME, SCRATCH, STATE
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
@@ -24,14 +24,6 @@ _CHANGES_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
 _STACK_SIZE: Final = 256 << 10
 """Bytes of a thread's stack that kernels may take, whatever thread it is; deeper calls are the VM's."""
 _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
-
-_DISPATCH: Final = {
-    "size_y": 4, "size_z": 8, "constant_count": 10, "count_x": 12, "count_y": 16, "count_z": 20,
-    "binding_count": 23, "constants": 24, "addresses": 32, "lengths": 40,
-}  # fmt: skip
-"""Byte offsets of ``kernel_call.DISPATCH_STATE``."""
-_GROUP: Final = {"y": 4, "z": 8, "processor": 12, "local_memory": 16, "local_size": 24}
-"""Byte offsets of ``kernel_call.WORKGROUP_STATE``."""
 
 
 class Kernel(NamedTuple):
@@ -80,8 +72,6 @@ def _call(kernel: str) -> str:
 def _template_names() -> dict[str, int | str]:
     names: dict[str, int | str] = {
         "STACK_SIZE": _STACK_SIZE,
-        "SPAN_FIRST": SPAN_FIRST,
-        "SPAN_LAST": SPAN_LAST,
         "SCRATCH_MARK": vmvx_layout.SCRATCH_MARK,
         "MAXIMUM_BINDINGS": vmvx_layout.MAXIMUM_BINDINGS,
         "MOST_FINISHED": vmvx_layout.MOST_FINISHED,
@@ -93,7 +83,7 @@ def _template_names() -> dict[str, int | str]:
     for prefix, offsets in (
         ("environment", vmvx_layout.ENVIRONMENT.offsets), ("lanes", vmvx_layout.LANES.offsets),
         ("lane", vmvx_layout.LANE.offsets), ("state", STATE.offsets), ("entry", ENTRY.offsets),
-        ("scratch", SCRATCH.offsets), ("dispatch", _DISPATCH), ("group", _GROUP),
+        ("scratch", SCRATCH.offsets), ("dispatch", DISPATCH.offsets), ("group", WORKGROUP.offsets),
     ):  # fmt: skip
         names |= {f"{prefix}.{field}": offset for field, offset in offsets.items()}
     return names

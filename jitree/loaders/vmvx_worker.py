@@ -14,9 +14,9 @@ from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.native_module import NativeModule
 from jitree.errors import error_context
-from jitree.hal.command_layout import SPAN_FIRST
+from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.local import interrupts
-from jitree.hal.local.kernel_call import DISPATCH_STATE, WORKGROUP_STATE
+from jitree.hal.local.executor.records import Workgroup
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
@@ -24,7 +24,8 @@ from jitree.regs.objects import VmBuffer, VmList
 from jitree.regs.ref_types import RefTypes
 
 SET_CONSTANTS: Final = "__set_constants"
-_SPAN: Final = struct.Struct("<qq")
+_DISPATCH: Final = DISPATCH.packer()
+_WORKGROUP: Final = WORKGROUP.packer()
 _WORKGROUP_ID: Final = (3, 4, 5)
 _COUNTS: Final = (9, 10)
 """Arguments of an entry: local memory, constants, bindings; then x, y, z of workgroup id, size and count."""
@@ -33,7 +34,7 @@ _SIGN: Final = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Workgroups to run and what they all get, as the walkers pass it in memory."""
+    """Workgroups to run and what they all get, as the command executor passes it in memory."""
 
     size: tuple[int, int, int]
     count: tuple[int, int, int]
@@ -59,11 +60,12 @@ class Span:
 def read_span(dispatch: int, workgroup: int) -> Span:
     """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``)."""
     (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
-     constants, addresses, lengths, _) = DISPATCH_STATE.unpack(
-        ctypes.string_at(dispatch, DISPATCH_STATE.size)
+     constants, addresses, lengths, _) = _DISPATCH.unpack(
+        ctypes.string_at(dispatch, _DISPATCH.size)
     )  # fmt: skip
-    *_, local_memory, local_size = WORKGROUP_STATE.unpack(ctypes.string_at(workgroup, WORKGROUP_STATE.size))
-    first, last = _SPAN.unpack(ctypes.string_at(workgroup + SPAN_FIRST, _SPAN.size))
+    *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
+        ctypes.string_at(workgroup, _WORKGROUP.size)
+    )
     table = struct.Struct(f"<{binding_count}Q")
     pairs = zip(
         table.unpack(ctypes.string_at(addresses, table.size)),
@@ -81,13 +83,13 @@ def read_span(dispatch: int, workgroup: int) -> Span:
 
 def write_first(workgroup: int, first: int) -> None:
     """Has the span at the address of a workgroup state begin later."""
-    ctypes.c_int64.from_address(workgroup + SPAN_FIRST).value = first
+    Workgroup(workgroup).first = first
 
 
 def is_left(workgroup: int) -> bool:
     """Whether such a span has workgroups that did not run."""
-    first, last = _SPAN.unpack(ctypes.string_at(workgroup + SPAN_FIRST, _SPAN.size))
-    return bool(first < last)
+    group = Workgroup(workgroup)
+    return group.first < group.last
 
 
 def _buffer(address: int, length: int) -> VmBuffer:

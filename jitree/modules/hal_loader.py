@@ -13,7 +13,7 @@ from jitree.dispatch.native_module import NativeModule
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
 from jitree.modules.hal.module import CheckedExport
 from jitree.modules.hal.references import Row, register_hal_types
@@ -90,7 +90,7 @@ def dispatch(
     commands = CommandList()
     grid = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
     commands.dispatch(executable, function, grid, constants, ranges)
-    walk.execute(commands, commands.addresses, commands.lengths)
+    executor.execute(commands, commands.addresses, commands.lengths)
 
 
 def _check_count(

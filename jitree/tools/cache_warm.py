@@ -55,13 +55,13 @@ def own_recipes() -> Iterator[Recipe]:
     """The images of the package itself, for any program."""
     from jitree.api.calls.native.image import RECIPE as CALLS
     from jitree.dispatch.fast.image import LOOP
-    from jitree.hal.local import walk_image
+    from jitree.hal.local.executor import recipe
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
 
     yield LOOP
-    if walk_image.supported():
-        yield walk_image.RECIPE
+    if recipe.supported():
+        yield recipe.RECIPE
     yield hal.RECIPE
     yield CALLS
     yield vmvx.RECIPE

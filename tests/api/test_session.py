@@ -400,7 +400,7 @@ def test_a_whole_program_in_a_fresh_process() -> None:
     assert run_python(code) == "[1.0, 2.0]"
 
 
-@pytest.mark.parametrize(("tier", "built"), [("plain", set()), ("fast", {"walker", "hal"})])
+@pytest.mark.parametrize(("tier", "built"), [("plain", set()), ("fast", {"executor", "hal"})])
 def test_what_devices_need_is_built_beside_the_engine(
     tier: str, built: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from jitree import Session
 from jitree.dispatch.tiers import TIERS
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
-from jitree.hal.local.walk import require_native_walker
+from jitree.hal.local.executor import require_native_executor
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
@@ -83,7 +83,7 @@ def test_a_kernel_without_end(tier: str, report: Interrupter) -> None:
     executable = load(Assembler("kernels").function("spin", ENTRY_CONVENTION, ENDLESS), tier)
     commands = CommandList()
     commands.dispatch(executable, 0, (4, 1, 1), [], [whole(aligned(np.zeros(4, np.int32)))])
-    text = report.report_of(lambda: require_native_walker().execute(commands, *commands.bind(())))
+    text = report.report_of(lambda: require_native_executor().execute(commands, *commands.bind(())))
     assert "function 'kernels.spin', last seen at kernels.spin+" in text
 
 

@@ -83,29 +83,29 @@ def test_they_need_no_builder(name: str, folder: Path) -> None:
 
 @matching
 def test_the_compiler_that_is_installed_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    walker = RECIPES["walker"]
-    digest = digest_of(walker)
+    executor = RECIPES["executor"]
+    digest = digest_of(executor)
     host_keys = set()
     for version in (b"0.44.0", b"0.99.0", b""):
         monkeypatch.setattr(keys, "_version", lambda package, version=version: version)
         keys._environment.cache_clear()
         host_keys.add(keys.host_key(digest))
-        assert shipped.load(walker, digest_of(walker)) is not None
+        assert shipped.load(executor, digest_of(executor)) is not None
     keys._environment.cache_clear()
     assert len(host_keys) == 3
 
 
 @matching
 def test_other_sources_are_a_miss(tmp_path: Path) -> None:
-    walker = RECIPES["walker"]
-    changed = tmp_path / "walk.ll"
-    changed.write_bytes(Path(walker.sources[0]).read_bytes() + b"\n")
+    executor = RECIPES["executor"]
+    changed = tmp_path / "changed"
+    changed.write_bytes(Path(executor.sources[0]).read_bytes() + b"\n")
     for other in (
-        walker._replace(sources=(changed, *walker.sources[1:])),
-        walker._replace(entries=walker.entries[1:]),
-        walker._replace(generator="jitree.hal.local.walk_image:others"),
-        walker._replace(data=(b"",)),
-        walker._replace(name="strider"),
+        executor._replace(sources=(changed, *executor.sources[1:])),
+        executor._replace(entries=executor.entries[1:]),
+        executor._replace(generator="jitree.hal.local.executor.texts:others"),
+        executor._replace(data=(b"",)),
+        executor._replace(name="strider"),
     ):
         assert shipped.load(other, digest_of(other)) is None
 

@@ -13,20 +13,21 @@ from jitree.errors import UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.executable import ExecutableLoader
-from jitree.hal.local import walk, walk_image
+from jitree.hal.local import executor
+from jitree.hal.local.executor import recipe
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
 
-PYTHON_WALKER = " (python)"
-"""Behind a URI: command buffers are executed as in a process whose native walker is not ready."""
+IN_PYTHON = " (python)"
+"""Behind a URI: command buffers are executed as in a process whose native executor is not ready."""
 FAKE_DRIVER = " (fake driver)"
 """Behind a URI: the CUDA device on a driver that emulates a GPU on host memory."""
 LOCAL_DEVICES = (
     "local-sync",
-    "local-sync" + PYTHON_WALKER,
+    "local-sync" + IN_PYTHON,
     "local-task://?threads=1",
     "local-task://?threads=3",
-    "local-task://?threads=3" + PYTHON_WALKER,
+    "local-task://?threads=3" + IN_PYTHON,
 )
 """Devices whose kernels are host functions."""
 COMPUTING_DEVICES = (*LOCAL_DEVICES, "cuda" + FAKE_DRIVER, "cuda")
@@ -49,12 +50,12 @@ def created(
 ) -> Iterator[Device]:
     if name.startswith("cuda"):
         register_cuda(registry, name)
-    elif name.endswith(PYTHON_WALKER):
-        monkeypatch.setattr(walk, "_native", None)
-        monkeypatch.setattr(walk, "native_walker", lambda: None)
-    elif walk_image.supported() and not name.startswith("null"):
-        walk.require_native_walker()
-    uri = name.removesuffix(PYTHON_WALKER).removesuffix(FAKE_DRIVER)
+    elif name.endswith(IN_PYTHON):
+        monkeypatch.setattr(executor, "_native", None)
+        monkeypatch.setattr(executor, "native_executor", lambda: None)
+    elif recipe.supported() and not name.startswith("null"):
+        executor.require_native_executor()
+    uri = name.removesuffix(IN_PYTHON).removesuffix(FAKE_DRIVER)
     with registry.create_device(uri, loaders) as device:
         yield device
 

@@ -21,7 +21,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import watch
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.task import WorkerExecutor
-from jitree.hal.local.team import Team
+from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import EventParking, Parking, WorkerPool
 from jitree.hal.profiling import Profiler

@@ -22,10 +22,10 @@ from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
 from jitree.hal.local.device import LocalDevice
+from jitree.hal.local.executor import require_native_executor
 from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
 from jitree.hal.local.task import INLINE_BYTES, TaskDevice
 from jitree.hal.local.topology import unpinned
-from jitree.hal.local.walk import require_native_walker
 from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import ProfilingMode
 from tests.hal.helpers import TIMEOUT, Meeting, allocate, direct, finish, wait_until
@@ -48,7 +48,7 @@ def test_threads_of_a_pool_come_and_go() -> None:
 
 
 def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry) -> None:
-    require_native_walker()
+    require_native_executor()
     with registry.create_device("local-task://?threads=2") as device:
         for count in (2, 4, 1, 3, 2):
             device.set_threads(count)
@@ -61,7 +61,7 @@ def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry
 
 
 def test_threads_change_while_work_is_going_on(registry: DriverRegistry) -> None:
-    require_native_walker()
+    require_native_executor()
     with registry.create_device("local-task://?threads=2") as device:
         stop, failures = threading.Event(), list[object]()
 
@@ -123,7 +123,7 @@ def test_records_are_open_while_nothing_speaks_against_it(registry: DriverRegist
 
 
 def test_records_name_the_team(registry: DriverRegistry) -> None:
-    require_native_walker()
+    require_native_executor()
     with registry.create_device("local-task://?threads=2") as device:
         assert read_record(device, "open") == 0, "the threads start with the first list"
         run_busy(device)
@@ -181,7 +181,7 @@ def wait_for_threads(name: str, most: int) -> None:
 def test_small_work_runs_at_once_though_it_has_never_run(
     registry: DriverRegistry, size: int, at_once: bool
 ) -> None:
-    require_native_walker()
+    require_native_executor()
     threads: list[str] = []
 
     def kernel(call: Call) -> int:

@@ -22,8 +22,8 @@ from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
 from jitree.hal.local.device import LocalDevice
+from jitree.hal.local.executor import require_native_executor
 from jitree.hal.local.queue import Operation
-from jitree.hal.local.walk import require_native_walker
 from jitree.hal.semaphore import Semaphore
 from tests.hal.helpers import TIMEOUT, allocate, finish
 from tests.hal.native_kernels import BUSY, aligned, dispatch
@@ -123,7 +123,7 @@ def test_work_that_takes_long(
     reports: Reports, registry: DriverRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker that does it, by the names of the functions, and the thread that waits for it."""
-    require_native_walker()
+    require_native_executor()
     with registry.create_device("local-task://?threads=2") as device:
         go, begun = threading.Event(), threading.Event()
         held = hold_back(device, monkeypatch, begun, go)

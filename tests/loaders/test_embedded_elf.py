@@ -18,7 +18,7 @@ from jitree.errors import (
 )
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import LocalExecutable
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.loaders.cpu_data import host_cpu_data
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.executable import NativeExecutable
@@ -52,7 +52,7 @@ def run(
     commands = CommandList()
     ranges = [(DIRECT, address_of(block), block.nbytes) for block in blocks]
     commands.dispatch(executable, 0, counts, constants, ranges)
-    walk.execute(commands, *commands.bind(()))
+    executor.execute(commands, *commands.bind(()))
 
 
 def normal(*shape: int) -> np.ndarray:

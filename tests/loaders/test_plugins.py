@@ -22,7 +22,7 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.hal.command_list import CommandList
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.plugins import FunctionTable, PluginLibrary, open_plugin
@@ -53,7 +53,7 @@ def run(providers: tuple[ImportProvider, ...], values: np.ndarray) -> np.ndarray
     source, out = aligned(values), aligned(np.zeros(16, np.float32))
     commands = CommandList()
     commands.dispatch(executable, 0, (16, 1, 1), [], [whole(source), whole(out)])
-    walk.execute(commands, *commands.bind(()))
+    executor.execute(commands, *commands.bind(()))
     return out
 
 

@@ -13,7 +13,7 @@ import pytest
 from jitree.errors import FailedPreconditionError, NotFoundError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import ExecutableParameters
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.executable import NativeExecutable
 from jitree.loaders.shared_object import PRESERVE_VARIABLE, SharedObject
@@ -34,7 +34,7 @@ def load(data: bytes) -> NativeExecutable:
 def run(executable: NativeExecutable, *blocks: np.ndarray) -> None:
     commands = CommandList()
     commands.dispatch(executable, 0, (1, 1, 1), [], [whole(block) for block in blocks])
-    walk.execute(commands, *commands.bind(()))
+    executor.execute(commands, *commands.bind(()))
 
 
 def product_is_right(executable: NativeExecutable) -> bool:

@@ -1,4 +1,4 @@
-"""VMVX executables: loading, and running on every walker and tier."""
+"""VMVX executables: loading, and running on every command executor and tier."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jitree.dispatch.tiers import TIERS
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import PipelineLayout
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.loaders import vmvx_executable
 from jitree.loaders.vmvx import VmvxLoader
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.dispatch.harness import Natives
+from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import aligned, whole
-from tests.hal.walkers import WALKERS, Execute, walker
 from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load, load_sample
 
 
-@pytest.fixture(scope="module", params=WALKERS)
+@pytest.fixture(scope="module", params=EXECUTORS)
 def execute(request: pytest.FixtureRequest) -> Iterator[Execute]:
-    with walker(request.param) as execute:
+    with executing(request.param) as execute:
         yield execute
 
 
@@ -309,7 +309,7 @@ def test_microkernels(execute: Execute, tier: str, name: str, constants: tuple[l
 
 def test_many_threads_at_once() -> None:
     """Every call has a worker of its own."""
-    walker = walk.require_native_walker()
+    native = executor.require_native_executor()
     executable = load(kernels(), "fast")
     blocks = [aligned(np.zeros(50, np.int32)) for _ in range(6)]
 
@@ -317,7 +317,7 @@ def test_many_threads_at_once() -> None:
         commands = CommandList()
         for _ in range(20):
             commands.dispatch(executable, 0, (50, 1, 1), [], [whole(visits)])
-        walker.execute(commands, *commands.bind(()))
+        native.execute(commands, *commands.bind(()))
 
     threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
     for thread in threads:

@@ -17,7 +17,7 @@ import pytest
 from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.loaders import vmvx_executable, vmvx_native
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
@@ -129,7 +129,7 @@ def run(executable: VmvxExecutable, count: int, function: int = 0) -> np.ndarray
     block = aligned(np.full(count, -1, np.int32))
     commands = CommandList()
     commands.dispatch(executable, function, (count, 1, 1), [], [whole(block)])
-    walk.require_native_walker().execute(commands, *commands.bind(()))
+    executor.require_native_executor().execute(commands, *commands.bind(()))
     return block
 
 
@@ -189,14 +189,14 @@ def test_kernels_that_change_lists_stay_on_the_vm(vm_spans: list[int]) -> None:
 
 def test_every_thread_has_a_lane(vm_spans: list[int]) -> None:
     executable = load(kernels(), "native")
-    walker = walk.require_native_walker()
+    native = executor.require_native_executor()
     blocks = [aligned(np.zeros(5000, np.int32)) for _ in range(6)]
 
     def work(visits: np.ndarray) -> None:
         commands = CommandList()
         for _ in range(50):
             commands.dispatch(executable, 0, (5000, 1, 1), [], [whole(visits)])
-        walker.execute(commands, *commands.bind(()))
+        native.execute(commands, *commands.bind(()))
 
     threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
     for thread in threads:
@@ -221,8 +221,8 @@ def test_without_room_for_lanes_the_vm_runs(monkeypatch: pytest.MonkeyPatch, vm_
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The walker is there already."""
-    walk.require_native_walker()
+    """The native executor is there already."""
+    executor.require_native_executor()
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
     yield
 

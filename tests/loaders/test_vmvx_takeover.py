@@ -15,7 +15,7 @@ from jitree.dispatch import grid_call
 from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.hal.command_list import CommandList
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.loaders import vmvx_native, vmvx_promotion
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
@@ -68,7 +68,7 @@ def _run(executable: VmvxExecutable, count: tuple[int, int, int] = (1, 1, 1)) ->
     block = aligned(np.zeros(count[0] * count[1] * count[2], np.int32))
     commands = CommandList()
     commands.dispatch(executable, 0, count, [], [whole(block)])
-    walk.require_native_walker().execute(commands, *commands.bind(()))
+    executor.require_native_executor().execute(commands, *commands.bind(()))
     return block
 
 

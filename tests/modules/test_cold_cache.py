@@ -19,13 +19,13 @@ from jitree import Session
 from jitree.codegen import image
 from jitree.dispatch.fast.image import LOOP
 from jitree.codegen.image import shipped
-from jitree.hal.local import walk_image
+from jitree.hal.local.executor import recipe
 from jitree.modules.hal.native import image as hal, supply
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 
 shipped.load = lambda recipe, digest: None  # as on a processor that none are shipped for
-OWN = [LOOP, hal.RECIPE, walk_image.RECIPE]
+OWN = [LOOP, hal.RECIPE, recipe.RECIPE]
 module = whole_call(ROWS).module("m")
 running = Session("local-sync", tier="auto")
 running.load(module)

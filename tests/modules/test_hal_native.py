@@ -20,7 +20,7 @@ from jitree.errors import ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator, size_class
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.profiling import ProfilingMode
 from jitree.modules.hal.native import buffers, pools, supply
@@ -62,7 +62,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module", autouse=True)
 def machine_code() -> None:
     image.wait(RECIPE)
-    walk.require_native_walker()
+    executor.require_native_executor()
 
 
 class Pair:

@@ -46,7 +46,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "list") == f"{folder}: 0 images, 0 B of 256.0 MiB\n"
     store("loop", "the fast tier's loop", 1)
-    store("walker", "the walker of command buffers", 3, 3 << 20)
+    store("kernel", "the kernels of a program", 3, 3 << 20)
     damaged = store("native", "module 'mnist'", 2, 1900)
     damaged.write_bytes(b"rubbish")
     os.utime(damaged, (86400 * 366, 86400 * 366))
@@ -56,7 +56,7 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[1:3] == ["", "NAME         SIZE  LAST USED         WHAT"]
     assert lines[3] == "native        7 B  1971-01-02 00:00  " + cache_contents._DAMAGED
     assert lines[4:] == [
-        "walker    3.0 MiB  1970-01-01 03:00  the walker of command buffers",
+        "kernel    3.0 MiB  1970-01-01 03:00  the kernels of a program",
         "loop        212 B  1970-01-01 01:00  the fast tier's loop",
     ]
 
@@ -68,13 +68,13 @@ def test_clear(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = path.with_suffix(cache.LOG_SUFFIX)
     failed.write_text("no memory")
     (folder / "notes.txt").write_text("not ours")
-    busy = folder / f"walker-{'0' * 32}{cache.LOCK_SUFFIX}"
+    busy = folder / f"kernel-{'0' * 32}{cache.LOCK_SUFFIX}"
     with open(busy, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         busy.with_suffix(".123").write_bytes(b"half an image")
         assert printed(capsys, "clear") == f"removed 2 images, 2.2 KiB, from {folder}\n"
         assert sorted(path.name for path in folder.iterdir()) == [
-            "notes.txt", f"walker-{'0' * 32}.123", f"walker-{'0' * 32}.lock"
+            "notes.txt", f"kernel-{'0' * 32}.123", f"kernel-{'0' * 32}.lock"
         ]  # fmt: skip
     assert printed(capsys, "clear") == f"removed 0 images, 0 B, from {folder}\n"
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from jitree.codegen import processor_texts
 from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
 from jitree.errors import InternalError
 
@@ -46,7 +47,7 @@ def optimized_module(
     """Links the texts into the first one, keeps only ``entries`` visible, inlines and optimises."""
     machine = target_machine(target)
     module = _parse(texts[0], target)
-    for text in texts[1:]:
+    for text in [*texts[1:], *processor_texts.needed(texts, target.triple)]:
         module.link_in(_parse(text, target))
     kept = set(entries)
     for function in module.functions:

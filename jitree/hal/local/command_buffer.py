@@ -22,7 +22,7 @@ _NO_BUFFER = (0, -1)
 
 
 class LocalCommandBuffer(ListCommandBuffer):
-    """Records a :class:`CommandList`, which the walkers execute."""
+    """Records a :class:`CommandList`, which the command executor runs."""
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
         super().__init__(modes, categories, queue_affinity, binding_capacity)
@@ -56,7 +56,7 @@ class LocalCommandBuffer(ListCommandBuffer):
         record[COMMANDS.word("ready")] = 1
 
     def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], object]:
-        """(address, length) per slot for the walkers, and what to keep until they are done.
+        """(address, length) per slot for the command executor, and what to keep until they are done.
 
         Errors as :meth:`CommandBuffer.check_table`.
         """

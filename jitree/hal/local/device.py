@@ -19,7 +19,7 @@ from jitree.hal.enums import (
 from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.local import walk
+from jitree.hal.local import executor
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.queue import Queue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
@@ -196,7 +196,7 @@ class LocalDevice(Device):
     # For the devices.
 
     def _let_machine_code_execute(self) -> None:
-        """The device runs command lists in no other way than the native walker does."""
+        """The device runs command lists in no other way than the native executor does."""
         for queue in self._queues:
             queue.record.release(UNSUPPORTED)
 
@@ -221,7 +221,7 @@ class LocalDevice(Device):
         kept: object,
     ) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""
-        walk.execute(commands, addresses, lengths)
+        executor.execute(commands, addresses, lengths)
 
 
 def lowest_queue(affinity: int) -> int:

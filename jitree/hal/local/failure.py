@@ -11,7 +11,7 @@ from jitree.errors import CancelledError, InternalError
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT
 from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.executable import KeepsFailures
-from jitree.hal.local.walk_layout import FAILED_FUNCTION, FAILED_INTERRUPTED
+from jitree.hal.local.executor.layout import FAILED_FUNCTION, FAILED_INTERRUPTED
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from jitree.base.callbacks import Callback, keep
 from jitree.base.once import once
 from jitree.errors import CancelledError
-from jitree.hal.local.walk_layout import FAILED_INTERRUPTED, JOB
+from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, JOB
 
 
 class Interruptible(Protocol):

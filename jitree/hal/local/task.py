@@ -19,7 +19,7 @@ from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread
 from jitree.hal.local.queue_record import QueueRecord
-from jitree.hal.local.team import Limits, Team
+from jitree.hal.local.thread_team import Limits, Team
 from jitree.hal.local.topology import (
     TaskParameters,
     Topology,

@@ -16,11 +16,12 @@ from jitree.hal.enums import (
     CommandCategory,
     DispatchFlags,
 )
+from jitree.hal.local.executor.records import EntryPoint
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.layout import CONSTANTS
 from jitree.modules.hal.native.recording import add_range, add_slot_range, has_room, keep, new_row, use_slot
-from jitree.modules.hal.native.records import EntryPoint, Natives, Recording, State
+from jitree.modules.hal.native.records import Natives, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -102,7 +103,7 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     row.count_x = x
     row.count_y = y
     row.count_z = z
-    row.entry = place_of(entry)
+    row.entry = entry
     row.object = keep(recording, executable)
     if entry.local_memory > table.local_memory:
         table.local_memory = entry.local_memory

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
-from jitree.hal.local.walk_layout import JOB, SHARE, TEAM_FIELDS
+from jitree.hal.local.executor.layout import JOB
+from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Share, next_row
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
 from jitree.modules.hal.native.layout import LARGEST_SCALE, MOST_SPENT, OPERANDS, ROWS
-from jitree.modules.hal.native.recording import COMMAND_SIZE
-from jitree.modules.hal.native.records import (
-    Command,
-    Job,
-    List,
-    Natives,
-    Patch,
-    Queue,
-    Recording,
-    Slot,
-    State,
-)
+from jitree.modules.hal.native.records import Natives, Patch, Queue, Recording, Slot, State
 from jitree.modules.hal.native.registers import (
     DONE,
     REFUSED,
@@ -35,11 +26,9 @@ from jitree.modules.hal.native.registers import (
 from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT
 
 JOB_SIZE = JOB.size
-SHARE_SIZE = SHARE.size
 LIST_SIZE = LIST.size
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size
-TEAM_WORKERS = TEAM_FIELDS["workers"]
 _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 MOST_OPERANDS = OPERANDS * LARGEST_SCALE
@@ -157,7 +146,7 @@ def bind(table: List, addresses: int, lengths: int, values: int, refs: int, word
 
 def valid_copies(table: List, addresses: int, lengths: int) -> bool:
     """Whether both ranges of every copy have one length and do not overlap."""
-    row = Command(table.rows)
+    row = table.rows
     for _ in range(table.row_count):
         if row.kind == KIND_COPY:
             operand = 8 * row.operand
@@ -168,7 +157,7 @@ def valid_copies(table: List, addresses: int, lengths: int) -> bool:
                 return False
             if source < target + length and target < source + length:
                 return False
-        row = Command(place_of(row) + COMMAND_SIZE)
+        row = next_row(row)
     return True
 
 
@@ -204,8 +193,8 @@ def run(
         job.lengths = lengths
     if not is_short(state, natives, queue, job):
         return REFUSED
-    if job.team != 0:
-        job.shares = stack((rows + 1) * SHARE_SIZE)
+    if job.team:
+        job.shares = Share(stack((rows + 1) * SHARE_SIZE))
     local = (table.local_memory + 63) & -64
     if local == 0:
         return execute(natives, job)
@@ -225,7 +214,7 @@ def run(
 def run_row(state: State, natives: Natives, queue: Queue, row: Command, addresses: int, lengths: int) -> int:
     """Executes one fill or copy, whose ranges stand in tables of their own."""
     table = List(stack(LIST_SIZE))
-    table.rows = place_of(row)
+    table.rows = row
     table.row_count = 1
     table.addresses = addresses
     table.lengths = lengths
@@ -233,24 +222,24 @@ def run_row(state: State, natives: Natives, queue: Queue, row: Command, addresse
     prepare(natives, queue, job, table)
     if natives.execute == 0 or not is_short(state, natives, queue, job):
         return REFUSED
-    job.shares = stack(2 * SHARE_SIZE)
+    job.shares = Share(stack(2 * SHARE_SIZE))
     return execute(natives, job)
 
 
 def prepare(natives: Natives, queue: Queue, job: Job, table: List) -> int:
     """Fills in a job without local memory and shares; the number of threads that may work on it."""
     team = queue.team
-    threads = 1 if team == 0 else load64(team + TEAM_WORKERS) + 1
-    job.list = place_of(table)
+    threads = team.workers + 1 if team else 1
+    job.list = table
     job.addresses = table.addresses
     job.lengths = table.lengths
-    job.functions = place_of(natives.functions)
+    job.functions = natives.functions
     job.team = team
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0
     job.local_stride = 0
-    job.failure = 0
-    job.shares = 0
+    atomic_store(job.failure, 0)
+    job.shares = Share(0)
     return threads
 
 

@@ -101,7 +101,8 @@ RECIPE: Final = image.Recipe(
                 "hal/enums.py",
                 "hal/heap.py",
                 "hal/command_layout.py",
-                "hal/local/walk_layout.py",
+                "hal/local/executor/layout.py",
+                "hal/local/executor/records.py",
                 "hal/local/queue_record.py",
             )
         ),

@@ -43,7 +43,7 @@ NATIVES: Final = Record(
     i64 executable
     i64 queue             # QUEUE record of the device that the pools allocate for, 0 = none
     i64 functions         # FUNCTIONS record
-    i64 execute           # of the walker, 0 while there is none
+    i64 execute           # of the command executor, 0 while there is none
     i64 estimate
     i64 clock
     i64 spent             # ticks of the clock that answers have executed lists for since Python last did

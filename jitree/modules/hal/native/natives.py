@@ -17,9 +17,9 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
-from jitree.hal.local import walk
+from jitree.hal.local import executor
+from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.local.failure import Failure
-from jitree.hal.local.walk_native import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native.image import FREE, SWEEP
 from jitree.modules.hal.native.layout import LARGEST_POOLED, NATIVES
@@ -118,12 +118,12 @@ class Natives:
                 self._push_blank(address)
         self._arenas.supply()
         if not words[_EXECUTE]:
-            walker = walk.native_walker()
-            if walker is not None:
-                self._used.append(walker)
-                self._set("execute", walker.execute_address)
-                self._set("estimate", walker.estimate_address)
-                self._set("clock", walker.clock_address)
+            native = executor.native_executor()
+            if native is not None:
+                self._used.append(native)
+                self._set("execute", native.execute_address)
+                self._set("estimate", native.estimate_address)
+                self._set("clock", native.clock_address)
 
     def supply_storage(self, size: int) -> None:
         """More memory of the size that a program asks for."""

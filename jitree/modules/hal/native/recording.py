@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.command_layout import COMMAND, PATCH, SLOT
+from jitree.hal.command_layout import PATCH, SLOT
+from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.entries import retain, sweep
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
-from jitree.modules.hal.native.records import Command, Entry, Natives, Patch, Recording, Slot, State
+from jitree.modules.hal.native.records import Entry, Natives, Patch, Recording, Slot, State
 
-COMMAND_SIZE = COMMAND.size
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size
 
@@ -69,7 +69,7 @@ def new_row(recording: Recording, kind: int, operands: int) -> Command:
     """Appends a command whose ``operands`` ranges are the next ones; fields that it does not have are 0."""
     table = recording.list
     count = table.row_count
-    row = Command(table.rows + count * COMMAND_SIZE)
+    row = row_at(table, count)
     for index in range(8):
         store64(place_of(row) + 8 * index, 0)
     row.kind = kind

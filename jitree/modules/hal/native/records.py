@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jitree.codegen.record import MemoryRecord
-from jitree.hal.command_layout import COMMAND, ENTRY_POINT, LIST, PATCH, SLOT
+from jitree.hal.command_layout import PATCH, SLOT
+from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
-from jitree.hal.local.walk_layout import FUNCTIONS, JOB
 from jitree.modules.hal.native.layout import NATIVES, RECORDING
 from jitree.regs.layout import ENTRY, STATE
 
@@ -29,21 +29,9 @@ class Natives(MemoryRecord, layout=NATIVES):
     released: Entry
 
 
-class Functions(MemoryRecord, layout=FUNCTIONS):
-    pass
-
-
 class Recording(MemoryRecord, layout=RECORDING):
     list: List
     next: Recording
-
-
-class List(MemoryRecord, layout=LIST):
-    pass
-
-
-class Command(MemoryRecord, layout=COMMAND):
-    pass
 
 
 class Patch(MemoryRecord, layout=PATCH):
@@ -54,13 +42,5 @@ class Slot(MemoryRecord, layout=SLOT):
     pass
 
 
-class EntryPoint(MemoryRecord, layout=ENTRY_POINT):
-    pass
-
-
-class Job(MemoryRecord, layout=JOB):
-    pass
-
-
 class Queue(MemoryRecord, layout=QUEUE):
-    pass
+    team: ThreadTeam

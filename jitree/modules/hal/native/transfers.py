@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import call, stack, store8, store64
-from jitree.hal.command_layout import COMMAND, KIND_COPY, KIND_FILL
+from jitree.hal.command_layout import KIND_COPY, KIND_FILL
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
+from jitree.hal.local.executor.records import COMMAND_SIZE, Command
 from jitree.modules.hal.native.buffers import range_length
 from jitree.modules.hal.native.commands import allows, repeated
 from jitree.modules.hal.native.execution import run_row
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.records import Command, Entry, Natives, State
+from jitree.modules.hal.native.records import Entry, Natives, State
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 
@@ -17,7 +18,6 @@ _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
-COMMAND_SIZE = COMMAND.size
 MOST_FILLED = 256
 MOST_COPIED = 64 << 10
 """Bytes that are moved right here; more is a command, which the threads of the device share."""

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jitree.hal.command_list import CommandList
-from jitree.hal.local import walk
-from jitree.hal.local.team import Team
+from jitree.hal.local import executor
+from jitree.hal.local.executor import in_python
+from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import Topology
-from jitree.hal.local.walk_python import PythonWalker
 
 Execute = Callable[[CommandList], None]
-WALKERS = ("python", "native", "team")
+EXECUTORS = ("python", "native", "team")
 _THREADS = 3
 
 
 @contextmanager
-def walker(name: str) -> Iterator[Execute]:
-    """One of WALKERS, which executes lists without slots."""
+def executing(name: str) -> Iterator[Execute]:
+    """One of EXECUTORS, which executes lists without slots."""
     if name == "python":
-        yield lambda commands: _python(commands, *commands.bind(()))
+        yield lambda commands: in_python.EXECUTOR.execute(commands, *commands.bind(()))
         return
-    native = walk.require_native_walker()
+    native = executor.require_native_executor()
     if name == "native":
         yield lambda commands: native.execute(commands, *commands.bind(()))
         return
@@ -32,7 +31,3 @@ def walker(name: str) -> Iterator[Execute]:
         yield lambda commands: team.execute(commands, *commands.bind(()))
     finally:
         team.close()
-
-
-def _python(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-    PythonWalker(commands, addresses, lengths).run()

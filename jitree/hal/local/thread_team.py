@@ -17,14 +17,16 @@ import numpy as np
 
 from jitree.base.endings import Ending, carefully
 from jitree.base.records import NamedTuple
+from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
-from jitree.hal.local import walk
+from jitree.hal.local import executor
+from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NativeExecutor
+from jitree.hal.local.executor.layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
+from jitree.hal.local.executor.records import Functions, ThreadTeam
 from jitree.hal.local.interrupts import look_in
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
-from jitree.hal.local.walk_layout import MASK_SIZE, TEAM_FIELDS, TEAM_SIZE
-from jitree.hal.local.walk_native import FUNCTION_TABLE_ADDRESS, NativeWalker
 from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000
@@ -50,36 +52,35 @@ NO_LIMITS: Final = Limits(0, 0)
 
 class _Helpers:
     """A TEAM record and the threads that serve it. Threads hold this and not the team, so that a forgotten
-    team can end. The record outlives its threads: whoever still uses it then does all the work alone."""
+    team can end. The record outlives its threads: who still uses it then does all the work alone."""
 
-    def __init__(self, name: str, topology: Topology, spin_nanoseconds: int, walker: NativeWalker) -> None:
+    def __init__(self, name: str, topology: Topology, spin_nanoseconds: int, native: NativeExecutor) -> None:
         self.name = name
         self.thread_count = topology.worker_count
-        self._memory = zeroed(TEAM_SIZE, 128)
+        self._memory = zeroed(TEAM.size, 128)
         self.address = address_of(self._memory)
-        self._walker = walker
+        team = self._team = ThreadTeam(self.address)
+        self._native = native
         homes = _homes(topology)
         self._homes = array("q", (-1 if home is None else home for home in homes))
         self._masks = b"".join((1 << (home or 0)).to_bytes(MASK_SIZE, "little") for home in homes)
-        ticks = walker.ticks_per_microsecond / 1000
-        for field, value in (
-            ("functions", FUNCTION_TABLE_ADDRESS),
-            ("look_in", look_in().address),
-            ("spin_ticks", int(spin_nanoseconds * ticks)),
-            ("spinning_ticks", int(SPINNING_NANOSECONDS * ticks)),
-            ("parked_ticks", int(PARKED_NANOSECONDS * ticks)),
-            ("homes", self._homes.buffer_info()[0]),
-            ("masks", address_of(np.frombuffer(self._masks, np.uint8))),
-        ):  # fmt: skip
-            self._set(field, value)
+        ticks = native.ticks_per_microsecond / 1000
+        team.functions = Functions(FUNCTION_TABLE_ADDRESS)
+        team.look_in = look_in().address
+        team.spin_ticks = int(spin_nanoseconds * ticks)
+        team.spinning_ticks = int(SPINNING_NANOSECONDS * ticks)
+        team.parked_ticks = int(PARKED_NANOSECONDS * ticks)
+        team.homes = self._homes.buffer_info()[0]
+        team.masks = address_of(np.frombuffer(self._masks, np.uint8))
+        team.futex = FUTEX_CALLS.get(os.uname().machine.lower(), FUTEX_CALL)
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Starts the threads, as many as the system gives. Those of an earlier time have been stopped."""
         for thread in self._threads:
             thread.join()
-        self._set("stop", 0)
-        self._set("parked", 0)
+        atomic_store(self._team.stop, 0)
+        atomic_store(self._team.parked, 0)
         self._threads = []
         for number in range(1, self.thread_count):
             thread = threading.Thread(
@@ -90,27 +91,22 @@ class _Helpers:
             except RuntimeError:
                 break
             self._threads.append(thread)
-        self._set("workers", len(self._threads))
+        self._team.workers = len(self._threads)
 
     def serve(self, number: int) -> None:
-        self._walker.serve(self.address, number)
+        self._native.serve(self.address, number)
 
     def stop(self) -> list[threading.Thread]:
         """Lets the threads end; they are to be joined."""
-        self._walker.dismiss(self.address)
+        self._native.dismiss(self.address)
         return self._threads
 
     def report(self) -> str:
         """What the helpers do, for the watchdog."""
-        parked, finished, limit = (self._get(field) for field in ("parked", "finished", "limit"))
-        done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if self._get("busy") else "no work"
+        team = self._team
+        parked, finished, limit, busy = map(atomic_load, (team.parked, team.finished, team.limit, team.busy))
+        done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if busy else "no work"
         return f"{self.name}: {len(self._threads)} helpers, {parked} parked; {done}"
-
-    def _set(self, field: str, value: int) -> None:
-        self._memory.data[TEAM_FIELDS[field] : TEAM_FIELDS[field] + 8] = value.to_bytes(8, "little")
-
-    def _get(self, field: str) -> int:
-        return int.from_bytes(self._memory.data[TEAM_FIELDS[field] : TEAM_FIELDS[field] + 8], "little")
 
 
 class Team:
@@ -145,34 +141,34 @@ class Team:
         watchdog.ask(self)
 
     def start(self) -> None:
-        """Starts the helpers if the native walker is there: from then on machine code uses the team."""
+        """Starts the helpers if the native native is there: from then on machine code uses the team."""
         if self._helpers is None:
-            walker = walk.native_walker()
-            if walker is not None:
-                self._start(walker)
+            native = executor.native_executor()
+            if native is not None:
+                self._start(native)
 
     def execute(self, commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-        """As :func:`walk.execute`, shared with the helpers where that is worth it.
+        """As :func:`executor.execute`, shared with the helpers where that is worth it.
 
         Any number of threads may call this; one at a time has the helpers, the others run alone.
         """
-        walker = walk.native_walker()
-        if walker is None:
-            walk.execute(commands, addresses, lengths)
+        native = executor.native_executor()
+        if native is None:
+            executor.execute(commands, addresses, lengths)
             return
-        helpers = self._helpers or self._start(walker)
+        helpers = self._helpers or self._start(native)
         if helpers is None:
-            walker.execute(commands, addresses, lengths)
+            native.execute(commands, addresses, lengths)
         else:
-            walker.execute(commands, addresses, lengths, helpers.address, helpers.thread_count)
+            native.execute(commands, addresses, lengths, helpers.address, helpers.thread_count)
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Nanoseconds that a list may take on one thread, UNKNOWN until its functions have been run."""
-        walker = walk.native_walker()
-        if walker is None:
+        native = executor.native_executor()
+        if native is None:
             return UNKNOWN
-        ticks = walker.estimate(commands, lengths)
-        return UNKNOWN if ticks < 0 else int(ticks * 1000 / walker.ticks_per_microsecond)
+        ticks = native.estimate(commands, lengths)
+        return UNKNOWN if ticks < 0 else int(ticks * 1000 / native.ticks_per_microsecond)
 
     def resize(self, topology: Topology) -> None:
         """Changes the threads, from the next list on."""
@@ -195,22 +191,22 @@ class Team:
         helpers = self._helpers
         return [] if helpers is None else [helpers.report()]
 
-    def _start(self, walker: NativeWalker) -> _Helpers | None:
+    def _start(self, native: NativeExecutor) -> _Helpers | None:
         with self._lock:
             if self._helpers is None and not self._closed:
-                self._helpers = self._ready(walker)
+                self._helpers = self._ready(native)
             return self._helpers
 
-    def _ready(self, walker: NativeWalker) -> _Helpers:
+    def _ready(self, native: NativeExecutor) -> _Helpers:
         """Helpers with their threads running; the caller holds the lock."""
         count = self.topology.worker_count
         helpers = self._all.get(count)
         if helpers is None:
-            helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, walker)
+            helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, native)
             self._all[count] = helpers
         self._ending = Ending(carefully(helpers.stop))
         helpers.start()
-        immediate, patience = (int(limit * walker.ticks_per_microsecond / 1000) for limit in self._limits)
+        immediate, patience = (int(limit * native.ticks_per_microsecond / 1000) for limit in self._limits)
         self._record.share(helpers.address, immediate, patience)
         self._record.release(NO_TEAM)
         return helpers

@@ -15,8 +15,8 @@ import pytest
 
 from jitree.errors import InternalError
 from jitree.hal.command_list import CommandList
-from jitree.hal.local import walk
-from jitree.hal.local.team import UNKNOWN, Team
+from jitree.hal.local import executor
+from jitree.hal.local.thread_team import UNKNOWN, Team
 from jitree.hal.local.topology import Topology
 from tests.hal.native_kernels import BUSY, BUSY_SEQUENTIAL, COUNT, FAIL, aligned, dispatch, forget_costs
 
@@ -26,7 +26,7 @@ TURNS_PER_MILLISECOND = 400_000
 
 @pytest.fixture(params=[2, 5])
 def team(request: pytest.FixtureRequest) -> Iterator[Team]:
-    walk.require_native_walker()
+    executor.require_native_executor()
     team = Team("test", Topology((None,) * request.param), 20)
     yield team
     team.close()
@@ -164,7 +164,7 @@ def test_many_threads_submit_at_once(team: Team) -> None:
 
 
 def test_estimate_is_learnt() -> None:
-    walk.require_native_walker()
+    executor.require_native_executor()
     forget_costs()
     team = Team("test", Topology((None, None)), 20)
     commands, _, _ = _busy(BUSY, 20, TURNS_PER_MILLISECOND)
@@ -178,7 +178,7 @@ def test_estimate_is_learnt() -> None:
 
 
 def test_small_work_does_not_wake_helpers() -> None:
-    walk.require_native_walker()
+    executor.require_native_executor()
     forget_costs()
     team = Team("test", Topology((None,) * 4), 0)
     commands, visits, workers = _busy(BUSY, 64, 10)
@@ -195,7 +195,7 @@ def test_small_work_does_not_wake_helpers() -> None:
 
 def test_a_burst_of_middling_dispatches_wakes_helpers() -> None:
     """Each of them alone (about 20 us) would not."""
-    walk.require_native_walker()
+    executor.require_native_executor()
     forget_costs()
     team = Team("test", Topology((None, None)), 50)
     commands, visits, workers = _busy(BUSY, 64, 1000)
@@ -222,7 +222,7 @@ def test_closed_team_goes_on_alone(team: Team) -> None:
 
 
 def test_dropped_teams_end_their_threads() -> None:
-    walk.require_native_walker()
+    executor.require_native_executor()
     before = threading.active_count()
     for _ in range(20):
         team = Team("test", Topology((None, None)), 20)
@@ -239,9 +239,9 @@ def test_dropped_teams_end_their_threads() -> None:
 def test_forked_children_have_teams_of_their_own() -> None:
     program = """
 import os, sys
-from tests.hal.test_team import *
-from tests.hal.test_team import _busy, _run
-walk.require_native_walker()
+from tests.hal.test_thread_team import *
+from tests.hal.test_thread_team import _busy, _run
+executor.require_native_executor()
 team = Team("test", Topology((None, None)), 20)
 commands, visits, workers = _busy(BUSY, 200, 100_000)
 _run(team, commands)

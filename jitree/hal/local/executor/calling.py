@@ -1,10 +1,11 @@
-"""The native walker: one call into machine code executes a whole command list, without the GIL."""
+"""Calling the command executor: one call of machine code executes a whole command list, without the GIL."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from array import array
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from jitree.codegen.image import Image
 from jitree.hal.command_list import CommandList
+from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE
 from jitree.hal.local.failure import Failure
-from jitree.hal.local.walk_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
@@ -74,22 +75,12 @@ class _Job:
             self.words[_SHARES] = self._shares.buffer_info()[0]
 
 
-class NativeWalker:
-    """The functions of the walker's image."""
+class CommandExecutor:
+    """Executes command lists on the calling thread."""
 
-    def __init__(self, image: Image) -> None:
-        self._image = image
-        self.execute_address: int = image.addresses["execute"]
-        """``i64 (job)`` for machine code, as ``estimate_address``; ``clock_address`` is ``i64 ()``."""
-        self.estimate_address: int = image.addresses["estimate"]
-        self.clock_address: int = image.addresses["clock"]
-        self._execute = _EXECUTE(image.addresses["execute"])
-        self._estimate = _EXECUTE(image.addresses["estimate"])
-        self._clock = _CLOCK(self.clock_address)
-        self.serve = _SERVE(image.addresses["serve"])
-        """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
-        self.dismiss = _DISMISS(image.addresses["dismiss"])
-        """(address of a TEAM record): lets its worker threads end."""
+    def __init__(self, execute: Callable[[int], int]) -> None:
+        """``execute`` gets the address of a JOB record."""
+        self._execute = execute
         self._jobs: list[_Job] = []
 
     def execute(
@@ -122,6 +113,30 @@ class NativeWalker:
         if failure:
             Failure(failure, *words[_FAILED_ROW : _FAILED_X + 3]).raise_error(commands)
 
+    def _take_job(self) -> _Job:
+        try:
+            return self._jobs.pop()
+        except IndexError:
+            return _Job()
+
+
+class NativeExecutor(CommandExecutor):
+    """The functions of the image."""
+
+    def __init__(self, image: Image) -> None:
+        super().__init__(_EXECUTE(image.addresses["execute"]))
+        self._image = image
+        self.execute_address: int = image.addresses["execute"]
+        """``i64 (job)`` for machine code, as ``estimate_address``; ``clock_address`` is ``i64 ()``."""
+        self.estimate_address: int = image.addresses["estimate"]
+        self.clock_address: int = image.addresses["clock"]
+        self._estimate = _EXECUTE(image.addresses["estimate"])
+        self._clock = _CLOCK(self.clock_address)
+        self.serve = _SERVE(image.addresses["serve"])
+        """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
+        self.dismiss = _DISMISS(image.addresses["dismiss"])
+        """(address of a TEAM record): lets its worker threads end."""
+
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""
         job = self._take_job()
@@ -132,12 +147,6 @@ class NativeWalker:
         ticks: int = self._estimate(job.address)
         self._jobs.append(job)
         return ticks
-
-    def _take_job(self) -> _Job:
-        try:
-            return self._jobs.pop()
-        except IndexError:
-            return _Job()
 
     @cached_property
     def ticks_per_microsecond(self) -> float:

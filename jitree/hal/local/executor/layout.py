@@ -1,10 +1,9 @@
-"""Memory that the native walker and Python share, besides the command lists of ``hal/command_layout.py``."""
+"""Memory that the command executor and Python share, beside the lists of ``hal/command_layout.py``."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from jitree.hal import command_layout
 from jitree.regs.layout import Record
 
 FUNCTIONS: Final = Record(
@@ -64,11 +63,11 @@ SHARE: Final = Record(
 )
 """How a row is divided: the chunks of all rows between two barriers are numbered in one sequence."""
 
-_TEAM: Final = Record(
+TEAM: Final = Record(
     "team",
     """
     i64 job               # what the current group belongs to
-    i64 group_begin       # first row of the group
+    i64 begin             # first row of the group
     i64 limit             # generation << 32 | chunks of the group
     i64 generation        # of the last group
     i64 functions         # address of the FUNCTIONS record
@@ -83,25 +82,26 @@ _TEAM: Final = Record(
     i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, for its home
     i64 submitter         # processor on which the last group was opened
     i64 look_in           # address of interrupts.look_in, called now and then while the job's threads work
+    i64 futex             # number of the system call
+    line claimed          # generation << 32 | next chunk
+    line finished         # chunks of the group that are done
+    line sequence         # grows with every group; workers sleep on its low half as a futex
+    line parked           # workers that sleep; who wakes them, or they themselves, take them off
+    line busy             # 1 while a thread uses the team
     """,
 )
-_LINE: Final = 128
-"""Two cache lines: processors fetch them in pairs."""
-TEAM_FIELDS: Final = _TEAM.offsets | {
-    "claimed": _LINE,  # generation << 32 | next chunk
-    "finished": 2 * _LINE,  # chunks of the group that are done
-    "sequence": 3 * _LINE,  # grows with every group; workers sleep on its low half as a futex
-    "parked": 4 * _LINE,  # workers that sleep, until whoever wakes them or they themselves take them off
-    "busy": 5 * _LINE,  # 1 while a thread uses the team
-}
-"""Byte offsets. What many threads write has lines of its own."""
-TEAM_SIZE: Final = 6 * _LINE
-assert _TEAM.size <= _LINE
-
 BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
 """More chunks balance better, fewer cost less."""
+MOST_CHUNKS: Final = (1 << 31) - 1
+TURNS_BETWEEN_YIELDS: Final = 1023
+"""Looks of the submitting thread at what is finished before others may have its processor: all bits set."""
+MOST_TURNS: Final = 100_000
+"""Looks of a worker for something new before it parks, whatever the clock says."""
+FUTEX_CALLS: Final = {"x86_64": 202, "amd64": 202}
+FUTEX_CALL: Final = 98
+"""Numbers of the system call; the second everywhere else."""
 FUTEX_WAIT: Final = 128
 FUTEX_WAKE: Final = 129
 """Operations of the futex system call on memory of one process (FUTEX_PRIVATE_FLAG)."""
@@ -109,23 +109,7 @@ MASK_SIZE: Final = 128
 """Bytes: up to 1024 processors."""
 BYTES_PER_TICK: Final = 4
 """Of a copy: about 10 GB/s."""
-
-
-def template_names() -> dict[str, int]:
-    """What ``walk.ll`` calls ``$record.field`` and ``$CONSTANT``."""
-    names = {f"team.{field}": offset for field, offset in TEAM_FIELDS.items()}
-    layout = command_layout
-    for prefix, record in (
-        ("job", JOB), ("share", SHARE), ("functions", FUNCTIONS), ("list", layout.LIST),
-        ("command", layout.COMMAND), ("entry", layout.ENTRY_POINT),
-    ):  # fmt: skip
-        names |= {f"{prefix}.{field}": offset for field, offset in record.offsets.items()}
-        names[f"{prefix}.size"] = record.size
-    for constants, keys in (
-        (vars(layout), "KIND_BARRIER KIND_FILL KIND_COPY KIND_UPDATE KIND_DISPATCH KIND_DISPATCH_INDIRECT "
-                       "ENTRY_SEQUENTIAL ENTRY_SPAN SPAN_FIRST SPAN_LAST MAXIMUM_WORKGROUPS MAXIMUM_COUNT_Z"),
-        (globals(), "FAILED_FUNCTION FAILED_COUNTS BYTES_CHUNK CHUNKS_PER_THREAD BYTES_PER_TICK MASK_SIZE "
-                    "FUTEX_WAIT FUTEX_WAKE"),
-    ):  # fmt: skip
-        names |= {key: constants[key] for key in keys.split()}
-    return names
+FOREVER: Final = 1 << 52
+"""Ticks, the most that an estimate is."""
+FILL_BLOCK: Final = 1024
+"""Bytes of a fill that are written word by word; the rest is copies of them. A multiple of 8."""

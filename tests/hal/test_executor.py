@@ -1,4 +1,4 @@
-"""Command lists executed by every walker: alone in Python, alone natively, by teams."""
+"""Command lists executed by every command executor: alone in Python, alone natively, by teams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
-from jitree.hal.local import walk, walk_image
+from jitree.hal.local import executor
+from jitree.hal.local.executor.recipe import RECIPE
+from jitree.hal.local.executor.texts import texts
 from jitree.regs.memory import address_of, zeroed
+from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import (
     COUNT,
     FAIL,
@@ -29,18 +32,17 @@ from tests.hal.native_kernels import (
     executable,
     whole,
 )
-from tests.hal.walkers import WALKERS, Execute, walker
 
 
 @pytest.fixture(scope="module")
-def walkers() -> Iterator[dict[str, Execute]]:
+def executors() -> Iterator[dict[str, Execute]]:
     with ExitStack() as stack:
-        yield {name: stack.enter_context(walker(name)) for name in WALKERS}
+        yield {name: stack.enter_context(executing(name)) for name in EXECUTORS}
 
 
-@pytest.fixture(scope="module", params=WALKERS)
+@pytest.fixture(scope="module", params=EXECUTORS)
 def execute(request: pytest.FixtureRequest) -> Iterator[Execute]:
-    with walker(request.param) as execute:
+    with executing(request.param) as execute:
         yield execute
 
 
@@ -80,7 +82,7 @@ def test_failing_function(execute: Execute) -> None:
     commands = CommandList()
     dispatch(commands, COUNT, (4, 1, 1), [], second)
     execute(commands)
-    assert (second == 1).all(), "the walker is usable after a failure"
+    assert (second == 1).all(), "the executor is usable after a failure"
 
 
 def test_indirect_counts_are_read_when_the_command_runs(execute: Execute) -> None:
@@ -158,12 +160,12 @@ def _count(offset: int, count: int, commands: CommandList, at: int) -> None:
     steps=st.lists(st.sampled_from(["fill", "copy", "update", "count"]), min_size=1, max_size=12),
 )
 def test_random_lists_agree_with_numpy(
-    data: st.DataObject, steps: Sequence[str], walkers: dict[str, Execute]
+    data: st.DataObject, steps: Sequence[str], executors: dict[str, Execute]
 ) -> None:
     size = 4096
     start = np.arange(size, dtype=np.uint64).view(np.uint8)[:size]
     expected = start.copy()
-    blocks = {name: aligned(start) for name in WALKERS}
+    blocks = {name: aligned(start) for name in EXECUTORS}
     lists = {name: CommandList() for name in blocks}
 
     def all_lists(record: Callable[[CommandList, int], None]) -> None:
@@ -194,7 +196,7 @@ def test_random_lists_agree_with_numpy(
             offset = min(offset // 64 * 64, size - 320)
             expected[offset : offset + 4 * count].view(np.uint32)[:] += 1
             all_lists(partial(_count, offset, count))
-    for name, execute in walkers.items():
+    for name, execute in executors.items():
         execute(lists[name])
         np.testing.assert_array_equal(blocks[name], expected, err_msg=name)
 
@@ -206,7 +208,7 @@ def test_slots_are_patched_per_submission(execute: Execute) -> None:
     commands.fill((0, 4, 4), 0xAB, 1)
     for target in (first, second, first):
         table = [(address_of(target), 128), (address_of(target), 128)]
-        walk.require_native_walker().execute(commands, *commands.bind(table))
+        executor.require_native_executor().execute(commands, *commands.bind(table))
     assert (first[16:] == 2).all() and (second[16:] == 1).all()
     assert first[1] == second[1] == 0xABABABAB and first[0] == first[2] == 0
 
@@ -263,19 +265,19 @@ def test_generated_code_is_valid_for_every_machine(machine: str) -> None:
     from jitree.codegen.image.compile import Target, optimized_module
 
     target = Target(f"{machine}-unknown-linux-gnu", "", "")
-    module = optimized_module(walk_image.texts(machine), walk_image.RECIPE.entries, target)
+    module = optimized_module(texts(), RECIPE.entries, target)
     defined = {function.name for function in module.functions if not function.is_declaration}
-    assert set(walk_image.RECIPE.entries) <= defined
+    assert set(RECIPE.entries) <= defined
 
 
-def test_python_walker_needs_no_compiler() -> None:
+def test_python_executor_needs_no_compiler() -> None:
     program = """
 import sys
 import numpy as np
 from pathlib import Path
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.command_list import DIRECT, CommandList
-from jitree.hal.local.walk_python import PythonWalker
+from jitree.hal.local.executor.in_python import EXECUTOR
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.elf_format import host_architecture
 from jitree.regs.memory import address_of, zeroed
@@ -286,7 +288,7 @@ if host_architecture().name == "x86_64":
     blocks[0][:4] = blocks[1][:4] = [1, 2, 3, 4]
     commands = CommandList()
     commands.dispatch(executable, 0, (1, 1, 1), [], [(DIRECT, address_of(b), 16) for b in blocks])
-    PythonWalker(commands, *commands.bind(())).run()
+    EXECUTOR.execute(commands, *commands.bind(()))
     assert blocks[2][:4].tolist() == [1, 4, 9, 16]
 assert not {"numba", "llvmlite"} & set(sys.modules)
 """

@@ -1,0 +1,104 @@
+"""LLVM IR of the functions of :mod:`jitree.codegen.processor`, by processor: all that differs between them.
+
+Texts that call one are the same for every machine; the compiler adds the definitions for its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+PREFIX: Final = "processor."
+
+_X86_64: Final = """
+define i64 @processor.flush_denormals() alwaysinline nounwind {
+  %place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %old = load i32, ptr %place
+  %new = or i32 %old, 32832
+  store i32 %new, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  %result = zext i32 %old to i64
+  ret i64 %result
+}
+define void @processor.restore_denormals(i64 %mode) alwaysinline nounwind {
+  %place = alloca i32
+  %old = trunc i64 %mode to i32
+  store i32 %old, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret void
+}
+define void @processor.pause() alwaysinline nounwind {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+define i64 @processor.ticks() alwaysinline nounwind {
+  %now = call i64 @llvm.readcyclecounter()
+  ret i64 %now
+}
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.readcyclecounter()
+"""
+"""MXCSR bits 0x8040: flush to zero, denormals are zero."""
+
+_AARCH64: Final = """
+define i64 @processor.flush_denormals() alwaysinline nounwind {
+  %old = call i64 @llvm.aarch64.get.fpcr()
+  %new = or i64 %old, 17301504
+  call void @llvm.aarch64.set.fpcr(i64 %new)
+  ret i64 %old
+}
+define void @processor.restore_denormals(i64 %mode) alwaysinline nounwind {
+  call void @llvm.aarch64.set.fpcr(i64 %mode)
+  ret void
+}
+define void @processor.pause() alwaysinline nounwind {
+  call void @llvm.aarch64.hint(i32 1)
+  ret void
+}
+define i64 @processor.ticks() alwaysinline nounwind {
+  %now = call i64 @llvm.read_volatile_register.i64(metadata !0)
+  ret i64 %now
+}
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+declare void @llvm.aarch64.hint(i32)
+declare i64 @llvm.read_volatile_register.i64(metadata)
+!0 = !{!"cntvct_el0"}
+"""
+"""FPCR bits 0x1080000: flush to zero, of half precision too."""
+
+_RISCV64: Final = """
+define i64 @processor.flush_denormals() alwaysinline nounwind {
+  ret i64 0
+}
+define void @processor.restore_denormals(i64 %mode) alwaysinline nounwind {
+  ret void
+}
+define void @processor.pause() alwaysinline nounwind {
+  call void asm sideeffect ".word 0x0100000f", ""()
+  ret void
+}
+define i64 @processor.ticks() alwaysinline nounwind {
+  %now = call i64 asm sideeffect "rdtime $0", "=r"()
+  ret i64 %now
+}
+"""
+"""RISC-V cannot flush denormals."""
+
+_TEXTS: Final = {
+    "x86_64": _X86_64, "amd64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64, "riscv64": _RISCV64,
+}  # fmt: skip
+
+
+def supported(machine: str) -> bool:
+    """Whether there are such functions for a machine, as ``uname -m`` names it."""
+    return machine.lower() in _TEXTS
+
+
+def needed(texts: Iterable[str], triple: str) -> list[str]:
+    """What texts lack on a target."""
+    machine = triple.partition("-")[0]
+    return [_TEXTS[machine]] if any(f'@"{PREFIX}' in text for text in texts) else []

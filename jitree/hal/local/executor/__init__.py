@@ -1,0 +1,51 @@
+"""Executing command lists: by machine code as soon as its image is there, until then by the same functions in
+Python."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from jitree.codegen import image
+from jitree.hal.command_list import CommandList
+from jitree.hal.local.executor.recipe import RECIPE, supported
+
+if TYPE_CHECKING:
+    from jitree.hal.local.executor.calling import NativeExecutor
+
+_native: NativeExecutor | None = None
+
+
+def execute(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
+    """Runs a list on this thread; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave.
+
+    INTERNAL when a function fails, naming executable, function, workgroup and what it returned.
+    """
+    executor = _native or native_executor()
+    if executor is None:
+        from jitree.hal.local.executor.in_python import EXECUTOR
+
+        EXECUTOR.execute(commands, addresses, lengths)
+    else:
+        executor.execute(commands, addresses, lengths)
+
+
+def native_executor() -> NativeExecutor | None:
+    """The native executor if its image is ready; the first call starts building it in the background."""
+    if _native is not None or not supported():
+        return _native
+    ready = image.get(RECIPE)
+    return None if ready is None else _use(ready)
+
+
+def require_native_executor() -> NativeExecutor:
+    """The native executor, waiting for its image if need be. UNAVAILABLE if it cannot be built."""
+    return _native or _use(image.wait(RECIPE))
+
+
+def _use(ready: image.Image) -> NativeExecutor:
+    global _native
+    from jitree.hal.local.executor.calling import NativeExecutor
+
+    _native = NativeExecutor(ready)
+    return _native

@@ -1,0 +1,78 @@
+"""Records of the command executor, by name of their fields, and steps through tables of them."""
+
+from __future__ import annotations
+
+from jitree.codegen.atomics import Atomic
+from jitree.codegen.record import MemoryRecord, place_of
+from jitree.hal.command_layout import COMMAND, COUNTS, DISPATCH, ENTRY_POINT, LIST, WORKGROUP
+from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE, TEAM
+
+
+class Job(MemoryRecord, layout=JOB):
+    list: List
+    functions: Functions
+    team: ThreadTeam
+    shares: Share
+    failure: Atomic
+
+
+class List(MemoryRecord, layout=LIST):
+    rows: Command
+
+
+class Command(MemoryRecord, layout=COMMAND):
+    entry: EntryPoint
+
+
+class EntryPoint(MemoryRecord, layout=ENTRY_POINT):
+    cost: Atomic
+
+
+class Functions(MemoryRecord, layout=FUNCTIONS):
+    pass
+
+
+class Share(MemoryRecord, layout=SHARE):
+    pass
+
+
+class Counts(MemoryRecord, layout=COUNTS):
+    pass
+
+
+class Dispatch(MemoryRecord, layout=DISPATCH):
+    pass
+
+
+class Workgroup(MemoryRecord, layout=WORKGROUP):
+    pass
+
+
+class ThreadTeam(MemoryRecord, layout=TEAM):
+    job: Job
+    begin: Command
+    functions: Functions
+    submitter: Atomic
+    limit: Atomic
+    stop: Atomic
+    claimed: Atomic
+    finished: Atomic
+    sequence: Atomic
+    parked: Atomic
+    busy: Atomic
+
+
+COMMAND_SIZE = COMMAND.size
+SHARE_SIZE = SHARE.size
+
+
+def row_at(commands: List, index: int) -> Command:
+    return Command(place_of(commands.rows) + index * COMMAND_SIZE)
+
+
+def next_row(row: Command) -> Command:
+    return Command(place_of(row) + COMMAND_SIZE)
+
+
+def next_share(share: Share) -> Share:
+    return Share(place_of(share) + SHARE_SIZE)

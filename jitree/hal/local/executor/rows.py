@@ -1,0 +1,266 @@
+"""What single rows of command lists do. Machine code."""
+
+from __future__ import annotations
+
+from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.primitives import (
+    apart,
+    below,
+    bit_length,
+    call,
+    lesser,
+    load64,
+    quotient,
+    remainder,
+    stack,
+    store8,
+    store64,
+)
+from jitree.codegen.processor import call_kernel, ticks
+from jitree.codegen.record import place_of
+from jitree.hal.command_layout import (
+    COMMAND,
+    DISPATCH,
+    ENTRY_SPAN,
+    KIND_BARRIER,
+    KIND_COPY,
+    KIND_DISPATCH,
+    KIND_DISPATCH_INDIRECT,
+    KIND_FILL,
+    MAXIMUM_COUNT_Z,
+    MAXIMUM_WORKGROUPS,
+    WORKGROUP,
+)
+from jitree.hal.local.executor.layout import (
+    BYTES_PER_TICK,
+    FAILED_COUNTS,
+    FAILED_FUNCTION,
+    FILL_BLOCK,
+    FOREVER,
+)
+from jitree.hal.local.executor.records import COMMAND_SIZE, Command, Counts, Dispatch, Job, Share, Workgroup
+
+COUNTS_AT = COMMAND["count_x"]
+DISPATCH_SIZE = DISPATCH.size
+WORKGROUP_SIZE = WORKGROUP.size
+
+
+# -- how much there is to do --------------------------------------------------------------------------------
+
+
+def prepare(job: Job, row: Command, share: Share) -> None:
+    """Sets what a row has to do: counts, first and last workgroup or byte."""
+    share.begin = 0
+    share.end = units(job, row, share)
+
+
+def units(job: Job, row: Command, share: Share) -> int:
+    """Workgroups or bytes of a row."""
+    kind = row.kind
+    operand = row.operand
+    if kind == KIND_BARRIER:
+        return 0
+    if kind == KIND_DISPATCH:
+        return workgroups(job, row, share, Counts(place_of(row) + COUNTS_AT))
+    if kind == KIND_DISPATCH_INDIRECT:
+        counts = load64(job.addresses + 8 * (operand + row.operand_count))
+        return workgroups(job, row, share, Counts(counts))
+    length = load64(job.lengths + 8 * operand)
+    if kind == KIND_FILL:
+        return length
+    if kind == KIND_COPY:
+        return lesser(length, load64(job.lengths + 8 * operand + 8))
+    return lesser(length, row.data_length)
+
+
+def workgroups(job: Job, row: Command, share: Share, counts: Counts) -> int:
+    x = counts.x
+    y = counts.y
+    z = counts.z
+    share.count_x = x
+    share.count_y = y
+    share.count_z = z
+    plane = x * y
+    if (
+        below(MAXIMUM_WORKGROUPS, plane)
+        or z > MAXIMUM_COUNT_Z
+        or below(MAXIMUM_WORKGROUPS, plane * z)
+    ):
+        fail(job, row, FAILED_COUNTS, 0, x, y, z)
+        return 0
+    return plane * z
+
+
+def estimate_share(row: Command, share: Share) -> int:
+    """Ticks that what is left of a row may take."""
+    left = share.end - share.begin
+    if row.kind < KIND_DISPATCH:
+        return quotient(left, BYTES_PER_TICK)
+    cost = atomic_load(row.entry.cost)
+    if bit_length(cost) + bit_length(left) > 62:
+        return FOREVER
+    return (cost * left) >> 10
+
+
+def longer(ticks_before: int, more: int) -> int:
+    """A sum of estimates."""
+    return lesser(ticks_before + more, FOREVER)
+
+
+# -- doing it -----------------------------------------------------------------------------------------------
+
+
+def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
+    """Runs workgroups or bytes [first, last) of a row, at least one. With a thread team, the cost of a
+    workgroup is averaged."""
+    if row.kind < KIND_DISPATCH:
+        run_bytes(job, row, first, last)
+    elif job.team:
+        run_measured(job, row, share, worker, first, last)
+    else:
+        run_workgroups(job, row, share, worker, first, last)
+
+
+@apart
+def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
+    """The average goes down faster than up: a thread that lost its processor meanwhile says nothing about
+    the function."""
+    cost = row.entry.cost
+    start = ticks()
+    run_workgroups(job, row, share, worker, first, last)
+    sample = quotient((ticks() - start) << 10, last - first) | 1
+    known = atomic_load(cost)
+    difference = sample - known
+    if known == 0:
+        atomic_store(cost, sample)
+    elif difference < 0:
+        atomic_store(cost, (known + (difference >> 2)) | 1)
+    else:
+        atomic_store(cost, (known + (difference >> 3)) | 1)
+
+
+def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
+    dispatch = Dispatch(stack(DISPATCH_SIZE))
+    group = Workgroup(stack(WORKGROUP_SIZE))
+    fill_dispatch(job, row, share, dispatch)
+    entry = row.entry
+    code = entry.code
+    environment = entry.environment
+    local_size = entry.local_memory
+    group.reserved = 0
+    group.processor = worker
+    group.local_memory = job.local_memory + worker * job.local_stride if local_size != 0 else 0
+    group.local_size = local_size
+    group.padding = 0
+    if entry.flags & ENTRY_SPAN:
+        group.first = first
+        group.last = last
+        group.x = 0
+        group.y = 0
+        group.z = 0
+        result = call_kernel(code, environment, place_of(dispatch), place_of(group))
+        if result != 0:
+            fail(job, row, FAILED_FUNCTION, result, group.x, group.y, group.z)
+        return
+    count_x = share.count_x
+    count_y = share.count_y
+    x = 0
+    y = 0
+    z = 0
+    if first != 0:
+        line = quotient(first, count_x)
+        x = remainder(first, count_x)
+        y = remainder(line, count_y)
+        z = quotient(line, count_y)
+    while True:
+        group.x = x
+        group.y = y
+        group.z = z
+        result = call_kernel(code, environment, place_of(dispatch), place_of(group))
+        if result != 0:
+            fail(job, row, FAILED_FUNCTION, result, x, y, z)
+            return
+        first += 1
+        if first == last:
+            return
+        x += 1
+        if x == count_x:
+            x = 0
+            y += 1
+            if y == count_y:
+                y = 0
+                z += 1
+
+
+def fill_dispatch(job: Job, row: Command, share: Share, dispatch: Dispatch) -> None:
+    dispatch.size_x = 1
+    dispatch.size_y = 1
+    dispatch.size_z = 1
+    dispatch.constant_count = row.constant_count
+    dispatch.count_x = share.count_x
+    dispatch.count_y = share.count_y
+    dispatch.count_z = share.count_z
+    dispatch.concurrency = job.concurrency
+    dispatch.binding_count = row.operand_count
+    dispatch.constants = job.list.constants + 4 * row.constant
+    operand = 8 * row.operand
+    dispatch.addresses = job.addresses + operand
+    dispatch.lengths = job.lengths + operand
+    dispatch.failure = place_of(job.failure)
+
+
+def run_bytes(job: Job, row: Command, first: int, last: int) -> None:
+    """A part of a fill, copy or update."""
+    memmove = job.functions.memmove
+    ranges = job.addresses + 8 * row.operand
+    target = load64(ranges) + first
+    kind = row.kind
+    if kind == KIND_FILL:
+        pattern = row.pattern & 0xFFFFFFFF
+        byte = pattern & 0xFF
+        if pattern == byte * 0x01010101:
+            call(job.functions.memset, target, byte, last - first)
+        else:
+            fill(job, pattern, target, last - first)
+    elif kind == KIND_COPY:
+        call(memmove, load64(ranges + 8) + first, target, last - first)
+    else:
+        call(memmove, target, job.list.data + row.data + first, last - first)
+
+
+@apart
+def fill(job: Job, pattern: int, target: int, count: int) -> None:
+    """Fills with four bytes."""
+    word = pattern * 0x100000001
+    place = target
+    end = target + lesser(count & -8, FILL_BLOCK)
+    while place < end:
+        store64(place, word)
+        place += 8
+    if count > FILL_BLOCK:
+        repeat(job, target, count)
+        return
+    while place < target + count:
+        store8(place, word)
+        word >>= 8
+        place += 1
+
+
+@apart
+def repeat(job: Job, target: int, count: int) -> None:
+    """Copies the first FILL_BLOCK bytes to the others."""
+    done = FILL_BLOCK
+    while done < count:
+        call(job.functions.memmove, target + done, target, lesser(count - done, FILL_BLOCK))
+        done += FILL_BLOCK
+
+
+@apart
+def fail(job: Job, row: Command, kind: int, code: int, x: int, y: int, z: int) -> None:
+    """Only the first failure of a job is recorded."""
+    if atomic_replace(job.failure, 0, kind):
+        job.failed_row = quotient(place_of(row) - place_of(job.list.rows), COMMAND_SIZE)
+        job.failed_code = code
+        job.failed_x = x
+        job.failed_y = y
+        job.failed_z = z

@@ -1,0 +1,144 @@
+"""Sharing a command list among the threads of a team: what the submitting thread does. Machine code."""
+
+from __future__ import annotations
+
+from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
+from jitree.codegen.primitives import call, greater, lesser, quotient
+from jitree.codegen.processor import pause, ticks
+from jitree.codegen.record import place_of
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL, KIND_BARRIER, KIND_DISPATCH
+from jitree.hal.local.executor.chunks import claim_chunks
+from jitree.hal.local.executor.layout import BYTES_CHUNK, CHUNKS_PER_THREAD, MOST_CHUNKS, TURNS_BETWEEN_YIELDS
+from jitree.hal.local.executor.records import Command, Job, ThreadTeam, next_row, next_share, row_at
+from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
+from jitree.hal.local.executor.serving import wake
+
+
+def run_shared(job: Job, team: ThreadTeam) -> None:
+    """Group by group: rows between two barriers may run together."""
+    begin = job.list.rows
+    last = row_at(job.list, job.list.row_count)
+    while begin != last:
+        end = begin
+        while end != last and end.kind != KIND_BARRIER:
+            end = next_row(end)
+        run_group(job, team, begin, end)
+        if end == last or atomic_load(job.failure) != 0:
+            return
+        begin = next_row(end)
+
+
+def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
+    total = begin_group(job, begin, end)
+    worth = worth_sharing(team, total)
+    if worth != 0:
+        chunks = divide(job, team, begin, end)
+        if 1 < chunks <= MOST_CHUNKS:
+            post(job, team, begin, chunks, worth)
+            claim_chunks(team, 0)
+            wait_for_chunks(team, chunks)
+            return
+    row = begin
+    share = job.shares
+    while row != end and atomic_load(job.failure) == 0:
+        if share.begin < share.end:
+            run_span(job, row, share, 0, share.begin, share.end)
+        row = next_row(row)
+        share = next_share(share)
+
+
+def begin_group(job: Job, begin: Command, end: Command) -> int:
+    """Sets what the rows have to do; ticks that it may take. The first workgroup of a function that has never
+    been run is run, so that its cost is known."""
+    row = begin
+    share = job.shares
+    total = 0
+    while row != end:
+        prepare(job, row, share)
+        if row.kind >= KIND_DISPATCH and share.end > 1 and atomic_load(row.entry.cost) == 0:
+            run_span(job, row, share, 0, 0, 1)
+            share.begin = 1
+        if atomic_load(job.failure) != 0:
+            return 0
+        total = longer(total, estimate_share(row, share))
+        row = next_row(row)
+        share = next_share(share)
+    return total
+
+
+def worth_sharing(team: ThreadTeam, total: int) -> int:
+    """Ticks of work that is to be shared; 0: it is not. While the helpers sleep, what they could have shared
+    lately adds up until waking them has paid for itself."""
+    if total < team.spinning_ticks:
+        return 0
+    if atomic_load(team.parked) < team.workers:
+        return total
+    now = ticks()
+    if now - team.owed_since <= 4 * team.parked_ticks:
+        total = longer(total, team.owed)
+    enough = total >= team.parked_ticks
+    team.owed_since = now
+    team.owed = 0 if enough else total
+    return total if enough else 0
+
+
+def divide(job: Job, team: ThreadTeam, begin: Command, end: Command) -> int:
+    """Cuts the rows into chunks; how many these are."""
+    pieces = (team.workers + 1) * CHUNKS_PER_THREAD
+    row = begin
+    share = job.shares
+    chunks = 0
+    while row != end:
+        units = share.end - share.begin
+        size = greater(chunk_size(team, row, units, quotient(units + pieces - 1, pieces)), 1)
+        share.chunk = chunks
+        share.chunk_size = size
+        chunks += quotient(units + size - 1, size)
+        row = next_row(row)
+        share = next_share(share)
+    share.chunk = chunks
+    return chunks
+
+
+def chunk_size(team: ThreadTeam, row: Command, units: int, even: int) -> int:
+    if row.kind < KIND_DISPATCH:
+        return greater((even + 63) & -64, BYTES_CHUNK)
+    entry = row.entry
+    if entry.flags & ENTRY_SEQUENTIAL:
+        return units
+    return greater(even, quotient(team.spinning_ticks << 9, atomic_load(entry.cost) | 1))
+
+
+def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, worth: int) -> None:
+    """Opens a group for the team and wakes as many workers as there are chunks for, but for each a quarter of
+    what is worth waking one: waking takes the submitting thread a microsecond or two each, and spinning ones
+    come anyway."""
+    team.job = job
+    team.begin = begin
+    atomic_store(team.submitter, call(team.functions.sched_getcpu) & 0xFFFFFFFF)
+    atomic_store(team.finished, 0)
+    generation = (team.generation + 1) & 0xFFFFFFFF
+    team.generation = generation
+    atomic_store(team.limit, generation << 32 | chunks)
+    atomic_store(team.claimed, generation << 32)
+    atomic_add(team.sequence, 1)
+    useful = lesser(greater(quotient(worth, team.parked_ticks >> 2 | 1), 1), chunks - 1)
+    count = lesser(atomic_load(team.parked), useful)
+    if count > 0:
+        wake(team, count)
+
+
+def wait_for_chunks(team: ThreadTeam, chunks: int) -> None:
+    """Has Python look for signals now and then, and for other reasons to end."""
+    turn = 0
+    since = ticks()
+    while atomic_load(team.finished) < chunks:
+        turn += 1
+        if turn & TURNS_BETWEEN_YIELDS:
+            pause()
+        else:
+            call(team.functions.sched_yield)
+            now = ticks()
+            if now - since >= team.parked_ticks << 9:
+                call(team.look_in, place_of(team.job))
+                since = now
