@@ -81,11 +81,7 @@ def workgroups(job: Job, row: Command, share: Share, counts: Counts) -> int:
     share.count_y = y
     share.count_z = z
     plane = x * y
-    if (
-        below(MAXIMUM_WORKGROUPS, plane)
-        or z > MAXIMUM_COUNT_Z
-        or below(MAXIMUM_WORKGROUPS, plane * z)
-    ):
+    if below(MAXIMUM_WORKGROUPS, plane) or z > MAXIMUM_COUNT_Z or below(MAXIMUM_WORKGROUPS, plane * z):
         fail(job, row, FAILED_COUNTS, 0, x, y, z)
         return 0
     return plane * z
