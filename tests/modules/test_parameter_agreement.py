@@ -81,6 +81,32 @@ def test_kernels_whose_names_say_nothing(names: bytes, known: bool) -> None:
             assert np.array_equal(session.load(PROGRAM).linear(INPUT), INPUT @ WEIGHT + BIAS)
 
 
+LOOKUP = PROGRAM.parent / "lookup.vmfb"
+TABLE = np.arange(100, dtype=np.int32)
+ONES = np.ones(4, np.float32)
+
+
+def test_tables_that_kernels_look_numbers_up_in() -> None:
+    """Their type is in no name. An operand's is."""
+    with Session("local-sync", parameters=[{"model": {"table": TABLE, "scale": ONES}}]) as session:
+        assert np.array_equal(session.load(LOOKUP).scaled(ONES), [0, 1, 2, 3])
+    model = {"table": TABLE, "scale": ONES.astype(np.int32)}
+    with (
+        Session("local-sync", parameters=[{"model": model}]) as session,
+        pytest.raises(InvalidArgumentError, match=r"'model::scale' .*f32 elements only"),
+    ):
+        session.load(LOOKUP)
+
+
+def test_nothing_is_known_of_what_the_host_reads() -> None:
+    host = Assembler("host").import_function("hal.buffer.load", "0rIi_i")
+    model = {"w": WEIGHT.view(np.int32), "b": BIAS}
+    parameters = {"model": model, "scale": np.ones(3, np.float32)}
+    with Session("local-sync", parameters=[parameters]) as session:
+        session.load(host.build())
+        assert np.array_equal(session.load(PROGRAM).linear(INPUT), INPUT @ WEIGHT + BIAS)
+
+
 def archive(path: Path, array: np.ndarray[Any, Any]) -> Path:
     """``w`` in the format of the name's extension."""
     shape = list(array.shape)
@@ -140,6 +166,9 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
             pass
 
         types = frozenset({BY_NAME["bf16"], BY_NAME["i64"]})
+
+        def may_compute_with(self, count: int) -> bool:
+            return count == 4
 
     def read(array: np.ndarray[Any, Any]) -> None:
         entry = array_entry("w", array)

@@ -4,8 +4,9 @@ To a program a parameter is bytes: compiled modules say how many they take, and 
 initialiser loads must have just as many. Of the element type there is one trace: compilers write those of the
 operands into the name of each kernel (``mul_dispatch_0_elementwise_4x8_f32``). A parameter of 32-bit integers
 in a program whose kernels have 32-bit floats and no such integers is not what it was compiled for. One kernel
-without a trace (``update_dispatch_0_slow_memcpy``) may take anything: of its program nothing is known. Tables
-that a kernel only looks numbers up in are not in its name; who has one of integers passes its bytes.
+without a trace (``update_dispatch_0_slow_memcpy``) may take anything: of its program nothing is known; nor
+where the host reads elements. Tables that a kernel only looks numbers up in are not in its name: what has
+another number of elements than any operand may have is such a table.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
 _FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
 _SEARCHED: Final = 64 << 20
 """Bytes. Larger segments are constants: they are not read before a program does."""
+_MOST_SIZES: Final = 8
 _COMPARED_BITS: Final = 32
 """Integers of fewer bits may hold the bits of floats that numpy does not have."""
 
@@ -46,6 +48,7 @@ class Program:
         self._context = weakref.ref(context)
         self._module_count = -1
         self._types: frozenset[ElementType] = frozenset()
+        self._operands: frozenset[tuple[int, ...]] = frozenset()
 
     @property
     def is_initialising(self) -> bool:
@@ -54,26 +57,63 @@ class Program:
 
     @property
     def types(self) -> frozenset[ElementType]:
-        """The element types that its modules name; empty if any of their kernels names none."""
+        """The element types that its modules name; empty if any of their kernels names none, or if the host
+        reads elements."""
+        self._look()
+        return self._types
+
+    def may_compute_with(self, count: int) -> bool:
+        """Whether an operand of some kernel, as far as its name says, may have so many elements: the product
+        of some of the sizes that it goes through (0 = any)."""
+        self._look()
+        return any(
+            count == product or (0 in sizes and product and count % product == 0)
+            for sizes in self._operands
+            for product in _products(sizes)
+        )
+
+    def _look(self) -> None:
         context = self._context()
         modules = () if context is None else context.modules
         if len(modules) != self._module_count:
             compiled = [module for module in modules if isinstance(module, BytecodeModule)]
-            kernels = [types for module in compiled for types in _kernel_types(module)]
+            kernels = [names for module in compiled for names in _kernels(module)]
+            types = [set().union(*map(_types, names)) for names in kernels]
             declared = frozenset(row for module in compiled for row in _declared_types(module))
-            self._types = declared.union(*kernels) if kernels and all(kernels) else frozenset()
+            known = bool(types) and all(types) and not any(map(_reads_elements, compiled))
+            self._types = declared.union(*types) if known else frozenset()
+            self._operands = frozenset(_sizes(name) for names in kernels for name in names if _types(name))
             self._module_count = len(modules)
-        return self._types
 
 
-def _kernel_types(module: BytecodeModule) -> Iterable[set[ElementType]]:
-    """Of each kernel, what its names name."""
-    kernels: dict[bytes, set[ElementType]] = {}
+def _kernels(module: BytecodeModule) -> Iterable[list[list[str]]]:
+    """Of each kernel, its names as words."""
+    kernels: dict[bytes, list[list[str]]] = {}
     for segment in module.module.rodata:
         for stem, rest in set(_KERNEL.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
-            words = re.split("[_x]", rest.decode())
-            kernels.setdefault(stem, set()).update(BY_NAME[word] for word in words if word in BY_NAME)
+            kernels.setdefault(stem, []).append(re.split("[_x]", rest.decode()))
     return kernels.values()
+
+
+def _types(words: Iterable[str]) -> set[ElementType]:
+    return {BY_NAME[word] for word in words if word in BY_NAME}
+
+
+def _reads_elements(module: BytecodeModule) -> bool:
+    return any(imported.full_name == "hal.buffer.load" for imported in module.module.imports)
+
+
+def _sizes(words: Iterable[str]) -> tuple[int, ...]:
+    sizes = [int(word) if word.isdecimal() else 0 for word in words if word.isdecimal() or word == "D"]
+    return tuple(sizes[:_MOST_SIZES])
+
+
+def _products(sizes: tuple[int, ...]) -> set[int]:
+    """Of every choice of the sizes that are known."""
+    products = {1}
+    for size in sizes:
+        products |= {product * size for product in products} if size else set()
+    return products
 
 
 def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
@@ -124,7 +164,9 @@ def _conversion(row: ElementType) -> str:
 def _mistaken_for(program: Program, parameter: Parameter) -> ElementType | None:
     """The type that the program has where the parameter has another one of its size."""
     element = _element(parameter)
-    if element is None or not _is_compared(element):
+    if parameter.tensor is None or element is None or not _is_compared(element):
+        return None
+    if not program.may_compute_with(math.prod(parameter.tensor.shape)):
         return None
     same_size = sorted(row for row in program.types if row.bits == element.bits and _is_compared(row))
     if not same_size or any(_kind(row) == _kind(element) for row in same_size):
