@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
-from collections.abc import Iterator
+import operator
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,19 @@ import pytest
 
 import jitree
 from jitree.base.c_allocator import allocator_address
+from jitree.base.callbacks import Callback, take_kept
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
     PermissionDeniedError,
+    StatusCode,
     StatusError,
     UnimplementedError,
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
-from jitree.modules.native_library import hal_layout
+from jitree.modules.native_library import hal_layout, hal_objects
+from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.machine_code import machine_code
 from tests.assembler import Assembler
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
@@ -225,23 +230,42 @@ def test_devices_allocate(session: jitree.Session) -> None:
         call(session, "query", session.device)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("written", "status", "left"), [(77, 0, 77), (8, 8, None), (None, 2, None)])
 def test_interrupted_allocations_fail(written: int | None, status: int, left: int | None) -> None:
-    """What ctypes returns for a callback that raised is anything."""
-
-    def allocate(allocator: int, parameters: Any, size: int, out: Any) -> None:
+    def allocate(allocator: int, parameters: int, size: int, out: int) -> int:
         if written is None:
             raise KeyboardInterrupt
-        out[0] = written
+        ctypes.c_void_p.from_address(out).value = written
+        return 0
 
-    callback = hal_layout.ALLOCATE_BUFFER(allocate)
+    callback = Callback(allocate, 4, lambda *_: 0, 0)
     words = (ctypes.c_void_p * 5)()
-    words[4] = ctypes.cast(callback, ctypes.c_void_p).value
+    words[4] = callback.address
     called = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(machine_code().checked_at_32)
     out = ctypes.c_void_p(1)
     assert called(ctypes.addressof(words), None, 5, ctypes.addressof(out)) == status
     assert out.value == left
+
+
+def test_interrupted_callbacks() -> None:
+    """An allocation gives no address, a query says that nothing is possible, the end of an object is done all
+    the same. The caller gets the interrupt."""
+    objects = hal_objects.HalObjects(lambda name, destroy: 1)
+    parameters = hal_layout.BufferParameters()
+    out = ctypes.c_void_p(0)
+    place, wanted = ctypes.addressof(out), ctypes.addressof(parameters)
+    ended: list[int] = []
+    destroy = destructor(lambda *arguments: ended.extend(arguments), 4)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4)
+    for address, arguments in (
+        (objects._query.address, (1, wanted, 0, 0)),
+        (objects._allocate.address, (1, wanted, 8, place)),
+        (destroy.address, (1, 2, 3, 4)),
+    ):
+        steps: list[Callable[[], object]] = [interrupt_main, partial(kind(address), *arguments)]
+        assert [*map(operator.methodcaller("__call__"), steps)] == [None, 0]
+        assert isinstance(take_kept(), KeyboardInterrupt)
+    assert (out.value, ended) == (int(StatusCode.UNKNOWN), [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(

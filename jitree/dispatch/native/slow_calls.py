@@ -33,20 +33,23 @@ def _answers(borrowed: Borrowed) -> Generator[None, int, None]:
     """Executes an instruction each time it is sent to.
 
     A generator, because Ctrl-C may come at the very first moment in Python: here that is inside ``try``,
-    while a function would pass it on to ctypes, which drops it.
+    while a function would pass it on to ctypes, which drops it. So is what keeps a failure.
     """
+    failure: BaseException | None = None
     while True:
         try:
-            yield
-            machine: Machine | None = borrowed()
-            assert machine is not None
-            pc = machine.adopt()
-            if HANDLERS[machine.code[pc]](machine, pc) >= 0:
-                machine.state[_ANSWER] = SLOW_DONE
+            if failure is not None:
+                borrowed().failure = failure
+                failure = None
+            while True:
+                yield
+                machine: Machine = borrowed()
+                pc = machine.adopt()
+                if HANDLERS[machine.code[pc]](machine, pc) >= 0:
+                    machine.state[_ANSWER] = SLOW_DONE
+                del machine
         except GeneratorExit:
             return
         except BaseException as error:
-            machine = borrowed()
-            assert machine is not None
-            machine.failure = error
-        machine = None
+            failure = error
+            machine = None  # type: ignore[assignment]

@@ -141,10 +141,7 @@ MAP_RANGE: Final = CFUNCTYPE(
 )  # fmt: skip
 MAP_PERSISTENTLY: Final = 2
 CONTROL: Final = CFUNCTYPE(Status, c_void_p, c_int32, c_void_p, c_void_p)
-FREE_VIEW: Final = CFUNCTYPE(None, c_void_p, c_int32, c_void_p, c_void_p)
 FREE: Final = 3
-ALLOCATE_BUFFER: Final = CFUNCTYPE(None, c_void_p, POINTER(BufferParameters), c_uint64, POINTER(c_void_p))
-QUERY_COMPATIBILITY: Final = CFUNCTYPE(c_uint32, c_void_p, POINTER(BufferParameters), POINTER(c_uint64))
 
 for _layout, _size in (
     (Resource, 16), (HalBuffer, 104), (OwnBuffer, 112), (View, 56), (Mapped, 48), (BufferParameters, 32),

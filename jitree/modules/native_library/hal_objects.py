@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
+from jitree.base.callbacks import Callback, keep
 from jitree.errors import (
     OutOfRangeError,
     UnimplementedError,
@@ -21,7 +22,8 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.modules.hal.buffer_view import MAXIMUM_RANK
 from jitree.modules.native_library import hal_layout as layout
-from jitree.modules.native_library.layout import DESTROY, Allocator, String
+from jitree.modules.native_library.instance import destructor
+from jitree.modules.native_library.layout import Allocator, String
 from jitree.modules.native_library.library_buffers import (
     ALIGNMENT,
     LibraryBuffer,
@@ -41,6 +43,7 @@ _ALLOCATOR: Final = "hal.allocator"
 _DEVICE: Final = "hal.device"
 _ALL: Final = 7
 _DISCARD: Final = 4
+_WORD: Final = (1 << 64) - 1
 
 
 class HalObjects:
@@ -59,19 +62,19 @@ class HalObjects:
             BufferAllocator: add_type(_ALLOCATOR, destroy),
             Device: add_type(_DEVICE, destroy),
         }
-        self._forget = DESTROY(self._gone)
-        self._free_view = layout.FREE_VIEW(self._control)
-        self._allocate = layout.ALLOCATE_BUFFER(self._allocate_buffer)
-        self._query = layout.QUERY_COMPATIBILITY(self._query_compatibility)
-        self._free_words = _table(_address(self._free_view))
+        self._forget = destructor(self._gone)
+        self._free_view = destructor(self._control, 4)
+        self._allocate = Callback(self._allocate_buffer, 4, _not_allocated, 0)
+        self._query = Callback(self._query_compatibility, 3, _incompatible, 0)
+        self._free_words = _table(self._free_view.address)
         self._view_allocator = Allocator(ctypes.addressof(self._free_words), machine_code().ignored)
         self._host_allocator = Allocator(None, allocator_address())
         code = machine_code()
-        forget, nothing, refuse = _address(self._forget), code.nothing, code.unimplemented
+        forget, nothing, refuse = self._forget.address, code.nothing, code.unimplemented
         self._visible = _table(forget, forget, code.map, nothing, nothing, nothing)
         self._hidden = _table(forget, forget, *(refuse,) * (layout.BUFFER_FUNCTIONS - 2))
         self._allocator_functions = _table(
-            forget, code.pair_at_16, nothing, nothing, refuse, _address(self._query),
+            forget, code.pair_at_16, nothing, nothing, refuse, self._query.address,
             code.checked_at_32, nothing, refuse, refuse, nothing,
             *(refuse,) * (layout.ALLOCATOR_FUNCTIONS - 11),
         )  # fmt: skip
@@ -152,7 +155,7 @@ class HalObjects:
             1,
             ctypes.addressof(self._allocator_functions),
             self._host_allocator,
-            _address(self._allocate),
+            self._allocate.address,
         )
         return address
 
@@ -244,7 +247,7 @@ class HalObjects:
 
     def _control(self, _: int, command: int, parameters: int, place: int) -> None:
         """The allocator of views of ours, which only frees them: so it shows when code in a library does."""
-        if command == layout.FREE:
+        if command & 0xFFFFFFFF == layout.FREE:
             with self._lock:
                 address = ctypes.c_void_p.from_address(place).value or 0
                 if self._objects.pop(address, None) is not None:
@@ -252,28 +255,42 @@ class HalObjects:
 
     # -- what code in libraries calls ----------------------------------------------------------------------
 
-    def _allocate_buffer(self, allocator: int, parameters: Any, size: int, out: Any) -> None:
+    def _allocate_buffer(self, allocator: int, parameters: int, size: int, out: int) -> int:
         """Writes an address or a code."""
-        try:
-            wanted = parameters[0]
-            alignment = max(wanted.alignment, ALIGNMENT)
-            buffer = self._objects[allocator].allocate(
-                wanted.memory_type, wanted.usage, size, alignment=alignment
-            )
-            out[0] = self._give_buffer(buffer)
-        except BaseException as error:  # C code gets the code
-            out[0] = code_of(error)
+        wanted = layout.BufferParameters.from_address(parameters)
+        alignment = max(wanted.alignment, ALIGNMENT)
+        buffer = self._objects[allocator].allocate(
+            wanted.memory_type, wanted.usage, size & _WORD, alignment=alignment
+        )
+        ctypes.c_void_p.from_address(out).value = self._give_buffer(buffer)
+        return 0
 
-    def _query_compatibility(self, allocator: int, parameters: Any, size: Any) -> int:
-        try:
-            wanted = parameters[0]
-            return int(
-                self._objects[allocator].query_compatibility(
-                    wanted.memory_type, wanted.usage, wanted.usage, size[0] if size else 0
-                )
+    def _query_compatibility(self, allocator: int, parameters: int, size: int) -> int:
+        wanted = layout.BufferParameters.from_address(parameters)
+        length = ctypes.c_uint64.from_address(size).value if size else 0
+        return int(
+            self._objects[allocator].query_compatibility(
+                wanted.memory_type, wanted.usage, wanted.usage, length
             )
-        except BaseException:  # nothing is possible
-            return 0
+        )
+
+
+def _not_allocated(error: BaseException, allocator: int, parameters: int, size: int, out: int) -> int:
+    """C code gets the code."""
+    _keep_interrupt(error)
+    ctypes.c_void_p.from_address(out).value = code_of(error)
+    return 0
+
+
+def _incompatible(error: BaseException, *_: int) -> int:
+    """Nothing is possible."""
+    _keep_interrupt(error)
+    return 0
+
+
+def _keep_interrupt(error: BaseException) -> None:
+    if not isinstance(error, Exception):
+        keep(error)
 
 
 def _is_device(value: object) -> bool:

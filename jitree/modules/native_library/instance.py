@@ -64,18 +64,18 @@ class TypeInstance:
             yield type_name(address)
 
 
-def destructor(destroy: Callable[[int], None]) -> Callback:
+def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:
     """A C function for the end of an object. What it is interrupted in is done all the same."""
 
-    def end(address: int) -> int:
-        destroy(address)
+    def end(*arguments: int) -> int:
+        destroy(*arguments)
         return 0
 
-    def failed(error: BaseException, address: int) -> int:
+    def failed(error: BaseException, *arguments: int) -> int:
         keep(error)
-        return 0 if isinstance(error, Exception) else end(address)
+        return 0 if isinstance(error, Exception) else end(*arguments)
 
-    return Callback(end, 1, failed, 0)
+    return Callback(end, count, failed, 0)
 
 
 def type_name(address: int) -> str:

@@ -172,6 +172,8 @@ class _Running:
             )
         elif status:
             error = state.error_of(status)
+        else:
+            error = take_kept()
         data = memoryview(self._results).cast("B")[: self.result_span.size]
         self._release_arguments()
         if error is not None:

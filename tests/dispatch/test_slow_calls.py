@@ -1,0 +1,38 @@
+"""The way from compiled functions into Python."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from jitree.dispatch.native.slow_calls import _answers
+
+
+class _Machine:
+    """Fails, and is interrupted as it is told."""
+
+    def __init__(self) -> None:
+        self.kept: list[BaseException] = []
+        self.interrupts = [KeyboardInterrupt()]
+
+    def adopt(self) -> int:
+        raise ValueError
+
+    @property
+    def failure(self) -> BaseException:
+        return self.kept[-1]
+
+    @failure.setter
+    def failure(self, error: BaseException) -> None:
+        if self.interrupts:
+            raise self.interrupts.pop()
+        self.kept.append(error)
+
+
+def test_an_interrupt_while_a_failure_is_kept_becomes_the_failure() -> None:
+    """And the next instruction is answered."""
+    machine = _Machine()
+    answers = _answers(cast(Any, lambda: machine))
+    next(answers)
+    answers.send(0)
+    answers.send(0)
+    assert [type(error) for error in machine.kept] == [KeyboardInterrupt, ValueError]
