@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from jitree.api.calls.declaration import OUT, Parameter, Signature
+from jitree.api.calls.declaration import OUT, Parameter, Signature, storage_names
 from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
@@ -18,6 +18,7 @@ from jitree.hal.buffer import BufferView
 if TYPE_CHECKING:
     import inspect
 
+    from jitree.api.array import Array
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -68,8 +69,9 @@ class Function(Unique):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
-        "_is_settled", "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "signature",
+        "__weakref__", "_argument_count", "_argument_names", "_calls", "_context", "_device", "_direct",
+        "_direct_after", "_is_settled", "_packers", "_result_count", "_session", "_storage_names",
+        "_unpackers", "_vm_function", "signature",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -95,6 +97,8 @@ class Function(Unique):
             for packer in packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
         )
         self._argument_count = len(self._packers)
+        self._argument_names = tuple(parameter.name for parameter in signature.arguments)
+        self._storage_names = storage_names(signature)
         self._unpackers = unpackers(signature, convention.results)
         self._result_count = len(self._unpackers)
 
@@ -265,12 +269,17 @@ class Function(Unique):
         )
 
     def in_order(self, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        """The arguments of a call in the order of the declaration. INVALID_ARGUMENT for names that it does
-        not have, those given twice, and missing ones."""
-        names = [parameter.name for parameter in self.signature.arguments]
+        """The arguments of a call in the order of the declaration; with ``out=``, those by position are the
+        others. INVALID_ARGUMENT for names that it does not have, those given twice, and missing ones."""
+        given = names = self._argument_names
+        storage: dict[str, Array] = {}
         if OUT in named and OUT not in names:
-            return self._with_storage(arguments, named)
-        values = dict(zip(names, arguments, strict=False))
+            storage = self._storage(named.pop(OUT))
+            given = tuple(name for name in names if name not in storage)
+            if len(arguments) > len(given):
+                what = f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}"
+                raise self._in_call(InvalidArgumentError(what))
+        values = {**storage, **dict(zip(given, arguments, strict=False))}
         for name, value in named.items():
             if name not in names or name in values:
                 what = (
@@ -285,24 +294,17 @@ class Function(Unique):
                     f"expected {len(names)} arguments but passed {len(values)}; missing: {', '.join(missing)}"
                 )
             )
-        return (*(values[name] for name in names), *arguments[len(names) :])
+        return (*map(values.__getitem__, names), *arguments[len(given) :])
 
-    def _with_storage(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments of a call with ``out=``: the others by position are those that are no storage."""
+    def _storage(self, out: Any) -> dict[str, Array]:
+        """The arguments that ``out=`` stands for."""
         from jitree.api.calls.storage_arguments import storage_of
 
-        others = {name: value for name, value in named.items() if name != OUT}
         try:
-            storage = storage_of(self.signature, named[OUT], self._device)
+            return storage_of(self._storage_names, out, self._device)
         except StatusError as error:
             self._in_call(error)
             raise
-        given = [parameter.name for parameter in self.signature.arguments if parameter.name not in storage]
-        if len(arguments) > len(given):
-            raise self._in_call(
-                InvalidArgumentError(f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}")
-            )
-        return self.in_order(**dict(zip(given, arguments, strict=False)), **others, **storage)
 
     def _in_call(self, error: StatusError) -> StatusError:
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")

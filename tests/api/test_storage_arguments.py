@@ -63,6 +63,21 @@ def test_what_cannot_be_storage(module: Module, out: Any, text: str) -> None:
         module.into(X, out=out)
 
 
+@pytest.mark.parametrize("direct", [False, True])
+def test_an_argument_is_given_once(module: Module, session: Session, direct: bool) -> None:
+    target = session.empty(16)
+    for _ in range(4 if direct else 0):
+        module.into(X, out=target)
+    for arguments, named, text in (
+        ((X,), {"input0": X}, "argument 'input0' is given twice"),
+        ((X,), {"input1": target}, "argument 'input1' is given twice"),
+        ((X, target), {}, "expected 1 arguments and out but passed 2"),
+        ((), {}, "missing: input0"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=text):
+            module.into(*arguments, out=target, **named)
+
+
 def test_memory_that_may_not_be_written(module: Module) -> None:
     target = aligned()
     target.flags.writeable = False

@@ -73,6 +73,12 @@ class Signature(NamedTuple):
     """Takes a wait and a signal fence behind its arguments."""
 
 
+def storage_names(signature: Signature) -> tuple[str, ...]:
+    """The arguments that results are put into, in the order of the results."""
+    stored = [(item.storage_of, item.name) for item in signature.arguments if item.storage_of is not None]
+    return tuple(name for _, name in sorted(stored))
+
+
 def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> Signature:
     """The signature of an export. A declaration that does not fit the calling convention is ignored."""
     fences = _takes_fences(name, convention, attrs)

@@ -6,13 +6,13 @@ A compiler marks them: ``iree.abi.output = n`` on the argument that result ``n``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import OUT, Signature
+from jitree.api.calls.declaration import OUT
 from jitree.api.calls.number_packing import describe
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.calls.transfers import wrap_in_place
@@ -21,27 +21,22 @@ from jitree.errors import InvalidArgumentError
 from jitree.hal.device import Device
 
 
-def storage_of(signature: Signature, out: Any, device: Device) -> Mapping[str, Array]:
-    """The arguments, by name, that ``out`` stands for: an array, or a tuple with one for each result that the
-    program puts into storage of its caller.
+def storage_of(names: Sequence[str], out: Any, device: Device) -> dict[str, Array]:
+    """The arguments that ``out`` stands for: an array, or a tuple with one for each result that the program
+    puts into storage of its caller. ``names``: of those, in that order.
 
     Numpy arrays are written in place. INVALID_ARGUMENT for a program that has no such results, for another
     number of arrays, and for arrays that cannot be written in place.
     """
-    targets = sorted(
-        (parameter.storage_of, parameter.name)
-        for parameter in signature.arguments
-        if parameter.storage_of is not None
-    )
-    if not targets:
+    if not names:
         raise InvalidArgumentError(
             f"{OUT}: the program puts no result into storage of its caller; compile it with an argument that "
             "has `iree.abi.output`, or copy its results"
         )
     arrays = out if isinstance(out, (tuple, list)) else (out,)
-    if len(arrays) != len(targets):
-        raise InvalidArgumentError(f"{OUT}: expected {len(targets)} arrays but got {len(arrays)}")
-    return {name: _in_place(array, device) for (_, name), array in zip(targets, arrays, strict=True)}
+    if len(arrays) != len(names):
+        raise InvalidArgumentError(f"{OUT}: expected {len(names)} arrays but got {len(arrays)}")
+    return {name: _in_place(array, device) for name, array in zip(names, arrays, strict=True)}
 
 
 def _in_place(value: Any, device: Device) -> Array:
