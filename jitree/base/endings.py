@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from jitree.errors import FailedPreconditionError
 
-_untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
+_untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 class Ending:
@@ -37,7 +37,7 @@ class Ending:
 
     def __init__(self, action: Callable[[], object] | None) -> None:
         self._action = action or _nothing
-        _untrack(self)
+        _untrack(id(self))
 
     # Python looks `__del__` up in the class and calls what it gets: here the action itself, got by a property
     # in C. A function would be Python code, at whose beginning an interrupt may come.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from array import array
 from collections.abc import Callable
-from functools import lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,6 +31,8 @@ _ADDRESS: Final = ENTRY.word("address")
 _ACCESS: Final = ENTRY.word("access")
 _ENCODING: Final = ENTRY.word("encoding")
 _BEHIND_RANK: Final = ENTRY["rank"] // 8 + 1
+_PUBLISHED: Final = Struct("=qqiiiiii")
+"""Of a view: the words of its entry from the address to the rank."""
 MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions machine code sees; behind them it sees the buffer's allowed access."""
 
@@ -54,7 +56,6 @@ class Allocation(Ending, Unique):
         memory_type: int,
         allowed_usage: int,
         allowed_access: int,
-        *,
         host_address: int | None,
         source: object = None,
         release: Callable[[], object] | None = None,
@@ -64,7 +65,7 @@ class Allocation(Ending, Unique):
 
         ``source`` is kept; ``release`` is the action of an :class:`Ending`.
         """
-        super().__init__(release)
+        Ending.__init__(self, release)
         self.address = address
         self.byte_length = byte_length
         self.memory_type = memory_type
@@ -212,10 +213,19 @@ class Buffer(Unique):
         return self.allocation.owner_count == 1
 
 
-@lru_cache(maxsize=1024)
+_lengths: dict[int, dict[tuple[int, ...], int]] = {}
+"""By element type and shape: programs make views of the same few again and again."""
+_MOST_KNOWN: Final = 256
+"""Element types, and shapes of each."""
+
+
 def _byte_length(element_type: int, shape: tuple[int, ...]) -> int:
-    """Programs make views of the same few shapes again and again."""
-    return _element_type(element_type).byte_length(shape)
+    length = _element_type(element_type).byte_length(shape)
+    known = _lengths.setdefault(element_type, {})
+    if max(len(_lengths), len(known)) > _MOST_KNOWN:
+        _lengths.clear()
+    known[shape] = length
+    return length
 
 
 class BufferView(Unique):
@@ -231,7 +241,10 @@ class BufferView(Unique):
         self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
     ) -> None:
         """OUT_OF_RANGE for shapes that no tensor can have, and that the buffer is too short for."""
-        needed = _byte_length(element_type, shape)
+        try:
+            needed = _lengths[element_type][shape]
+        except KeyError:
+            needed = _byte_length(element_type, shape)
         if needed > buffer.byte_length and encoding == ENCODING_DENSE:
             raise OutOfRangeError(
                 f"a buffer of {buffer.byte_length} bytes cannot be viewed as "
@@ -256,14 +269,14 @@ class BufferView(Unique):
         table.i64[word : word + EXTENSION_SIZE // 8] = extension
 
     def _words(self) -> tuple[array[int], array[int]]:
-        """Words of an entry from its address to its rank, and of its extension."""
+        """The words that it publishes of its entry, and those of the entry's extension."""
         buffer, rank = self.buffer, len(self.shape)
-        extent = array("q", (buffer.published_address, buffer.byte_length))
-        numbers = array("i", (
-            buffer.memory_type, buffer.allowed_usage, self.element_type, self.encoding, rank, OWNER_PYTHON,
-        ))  # fmt: skip
+        entry = _PUBLISHED.pack(
+            buffer.published_address, buffer.byte_length, buffer.memory_type, buffer.allowed_usage,
+            self.element_type, self.encoding, rank, OWNER_PYTHON,
+        )  # fmt: skip
         known = (*self.shape[:MAXIMUM_KNOWN_RANK], *(0,) * (MAXIMUM_KNOWN_RANK - rank))
-        return array("q", extent.tobytes() + numbers.tobytes()), array("q", (*known, buffer.allowed_access))
+        return array("q", entry), array("q", (*known, buffer.allowed_access))
 
     def __repr__(self) -> str:
         return f"<hal.buffer_view {format_shaped_type(self.shape, _element_type(self.element_type))}>"

@@ -41,7 +41,7 @@ _FINE_LIMIT: Final = 1024
 def size_class(size: int) -> int:
     """The capacity in bytes of the block that serves ``size``."""
     if size <= _FINE_LIMIT:
-        return max(ALIGNMENT, (size + ALIGNMENT - 1) & -ALIGNMENT)
+        return (size + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
     step = 1 << (size - 1).bit_length() - 3
     return (size + step - 1) & -step
 
@@ -86,15 +86,16 @@ class HeapAllocator(Allocator):
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
-        check_request(size, alignment)
-        if alignment > ALIGNMENT:
-            return self._allocate_aligned(memory_type, usage, size, alignment)
+        if size < 0 or alignment != ALIGNMENT:
+            check_request(size, alignment)
+            if alignment > ALIGNMENT:
+                return self._allocate_aligned(memory_type, usage, size, alignment)
         memory_type = host_memory_type(memory_type)
         block = self._take(memory_type, size)
         source = block, memory_type, size
         return Buffer(Allocation(
             block[0], size, memory_type, (usage or _DEFAULT_USAGE) | _HOST_USAGE, _ALL,
-            host_address=block[0], source=source, release=partial(self._returned.append, source),
+            block[0], source, partial(self._returned.append, source),
         ))  # fmt: skip
 
     def import_host(
