@@ -40,6 +40,8 @@ from jitree.regs.layout import (
 from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.regs.handles import HandleTable
 
 MAXIMUM_CAPACITY: Final = 1 << 26
@@ -95,15 +97,21 @@ def convert(source: int, bits: int, target: int) -> int:
 
 
 class _Held:
-    """The handles that the slots of a list hold, whoever looks first: what is dropped when the list dies."""
+    """The handles that slots hold when they are asked for: what is dropped when the list dies."""
 
     __slots__ = ("words",)
 
-    def __init__(self) -> None:
-        self.words = memoryview(b"")
+    def __init__(self, words: memoryview) -> None:
+        self.words = words
 
     def __iter__(self) -> Iterator[int]:
         return iter(_handles(self.words))
+
+
+def _new_slots(capacity: int) -> npt.NDArray[np.int64]:
+    if capacity > MAXIMUM_CAPACITY:
+        raise ResourceExhaustedError(f"a vm.list of {capacity} elements; the limit is {MAXIMUM_CAPACITY}")
+    return np.zeros(capacity * _WORDS, np.int64)
 
 
 def _handles(slots: memoryview) -> list[int]:
@@ -120,8 +128,8 @@ class VmList(Unique):
 
     VM_REF_TYPE: Final = KIND_LIST
     __slots__ = (
-        "__weakref__", "_ending", "_held", "_objects", "_slots", "capacity", "element_type", "handle",
-        "size", "table", "words",
+        "__weakref__", "_address", "_ending", "_held", "_objects", "_slots", "capacity", "element_type",
+        "handle", "size", "table", "words",
     )  # fmt: skip
 
     def __init__(self, element_type: int | str = LIST_VARIANT, capacity: int = 0) -> None:
@@ -138,14 +146,12 @@ class VmList(Unique):
         """Whose handles the references in the slots are; None while they are Python objects."""
         self.handle = 0
         """The list's own entry in that table while VM code refers to it."""
-        self._held = _Held()
+        self._held: _Held | None = None
+        """The references of a list that is in a table."""
         self._ending: Ending | None = None
-        """Drops the references that are held in handles of ``table``."""
+        """Drops them."""
         self._objects: dict[int, object] = {}
-        self._slots = np.zeros(0, np.int64)
-        self.words = self._slots.data
-        """Tag and bits of each slot, alternating."""
-        self.reserve(capacity)
+        self._use(_new_slots(capacity))
 
     # -- handle table ------------------------------------------------------------------------------
 
@@ -183,6 +189,7 @@ class VmList(Unique):
             self.words[index * _WORDS + 1] = handle
         self._objects.clear()
         if self.holds_references:
+            self._held = _Held(self.words)
             self._ending = Ending(partial(table.deferred.append, self._held))
 
     def _unbind(self) -> None:
@@ -197,9 +204,8 @@ class VmList(Unique):
                     self.words[index * _WORDS + 1] = 0
 
     def _publish(self) -> None:
-        self._held.words = self.words[: self.size * _WORDS]
         if self.handle and self.table is not None:
-            self.table.set_extent(self.handle, address_of(self._slots), self.size)
+            self.table.set_extent(self.handle, self._address, self.size)
             self.table.set_word(self.handle, "rank", self.capacity)
 
     @property
@@ -216,14 +222,19 @@ class VmList(Unique):
         """Makes room for ``capacity`` slots; the size stays."""
         if capacity <= self.capacity:
             return
-        if capacity > MAXIMUM_CAPACITY:
-            raise ResourceExhaustedError(f"a vm.list of {capacity} elements; the limit is {MAXIMUM_CAPACITY}")
-        slots = np.zeros(capacity * _WORDS, np.int64)
+        slots = _new_slots(capacity)
         slots[: self.size * _WORDS] = self._slots[: self.size * _WORDS]
-        self._slots = slots
-        self.words = slots.data
-        self.capacity = capacity
+        self._use(slots)
         self._publish()
+
+    def _use(self, slots: npt.NDArray[np.int64]) -> None:
+        self._slots = slots
+        self._address = address_of(slots)
+        self.words = slots.data
+        """Tag and bits of each slot, alternating. Those from ``size`` on are 0."""
+        self.capacity = len(slots) // _WORDS
+        if self._held is not None:
+            self._held.words = self.words
 
     def resize(self, size: int) -> None:
         """New slots are zero, null or (variant) empty; dropped ones release what they held."""
