@@ -249,9 +249,10 @@ class ConsumedPacker(TensorPacker):
     __slots__ = ()
 
     def pack(self, value: Any) -> object:
-        view = super().pack(value)
+        is_donated = type(value) is Donation
+        view = TensorPacker.pack(self, value.array if is_donated else value)
         assert isinstance(view, BufferView)
-        if self._is_kept(value) or not view.buffer.is_writable:
+        if not view.buffer.is_writable or (not is_donated and self._is_kept(value)):
             return copy_view(view, self.device)
         return view
 

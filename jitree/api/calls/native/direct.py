@@ -342,18 +342,17 @@ class _Registers:
 
     def are_apart_from(self, buffer: Buffer) -> bool:
         """Whether nothing that is passed lies in a buffer. False also where its entry does not tell."""
-        return all(self._is_apart(handle, buffer) for handle in self._handles if handle)
-
-    def _is_apart(self, handle: int, buffer: Buffer) -> bool:
-        word = (handle - self._table.base) >> 3
-        kind = self._table.i32[2 * word + _ENTRY_KIND]
-        if kind not in self._memory:
-            return kind == self._fence
-        address, length = self._table.i64[word + _ENTRY_ADDRESS], self._table.i64[word + _ENTRY_LENGTH]
-        return length == 0 or (
-            address != 0
-            and (address + length <= buffer.address or buffer.address + buffer.byte_length <= address)
-        )
+        table, start, end = self._table, buffer.address, buffer.address + buffer.byte_length
+        for handle in filter(None, self._handles[:]):
+            word = (handle - table.base) >> 3
+            kind = table.i32[2 * word + _ENTRY_KIND]
+            if kind in self._memory:
+                address, length = table.i64[word + _ENTRY_ADDRESS], table.i64[word + _ENTRY_LENGTH]
+                if length and (not address or (address < end and start < address + length)):
+                    return False
+            elif kind != self._fence:
+                return False
+        return True
 
 
 class _ReferencePacker:
