@@ -441,9 +441,9 @@ class Session(Unique):
                     device.close()
                 give_back_free_memory()
 
-    def _require_open(self) -> None:
-        require_interpreter()
-        if self._closed:
+    def _require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._closed or is_finalizing():
+            require_interpreter()
             raise FailedPreconditionError("the session has been closed")
 
     def __enter__(self) -> Session:

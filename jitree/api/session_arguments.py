@@ -62,7 +62,7 @@ def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T
 
 def dimensions(shape: Shape) -> tuple[int, ...]:
     try:  # an array of sizes has an index, like a number, and does not give it
-        sizes = tuple(shape) if isinstance(shape, Sized) else (shape,)
+        sizes = shape if isinstance(shape, (tuple, Sized)) else (shape,)
         return tuple(map(operator.index, sizes))
     except TypeError:
         raise InvalidArgumentError(

@@ -61,21 +61,19 @@ class ReferencePacker:
     objects of the HAL and the VM are passed as they are. The program checks what it gets.
     """
 
-    __slots__ = ("_buffers", "_element", "_name", "_ref_types", "_transfer", "_type")
+    __slots__ = ("_buffers", "_element", "_name", "_ref_types", "_transfer", "_type", "_view_of")
 
     def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
         self._name = parameter.name
         self._type = parameter.type
-        self._transfer = transfer._replace(
-            view_of=partial(own_view, transfer.view_of, transfer.device),
-            import_array=writable_import(transfer.import_array),
-        )
+        self._view_of = partial(own_view, transfer.view_of, transfer.device)
+        self._transfer = transfer._replace(import_array=writable_import(transfer.import_array))
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
         self._element = parameter.type.partition("list<")[2].removesuffix(">")
 
     def pack(self, value: Any) -> object:
-        packed = self._pack(value)
+        packed = self._view_of(value) if type(value) is Array else self._pack(value)
         if self._buffers and isinstance(packed, BufferView):
             return packed.buffer
         return packed
@@ -84,7 +82,7 @@ class ReferencePacker:
         if value is None:
             return None
         if isinstance(value, Array):
-            return self._transfer.view_of(value)
+            return self._view_of(value)
         if isinstance(value, (list, tuple)):
             return self._pack_list(value)
         if isinstance(value, (bytes, bytearray, memoryview)) and not self._type.startswith("!hal."):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _I1: Final = BY_NAME["i1"]
 NUMBERS: Final = (int, float, complex, np.generic)
+_NO_ARRAYS: Final = (*NUMBERS, list, tuple, str, bytes, bytearray, type)
 OBJECTS: Final = (BufferView, Buffer, Fence, VmBuffer, VmList)
 """What programs take as it is."""
 
@@ -261,14 +262,12 @@ class ConsumedPacker(TensorPacker):
         if isinstance(value, (Array, BufferView)):
             return True
         exchange = self.device.array_exchange
-        return exchange is not None and not isinstance(value, Donation) and exchange.is_importable(value)
+        return exchange is not None and exchange.is_importable(value)
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
     """A numpy array in the machine's byte order over a value that is an array of some kind, else None."""
-    if isinstance(value, np.generic):
-        return None
-    if isinstance(value, list | tuple | str | bytes | bytearray | int | float | complex | type):
+    if isinstance(value, _NO_ARRAYS):
         return None
     array = np.asarray(value) if isinstance(value, np.ndarray) else _foreign_array(value)
     if array is None:

@@ -6,7 +6,6 @@ import ctypes
 import math
 from collections.abc import Callable
 from functools import partial
-from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -120,7 +119,6 @@ def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:
 
 def empty(shape: tuple[int, ...], row: ElementType, device: Device) -> BufferView:
     """A buffer view of new memory, whatever is in there. OUT_OF_RANGE for shapes that no tensor can have."""
-    shape = tuple(map(index, shape))  # numpy's integers wrap
     size = row.byte_length(shape)
     return _view(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row)
 
