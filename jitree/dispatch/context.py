@@ -11,7 +11,7 @@ from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import Function
-from jitree.dispatch.invocation import Invoker
+from jitree.dispatch.invocation import SUBMITTED, Invoker
 from jitree.dispatch.linking import (
     BytecodeInstance,
     ModuleInstance,
@@ -207,7 +207,7 @@ class Context(Unique):
     def submit(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, for a host that goes on with something else as soon as it can: devices are not
         to use its thread for long work."""
-        return self.invoker.submit(function, arguments)
+        return self.invoker.invoke(function, arguments, SUBMITTED)
 
     async def invoke_async(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, awaiting whatever the call has to wait for. The context may run other calls

@@ -5,7 +5,7 @@ So going from one call to the next costs some instructions of whichever tier run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from jitree.dispatch.function import (
@@ -76,9 +76,7 @@ class GridCall:
         words[last + _CONDITION_SIZE - 1] = len(words) - last
         return [*words, OPCODE["host.exit"]]
 
-    def starts(
-        self, machine: Machine, arguments: Sequence[object], first: Cell, count: int
-    ) -> Iterator[None]:
+    def start(self, machine: Machine, arguments: Sequence[object], first: Cell, count: int) -> None:
         """Makes the machine ready for ``count`` calls from a cell on; for x, y and z ``arguments`` may have
         anything."""
         machine.begin(self.host)
@@ -88,9 +86,8 @@ class GridCall:
         self._limit(machine, count)
         machine.limit_fuel(FIRST_FUEL)  # one call may take long, and many share a machine
         machine.pc = 0
-        yield
 
-    def resumes(self, machine: Machine) -> Iterator[None]:
+    def resume(self, machine: Machine) -> None:
         """Makes the machine ready to go on with one call that compiled code has left, by writing what the
         host's frame must hold for it to end."""
         machine.begin(self.host)
@@ -99,7 +96,9 @@ class GridCall:
         frames[_PC] = code + 4 * self.host.code[1]
         frames[FRAME_WORDS + _RESULTS] = code + 4 * self._results
         machine.pc = machine.adopt()
-        yield
+
+    def results(self, machine: Machine) -> list[object]:
+        return []
 
     # -- while it runs, and behind it --------------------------------------------------------------------
 

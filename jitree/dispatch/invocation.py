@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from _thread import RLock, get_ident
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch import backtrace, conversion, forks
 from jitree.dispatch.engine import Engine, Entry
 from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction
@@ -47,6 +48,23 @@ _CROWDED_SECONDS: Final = 1.0
 work."""
 
 T = TypeVar("T")
+Call = Generator["Awaited", None, list[Any]]
+"""A call in progress: gives what it waits for, one after the other, in the end the results."""
+
+
+class Policy(NamedTuple):
+    """How a call is made."""
+
+    prompt: int
+    """What STATE.prompt says: whether it may hold up others."""
+    fuel: int | None
+    """Branches and calls after which it gives way; None: as many as the machine has."""
+
+
+WAITED_FOR: Final = Policy(PATIENT, None)
+"""The caller does nothing else until it has the results."""
+SUBMITTED: Final = Policy(PROMPT, PROMPT_FUEL)
+"""The caller goes on as soon as it can: devices are not to use its thread for long work."""
 
 
 class Invoker:
@@ -71,7 +89,8 @@ class Invoker:
         """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
         without this class."""
         self.end_call: Callable[[BaseException | None], object] = bool
-        """Called when an outermost call has ended, with its error; not if it never left machine code."""
+        """Called when an outermost call that a thread waited for has ended, with its error; not if it never
+        left machine code."""
         self._direct: Machine | None = None
         self._is_direct_going_on = False
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
@@ -180,7 +199,8 @@ class Invoker:
         try:
             self._is_direct_going_on = True
             entry.go_on(machine)
-            self._complete(machine)
+            for pending in self._rest(machine):
+                self.wait_unlocked(pending.wait)
             self.end_call(None)
         finally:
             self._is_direct_going_on = False
@@ -190,6 +210,7 @@ class Invoker:
         if machine.pc < 0:  # interrupted before anybody looked where machine code had left
             machine.pc = machine.adopt()
         try:
+            self.end_call(error)
             self._explain(error, machine, function)
         finally:
             machine.release_frames()
@@ -197,89 +218,144 @@ class Invoker:
             self.turn[_NESTING] = 0
             self.settle()
 
-    # -- synchronous ---------------------------------------------------------------------------------
+    # -- calls -----------------------------------------------------------------------------------------
+    # A call is a generator, which gives what it has to wait for. So there is one for each thing that can be
+    # called, whoever waits: the thread that makes the call, or an event loop.
 
-    def submit(self, function: Function, arguments: Sequence[object]) -> list[Any]:
-        """See :meth:`jitree.dispatch.context.Context.submit`."""
-        return self.invoke(function, arguments, PROMPT)
+    def invoke(
+        self, function: Function, arguments: Sequence[object], policy: Policy = WAITED_FOR
+    ) -> list[Any]:
+        """See :meth:`jitree.dispatch.context.Context.invoke`."""
+        return self._make(self._call(function, arguments, policy))
 
-    def invoke(self, function: Function, arguments: Sequence[object], prompt: int = PATIENT) -> list[Any]:
-        """See :meth:`jitree.dispatch.context.Context.invoke`. ``prompt`` is what STATE.prompt says."""
-        if not isinstance(function, BytecodeFunction):
-            assert isinstance(function, NativeFunction)
-            return self._invoke_native(function, arguments)
+    async def invoke_async(self, function: Function, arguments: Sequence[object]) -> list[Any]:
+        """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
+        call, shortcomings = self._call(function, arguments, SUBMITTED), list[str]()
+        step: Callable[[], Awaited] = partial(next, call)
+        while True:
+            try:
+                pending = self._locked(call, step, shortcomings)
+            except StopIteration as end:
+                if shortcomings:  # of a call inside another, on whose thread the event loop runs
+                    raise _failed(shortcomings) from None
+                return cast("list[Any]", end.value)
+            step = partial(next, call)
+            try:
+                await happened(pending)
+            except BaseException as error:
+                step = partial(call.throw, error)
+
+    def repeat(self, grid: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
+        """Makes one call after the other until one fails; ``grid.reached`` says how far it came."""
+        grid.reached = first
+        self.functions[grid.host.address] = grid.host
+
+        def end(machine: Machine) -> None:
+            grid.reached = grid.cell(machine)
+            self._give_back(machine)
+
+        start = partial(grid.start, arguments=arguments, first=first, count=count)
+        take = partial(self._take_machine, WAITED_FOR)
+        self._make(self._run(grid.function, take, start, grid.results, end))
+
+    def finish(self, grid: GridCall, machine: Machine) -> None:
+        """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
+        where, and all frames but the host's are written. The machine stays the caller's."""
+        self.functions[grid.host.address] = grid.host
+        self._make(self._run(grid.function, lambda: machine, grid.resume, grid.results, self._clear))
+
+    def _make(self, call: Call) -> list[Any]:
+        """Makes a call and waits for whatever it waits for."""
         with self._in_turn():
             nesting = self.nesting
             try:
-                self._enter()
-                machine = self._take_machine(prompt)
-                try:
-                    function.begin(machine, arguments)
-                    with self._watched(function, machine):
-                        self.engine.run(machine)
-                        self._complete(machine)
-                    results = function.unpack(machine)
-                    self.require_faultless()
-                    return results
-                except RecursionError as error:
-                    raise self._overflow(machine, function) from error
-                except BaseException as error:
-                    self._explain(error, machine, function)
-                    raise
-                finally:
-                    self._give_back(machine)
+                self._nest()
+                pending = next(call)
+                while True:
+                    try:
+                        self.wait_unlocked(pending.wait)
+                    except BaseException as error:
+                        pending = call.throw(error)
+                    else:
+                        pending = next(call)
+            except StopIteration as end:
+                if not nesting:
+                    self.end_call(None)
+                return cast("list[Any]", end.value)
+            except BaseException as error:
+                call.close()  # if Ctrl-C came between its steps
+                if not nesting:
+                    self.end_call(error)
+                raise
             finally:
                 self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def repeat(self, call: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
-        """Makes one call after the other until one fails; ``call.reached`` says how far it came."""
-        call.reached = first
+    def _locked(self, call: Call, step: Callable[[], T], shortcomings: list[str]) -> T:
+        """Takes a step of a call that others are made between, which ``shortcomings`` belong to."""
         with self.lock:
-            nesting = self.nesting
+            nesting, others = self.nesting, self.shortcomings
             try:
-                self._enter()
-                machine = self._take_machine()
-                try:
-                    self._run_each(machine, call, call.starts(machine, arguments, first, count))
-                finally:
-                    call.reached = call.cell(machine)
-                    self._give_back(machine)
+                self._nest()
+                self.shortcomings = shortcomings
+                return step()
+            except BaseException:
+                call.close()
+                raise
             finally:
+                self.shortcomings = others
                 self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def finish(self, call: GridCall, machine: Machine) -> None:
-        """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
-        where, and all frames but the host's are written. The machine stays the caller's."""
-        with self.lock:
-            nesting = self.nesting
-            try:
-                self._enter()
-                try:
-                    self._run_each(machine, call, call.resumes(machine))
-                finally:
-                    machine.release_frames()
-                    if self.table.deferred:
-                        self.table.drain_deferred()
-            finally:
-                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
-                self.settle()
+    def _call(self, function: Function, arguments: Sequence[object], policy: Policy) -> Call:
+        if isinstance(function, BytecodeFunction):
+            take, start = partial(self._take_machine, policy), partial(function.begin, arguments=arguments)
+            return self._run(function, take, start, function.unpack, self._give_back)
+        assert isinstance(function, NativeFunction)
+        return self._run_native(function, arguments)
 
-    def _run_each(self, machine: Machine, call: GridCall, starts: Iterable[None]) -> None:
-        """Runs the machine each time that it was made ready."""
-        self.functions[call.host.address] = call.host
+    def _run(
+        self,
+        function: BytecodeFunction,
+        take: Callable[[], Machine],
+        start: Callable[[Machine], object],
+        results: Callable[[Machine], list[Any]],
+        end: Callable[[Machine], None],
+    ) -> Call:
+        """A call on the machine that ``take`` gives, after which ``end`` leaves it as it should be."""
+        self.require_open()
+        machine = take()
         try:
-            for _ in starts:
-                with self._watched(call.function, machine):
-                    self.engine.run(machine)
-                    self._complete(machine)
-                self.require_faultless()
+            start(machine)
+            with self._watched(function, machine):
+                self.engine.run(machine)
+                yield from self._rest(machine)
+            found = results(machine)
+            self.require_faultless()
+            return found
         except RecursionError as error:
-            raise self._overflow(machine, call.function) from error
+            raise self._overflow(machine, function) from error
         except BaseException as error:
-            self._explain(error, machine, call.function)
+            self._explain(error, machine, function)
             raise
+        finally:
+            end(machine)
+
+    def _run_native(self, function: NativeFunction, arguments: Sequence[object]) -> Call:
+        self.require_open()
+        with error_context(f"invoking function '{function.name}'"):
+            try:
+                target, convention = function.target, function.convention
+                result = target.export.function(target.state, *conversion.arguments(convention, arguments))
+                while isinstance(result, Pending):
+                    yield result
+                    result = self._result_of(result)
+                results = conversion.host_results(convention, result)
+                self.require_faultless()
+                return results
+            except BaseException as error:
+                self._add_shortcomings(error)
+                raise
 
     def _watched(self, function: Function, machine: Machine) -> AbstractContextManager[object]:
         """Entered while a machine runs a call."""
@@ -289,10 +365,6 @@ class Invoker:
         machine.limit_fuel(FIRST_FUEL)
         return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
 
-    def _enter(self) -> None:
-        self.require_open()
-        self._nest()
-
     def _nest(self) -> None:
         if self.nesting >= MAXIMUM_NESTING:
             raise ResourceExhaustedError(
@@ -301,25 +373,30 @@ class Invoker:
         self.turn[_READY] = 0
         self.nesting += 1
 
-    def _take_machine(self, prompt: int = PATIENT) -> Machine:
+    def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
+        prompt, fuel = policy
         machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
         machine.limit_stack(STACK if self.nesting <= 1 else NESTED_STACK)
-        if prompt == PROMPT:
-            machine.limit_fuel(PROMPT_FUEL)
+        if fuel is not None:
+            machine.limit_fuel(fuel)
         return machine
 
-    def _give_back(self, machine: Machine) -> None:
+    def _clear(self, machine: Machine) -> None:
+        """Drops what a call has left in the registers of a machine."""
         machine.release_frames()
         if self.table.deferred:
             self.table.drain_deferred()
+
+    def _give_back(self, machine: Machine) -> None:
+        self._clear(machine)
         if len(self._idle) < _POOLED_MACHINES and not self.closed:
             self._idle.append(machine)
 
-    def _complete(self, machine: Machine) -> None:
-        """Waits for whatever a call waits for, until it is complete."""
+    def _rest(self, machine: Machine) -> Iterator[Awaited]:
+        """What a call that has begun waits for, until it is complete."""
         while machine.pending is not None:
-            self.wait_unlocked(machine.pending.wait)
+            yield machine.pending
             self._resume(machine)
 
     def _resume(self, machine: Machine) -> None:
@@ -373,7 +450,6 @@ class Invoker:
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
         if self.nesting == 1:
-            self.end_call(None)
             self.turn[_FAULTS] = 0
             if self.shortcomings:
                 raise _failed(self._take_shortcomings())
@@ -385,116 +461,26 @@ class Invoker:
     def _explain(self, error: BaseException, machine: Machine, function: Function) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
         a local names the error would keep everything the call used alive until the garbage collector runs."""
-        if self.nesting == 1:
-            self.end_call(error)
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")
+        self._add_shortcomings(error)
+
+    def _add_shortcomings(self, error: BaseException) -> None:
+        """To an error that ends a call of which expectations had failed before."""
         if self.shortcomings and self.nesting == 1:
-            _add_to(error, self._take_shortcomings())
+            text = _failed(self._take_shortcomings()).message
+            if isinstance(error, StatusError):
+                error.with_context(f"before that {text}")
+            else:
+                error.add_note(text)
 
     def _overflow(self, machine: Machine, function: Function) -> ResourceExhaustedError:
         error = ResourceExhaustedError("stack overflow in Python code that the program called")
         self._explain(error, machine, function)
         return error
 
-    def _invoke_native(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
-        with self.lock, error_context(f"invoking function '{function.name}'"):
-            nesting = self.nesting
-            try:
-                self._enter()
-                result = self._call_native(function, arguments)
-                while isinstance(result, Pending):
-                    self.wait_unlocked(result.wait)
-                    result = self._result_of(result)
-                results = conversion.host_results(function.convention, result)
-                self.require_faultless()
-                return results
-            except BaseException as error:
-                if self.shortcomings and self.nesting == 1:
-                    _add_to(error, self._take_shortcomings())
-                raise
-            finally:
-                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
-                self.settle()
-
-    def _call_native(self, function: NativeFunction, arguments: Sequence[object]) -> object:
-        self.require_open()
-        target = function.target
-        return target.export.function(target.state, *conversion.arguments(function.convention, arguments))
-
-    # -- asynchronous --------------------------------------------------------------------------------
-
-    async def invoke_async(self, function: Function, arguments: Sequence[object]) -> list[Any]:
-        """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
-        if isinstance(function, NativeFunction):
-            return await self._invoke_native_async(function, arguments)
-        assert isinstance(function, BytecodeFunction)
-        with self.lock:
-            machine = self._take_machine(PROMPT)
-        shortcomings: list[str] = []
-        try:
-            with self._watched(function, machine):
-                self._locked(lambda: self._start(machine, function, arguments), shortcomings)
-                while machine.pending is not None:
-                    await happened(machine.pending)
-                    self._locked(lambda: self._resume(machine), shortcomings)
-            results = function.unpack(machine)
-            if shortcomings:
-                texts, shortcomings = shortcomings, []
-                raise _failed(texts)
-            return results
-        except RecursionError as error:
-            raise self._overflow(machine, function) from error
-        except BaseException as error:
-            self._explain(error, machine, function)
-            if shortcomings:
-                _add_to(error, shortcomings)
-            raise
-        finally:
-            with self.lock:
-                self._give_back(machine)
-
-    def _start(self, machine: Machine, function: BytecodeFunction, arguments: Sequence[object]) -> None:
-        self.require_open()
-        function.begin(machine, arguments)
-        self.engine.run(machine)
-
-    def _locked(self, action: Callable[[], T], shortcomings: list[str]) -> T:
-        """Takes a step of an asynchronous call, which ``shortcomings`` belong to."""
-        with self.lock:
-            nesting, others = self.nesting, self.shortcomings
-            try:
-                self._nest()
-                self.shortcomings = shortcomings
-                return action()
-            finally:
-                self.shortcomings = others
-                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
-                self.settle()
-
-    async def _invoke_native_async(self, function: NativeFunction, arguments: Sequence[object]) -> list[Any]:
-        with error_context(f"invoking function '{function.name}'"):
-            shortcomings: list[str] = []
-            result = self._locked(lambda: self._call_native(function, arguments), shortcomings)
-            while isinstance(result, Pending):
-                await happened(result)
-                result = self._locked(partial(self._result_of, result), shortcomings)
-            results = conversion.host_results(function.convention, result)
-            if shortcomings:
-                raise _failed(shortcomings)
-            return results
-
 
 def _failed(texts: Sequence[str]) -> FailedPreconditionError:
     count = f"{len(texts)} expectations" if len(texts) > 1 else "an expectation"
     return FailedPreconditionError("\n".join([f"{count} of the program failed:", *texts]))
-
-
-def _add_to(error: BaseException, texts: Sequence[str]) -> None:
-    """To an error that ends a call of which expectations had failed before."""
-    text = _failed(texts).message
-    if isinstance(error, StatusError):
-        error.with_context(f"before that {text}")
-    else:
-        error.add_note(text)
