@@ -22,7 +22,8 @@ from jitree.dispatch.semantics import SEMANTICS
 from jitree.modules.vmvx import native
 from jitree.tools.cache_warm import own_recipes
 from tests.dispatch.loop_function import use_the_function
-from tests.dispatch.test_semantics import by_loop, edge_columns, valid
+from tests.dispatch.semantics_reference import edge_columns
+from tests.dispatch.test_semantics import by_loop, valid
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 from tests.modules.test_vmvx_native import buffer, compiled

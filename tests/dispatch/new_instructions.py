@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from jitree.errors import StatusCode
 from jitree.vmfb.isa import BY_MNEMONIC
 from tests.dispatch import test_programs, test_semantics
-from tests.dispatch.semantics_reference import EXACT, Array
+from tests.dispatch.native.nests import test_operations
+from tests.dispatch.semantics_reference import EXACT, Array, edge_columns
 from tests.vmfb.test_disassemble import lines
 from tests.vmfb.test_verify import sample, status
 
@@ -141,7 +142,9 @@ def check() -> None:
     EXACT.update(REFERENCES)
     test_semantics.COMPARED[:] = mnemonics
     for mnemonic in mnemonics:
-        test_semantics._check(mnemonic, test_semantics.edge_columns(mnemonic))
+        test_semantics._check(mnemonic, edge_columns(mnemonic))
+        if mnemonic in test_operations.COMPUTED and mnemonic not in test_operations.DIVISIONS:
+            test_operations.test_vectors(mnemonic)
         operands = [f"%i{2 * number}" for number in range(len(BY_MNEMONIC[mnemonic].operands) - 1)]
         text = f"%i8 = {mnemonic} {', '.join(operands)}"
         assert f"vm.{mnemonic} %i0" in "\n".join(lines(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -9,6 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
+
+from jitree.dispatch.semantics import SEMANTICS
+from jitree.vmfb.isa import BY_MNEMONIC
 
 Array = npt.NDArray[Any]
 DTYPES: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
@@ -36,6 +41,48 @@ def edge_values(kind: str) -> Array:
     special = np.array([limits.max, limits.tiny, limits.smallest_subnormal, np.inf, np.nan], dtype)
     positive = np.concatenate([values, *near, special])
     return np.concatenate([positive, -positive])
+
+
+def kinds_of(mnemonic: str) -> list[str]:
+    """Register kinds of the operands and of the result, by the instruction table: a float even where only
+    its bits are looked at."""
+    return [operand.kind.removeprefix("r.") for operand in BY_MNEMONIC[mnemonic].operands]
+
+
+def edge_columns(mnemonic: str) -> list[Array]:
+    """All combinations for one and two operands, a sample of them for three."""
+    edges = [edge_values(kind) for kind in kinds_of(mnemonic)[:-1]]
+    if len(edges) < 3:
+        rows = np.array(list(itertools.product(*(range(len(values)) for values in edges))))
+    else:
+        rng = np.random.default_rng(1)
+        rows = np.stack([rng.integers(0, len(values), 4000) for values in edges], axis=1)
+    types = SEMANTICS[mnemonic].argument_types
+    return [values[rows[:, n]].view(DTYPES[types[n]]) for n, values in enumerate(edges)]
+
+
+def by_plain(mnemonic: str, arguments: list[Array]) -> Array:
+    """The results of the semantics function; checks that they are in the range of their type."""
+    semantic = SEMANTICS[mnemonic]
+    rows = zip(*(array.tolist() for array in arguments), strict=True)
+    values = [semantic.function(*row) for row in rows]
+    results = np.array(values, DTYPES[semantic.result_type])
+    if semantic.result_type == "f32":
+        assert all(a == b or a != a for a, b in zip(values, results.tolist(), strict=True))
+    return results
+
+
+def assert_same_bits(mnemonic: str, arguments: list[Array], actual: Array, expected: Array) -> None:
+    assert actual.dtype == expected.dtype
+    width = f"i{actual.itemsize}"
+    same = actual.view(width) == expected.view(width)
+    if actual.dtype.kind == "f":
+        same |= np.isnan(actual) & np.isnan(expected)
+    wrong = np.flatnonzero(~same)
+    if len(wrong):
+        first = int(wrong[0])
+        values = [array[first] for array in arguments]
+        pytest.fail(f"{mnemonic}{values!r}: {actual[first]!r}, not {expected[first]!r} ({len(wrong)} differ)")
 
 
 def _u(x: Array) -> Array:

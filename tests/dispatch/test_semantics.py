@@ -4,7 +4,6 @@ loop and numpy agree."""
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 
 import numpy as np
@@ -22,7 +21,16 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.isa import INSTRUCTIONS
 from tests.assembler import Assembler
-from tests.dispatch.semantics_reference import CLOSE, DTYPES, EXACT, Array, edge_values
+from tests.dispatch.semantics_reference import (
+    CLOSE,
+    DTYPES,
+    EXACT,
+    Array,
+    assert_same_bits,
+    by_plain,
+    edge_columns,
+    kinds_of,
+)  # fmt: skip
 
 COMPARED = list(SEMANTICS)
 DIVISIONS = [name for name in COMPARED if SEMANTICS[name].division is not None]
@@ -53,53 +61,57 @@ def test_every_instruction_is_compared() -> None:
     assert {name for name in expected if not name.endswith(".ref")} <= set(SEMANTICS)
 
 
-CARRIED = "%i20 = add.i32 %i20, %i20"
-"""In a loop: what keeps it from being written anew in vectors."""
+def _group(mnemonic: str) -> str:
+    """The function that applies an instruction: what cannot fail shares one by the kinds of operands."""
+    return mnemonic if SEMANTICS[mnemonic].division is not None else " ".join(kinds_of(mnemonic)[:-1])
 
 
-def _loop(mnemonic: str, also: str = "") -> tuple[str, str]:
-    """(calling convention, text) of a function that applies an instruction to the elements of buffers."""
-    count = _count(mnemonic)
-    loads = [f"%i{8 + 2 * n} = buffer.load.{_register_kind(mnemonic, n)} %r{n}, %i2" for n in range(count)]
+@functools.cache
+def groups() -> dict[str, list[str]]:
+    """The instructions of each function."""
+    found: dict[str, list[str]] = {}
+    for mnemonic in COMPARED:
+        found.setdefault(_group(mnemonic), []).append(mnemonic)
+    return found
+
+
+def _loop(mnemonics: list[str]) -> tuple[str, str]:
+    """(calling convention, text) of a function that applies instructions to the elements of buffers. What it
+    counts keeps the native tier from writing it anew in vectors, which tests of nests look at."""
+    *kinds, _ = kinds_of(mnemonics[0])
+    count = len(kinds)
+    loads = [f"%i{8 + 2 * n} = buffer.load.{kind} %r{n}, %i2" for n, kind in enumerate(kinds)]
     operands = ", ".join(f"%i{8 + 2 * n}" for n in range(count))
+    results = [
+        f"%i16 = {mnemonic} {operands}\nbuffer.store.{kinds_of(mnemonic)[-1]} %r{count + n}, %i2, %i16"
+        for n, mnemonic in enumerate(mnemonics)
+    ]
     lines = [
         "%i2 = const.i64 0", "%i4 = const.i64 1", "br ^head", "^head:", "%i6 = cmp.lt.i64.s %i2, %i0",
-        "cond_br %i6, ^body, ^done", "^body:", *loads, f"%i16 = {mnemonic} {operands}",
-        f"buffer.store.{_register_kind(mnemonic, count)} %r{count}, %i2, %i16", also,
+        "cond_br %i6, ^body, ^done", "^body:", *loads, *results, "%i20 = add.i32 %i20, %i20",
         "%i2 = add.i64 %i2, %i4", "br ^head", "^done:", "return []",
     ]  # fmt: skip
-    return "0I" + "r" * (count + 1) + "_v", "\n".join(lines)
+    return "0I" + "r" * (count + len(mnemonics)) + "_v", "\n".join(lines)
 
 
 @functools.cache
 def _context(tier: str) -> Context:
     program = Assembler("m")
-    for mnemonic in COMPARED:
-        program.function(mnemonic, *_loop(mnemonic))
-        program.function(f"{mnemonic} alone", *_loop(mnemonic, CARRIED))
+    for name, mnemonics in groups().items():
+        program.function(name, *_loop(mnemonics))
     context = Context(RefTypes(), tier=tier)
     context.register([BytecodeModule.load(program.build())])
     return context
 
 
 def by_loop(mnemonic: str, arguments: list[Array], tier: str = "fast") -> Array:
-    """The results of a tier's machine code; ``mnemonic`` may be followed by `` alone``."""
-    result = np.zeros(len(arguments[0]), DTYPES[SEMANTICS[mnemonic.split()[0]].result_type])
-    buffers = [VmBuffer.alias(np.ascontiguousarray(array)) for array in (*arguments, result)]
+    """The results of a tier's machine code."""
+    group = groups()[_group(mnemonic)]
+    results = [np.zeros(len(arguments[0]), DTYPES[SEMANTICS[other].result_type]) for other in group]
+    buffers = [VmBuffer.alias(np.ascontiguousarray(array)) for array in (*arguments, *results)]
     context = _context(tier)
-    context.invoke(context.lookup(f"m.{mnemonic}"), [len(result), *buffers])
-    return result
-
-
-def by_plain(mnemonic: str, arguments: list[Array]) -> Array:
-    """The results of the semantics function; checks that they are in the range of their type."""
-    semantic = SEMANTICS[mnemonic]
-    rows = zip(*(array.tolist() for array in arguments), strict=True)
-    values = [semantic.function(*row) for row in rows]
-    results = np.array(values, DTYPES[semantic.result_type])
-    if semantic.result_type == "f32":
-        assert all(a == b or a != a for a, b in zip(values, results.tolist(), strict=True))
-    return results
+    context.invoke(context.lookup(f"m.{_group(mnemonic)}"), [len(results[0]), *buffers])
+    return results[group.index(mnemonic)]
 
 
 def valid(mnemonic: str, arguments: list[Array]) -> list[Array]:
@@ -114,40 +126,24 @@ def valid(mnemonic: str, arguments: list[Array]) -> list[Array]:
     return [array[keep] for array in arguments]
 
 
-def _assert_same_bits(mnemonic: str, arguments: list[Array], actual: Array, expected: Array) -> None:
-    assert actual.dtype == expected.dtype
-    width = f"i{actual.itemsize}"
-    same = actual.view(width) == expected.view(width)
-    if actual.dtype.kind == "f":
-        same |= np.isnan(actual) & np.isnan(expected)
-    wrong = np.flatnonzero(~same)
-    if len(wrong):
-        first = int(wrong[0])
-        values = [array[first] for array in arguments]
-        pytest.fail(f"{mnemonic}{values!r}: {actual[first]!r}, not {expected[first]!r} ({len(wrong)} differ)")
-
-
-def _assert_same_new_nan(arguments: list[Array], fast: Array, plain: Array) -> None:
-    """A NaN that comes of numbers is the same one on both tiers (which of two NaNs goes on is open)."""
-    numbers = np.ones(len(fast), bool)
+def _assert_same_new_nan(arguments: list[Array], compiled: Array, plain: Array) -> None:
+    """A NaN that comes of numbers is the same one on all tiers (which of two NaNs goes on is open)."""
+    numbers = np.ones(len(compiled), bool)
     for array in arguments:
         numbers &= ~np.isnan(array)
-    assert fast[numbers].tobytes() == plain[numbers].tobytes()
+    assert compiled[numbers].tobytes() == plain[numbers].tobytes()
 
 
 def _check(mnemonic: str, arguments: list[Array]) -> None:
     arguments = valid(mnemonic, arguments)
     plain = by_plain(mnemonic, arguments)
-    fast = by_loop(mnemonic, arguments)
-    _assert_same_bits(mnemonic, arguments, fast, plain)
-    _assert_same_new_nan(arguments, fast, plain)
-    for variant in (mnemonic, f"{mnemonic} alone"):
-        native = by_loop(variant, arguments, "native")
-        _assert_same_bits(variant, arguments, native, plain)
-        _assert_same_new_nan(arguments, native, plain)
+    for tier in ("fast", "native"):
+        compiled = by_loop(mnemonic, arguments, tier)
+        assert_same_bits(mnemonic, arguments, compiled, plain)
+        _assert_same_new_nan(arguments, compiled, plain)
     with np.errstate(all="ignore"):
         if mnemonic in EXACT:
-            _assert_same_bits(mnemonic, arguments, plain, EXACT[mnemonic](*arguments))
+            assert_same_bits(mnemonic, arguments, plain, EXACT[mnemonic](*arguments))
         elif mnemonic in CLOSE:
             expected = CLOSE[mnemonic](*arguments)
             tolerance = 64 * np.finfo(expected.dtype).eps
@@ -157,28 +153,6 @@ def _check(mnemonic: str, arguments: list[Array]) -> None:
 @pytest.mark.parametrize("mnemonic", SEMANTICS)
 def test_on_edge_values(mnemonic: str) -> None:
     _check(mnemonic, edge_columns(mnemonic))
-
-
-def edge_columns(mnemonic: str) -> list[Array]:
-    """All combinations for one and two operands, a sample of them for three."""
-    edges = [edge_values(_register_kind(mnemonic, n)) for n in range(_count(mnemonic))]
-    if len(edges) < 3:
-        rows = np.array(list(itertools.product(*(range(len(values)) for values in edges))))
-    else:
-        rng = np.random.default_rng(1)
-        rows = np.stack([rng.integers(0, len(values), 4000) for values in edges], axis=1)
-    kinds = SEMANTICS[mnemonic].argument_types
-    return [values[rows[:, n]].view(DTYPES[kinds[n]]) for n, values in enumerate(edges)]
-
-
-def _count(mnemonic: str) -> int:
-    return len(SEMANTICS[mnemonic].argument_types)
-
-
-def _register_kind(mnemonic: str, number: int) -> str:
-    """The kind by the instruction table: a float even where only its bits are looked at."""
-    row = next(row for row in INSTRUCTIONS if row.mnemonic == mnemonic)
-    return row.operands[number].kind.removeprefix("r.")
 
 
 def _bits(kind: str) -> st.SearchStrategy[npt.NDArray[np.uint8]]:
