@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dispatch.harness import TIERS, Vm
+from jitree.codegen import image
+from tests.dispatch.harness import TIERS, Vm, start_here
+
+
+@pytest.fixture(autouse=True)
+def images_are_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image.Provider, "_start", start_here)
 
 
 @pytest.fixture(params=TIERS)
