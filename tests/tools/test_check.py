@@ -12,7 +12,7 @@ import pytest
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.tools import check
 from tests.assembler import Assembler
-from tests.tools.command import PROGRAMS, jitree
+from tests.tools.command import PROGRAMS, jitree, jitree_process
 
 CHECKS = PROGRAMS / "checks.vmfb"
 
@@ -128,7 +128,7 @@ def test_other_signatures_are_refused_before_anything_runs(tmp_path: Path) -> No
 
 
 def test_in_a_process_of_its_own() -> None:
-    outcome = jitree("check", "--device=local-sync", "--filter=*passes", f"--module={CHECKS}")
+    outcome = jitree_process("check", "--device=local-sync", "--filter=*passes", f"--module={CHECKS}")
     assert (outcome.code, outcome.stderr) == (0, "")
     outcome = jitree("check", "--device=local-sync", CHECKS)
     assert outcome.code == 1 and outcome.stdout.endswith("Test failed\n")

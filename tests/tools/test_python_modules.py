@@ -10,7 +10,7 @@ from jitree import Session
 from jitree.api.module_reference import ModuleReference, parse_reference
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, UnimplementedError
 from tests.assembler import Assembler
-from tests.tools.command import ROOT, jitree
+from tests.tools.command import ROOT, jitree_process
 
 SAMPLE = ROOT / "examples" / "custom_module"
 
@@ -93,7 +93,7 @@ def test_parameters_without_a_value() -> None:
 
 
 def run(files: Path, module: str, value: int) -> tuple[int, str, str]:
-    outcome = jitree(
+    outcome = jitree_process(
         "run", "--device=local-sync", f"--module={files / module}", f"--module={files / 'program.vmfb'}",
         f"--input={value}",
     )  # fmt: skip
@@ -164,7 +164,7 @@ def test_the_sample_is_at_most_ten_lines() -> None:
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])
 def test_the_sample_from_the_command_line(tier: str) -> None:
-    outcome = jitree(
+    outcome = jitree_process(
         "run", "--device=local-sync", f"--module={SAMPLE / 'activation.py'}",
         f"--module={SAMPLE / 'program.vmfb'}", "--function=layer", "--input=4xf32=-3,-1,0,1", "--input=1",
         tier=tier,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree.tools import run
-from tests.tools.command import ECHO, PROGRAMS, ROOT, jitree, run_echo
+from tests.tools.command import ECHO, PROGRAMS, ROOT, jitree, jitree_process, run_echo
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
 
@@ -83,7 +83,9 @@ def test_results_in_files(tmp_path: Path) -> None:
 
 
 def test_a_whole_process() -> None:
-    outcome = run_echo("--function=two", "--input=4xf32=1,2,3,4", "--input=7")
+    outcome = jitree_process(
+        "run", ECHO, "--device=local-sync", "--function=two", "--input=4xf32=1,2,3,4", "--input=7"
+    )
     assert outcome.code == 0 and outcome.stderr == ""
     assert outcome.stdout == "EXEC @two\nresult[0]: hal.buffer_view\n4xf32=2 4 6 8\nresult[1]: i32=7\n"
 
