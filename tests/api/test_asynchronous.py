@@ -99,7 +99,7 @@ def test_failures_arrive_where_results_are_read(module: Module, session: Session
 def test_submitted_work_goes_on_behind_the_call(module: Module, session: Session) -> None:
     """Arrays that are still computed know when they are there, and can be arguments."""
     square = session.to_device(SQUARE)
-    for _ in range(20):
+    for _ in range(8):
         first = module.product.submit(square)
         second = module.product.submit(first)
         assert np.array_equal(first, SQUARE @ SQUARE) and first.ready
@@ -111,7 +111,7 @@ def test_plain_calls_of_several_threads(module: Module) -> None:
     wrong: list[float] = []
 
     def work(number: float) -> None:
-        for turn in range(20):
+        for turn in range(8):
             factor = np.float32(number + turn)
             squared = module.product(SQUARE * factor)
             if not np.array_equal(squared, SQUARE @ SQUARE * factor * factor):

@@ -206,10 +206,9 @@ def test_work_is_spread_over_copies_in_order() -> None:
             spread(squared, numbers)
 
 
-@pytest.mark.parametrize("triple", ["x86_64-linux-gnu", "aarch64-linux-gnu"])
-def test_all_answers_build_for(triple: str) -> None:
-    cpu = "x86-64" if triple.startswith("x86") else "generic"
-    code = compile_object(texts(), RECIPE.entries, Target(triple, cpu, ""))
+def test_all_answers_build_for_aarch64() -> None:
+    """For x86-64 they are in the image that is shipped."""
+    code = compile_object(texts(), RECIPE.entries, Target("aarch64-linux-gnu", "generic", ""))
     assert set(RECIPE.entries) <= set(link([code], RECIPE.entries).entries)
 
 

@@ -43,7 +43,7 @@ _CALLEE = """
 """
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), arguments=st.tuples(st.integers(-4, 20), st.integers(-4, 20), st.integers(-4, 70)))
 def test_native_and_plain_agree(data: st.DataObject, arguments: tuple[int, int, int]) -> None:
     text = TypedWriter(data.draw).program()

@@ -119,7 +119,7 @@ def test_arithmetic(program: Program, values: tuple[float, ...]) -> None:
     check_arithmetic(program, values, nothing, "fast")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(arithmetic(), inputs)
 def test_arithmetic_in_native_code(program: Program, values: tuple[float, ...]) -> None:
     check_arithmetic(program, values, compile_here, "native")
@@ -190,7 +190,7 @@ def test_references(program: Program, bytecode: int) -> None:
     check_references(program, bytecode, nothing, "fast")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(references(), st.sampled_from([15, 16, 17]))
 def test_references_in_native_code(program: Program, bytecode: int) -> None:
     check_references(program, bytecode, compile_here, "native")

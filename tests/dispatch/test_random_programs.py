@@ -188,7 +188,7 @@ def _describe(ref: object) -> object:
     return [str(type(item)) for item in ref] if isinstance(ref, VmList) else ref
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     data=st.data(),
     arguments=st.tuples(st.integers(-4, 20), st.integers(-4, 20), st.integers(-4, 70)),

@@ -215,7 +215,7 @@ def tables(*names):
 """
 _MUTATE_STRUCTURE = """
 places = list(range(0, 64 + 56 * 8)) + tables(".dynamic", ".dynsym", ".hash", ".rela.dyn", ".dynstr")
-for turn in range(4000):
+for turn in range(2000):
     mutant = bytearray(data)
     for _ in range(generator.choice((1, 1, 2, 4))):
         place = generator.choice(places)
@@ -232,7 +232,7 @@ assert {"loaded", "FAILED_PRECONDITION", "UNAVAILABLE", "UNIMPLEMENTED"} <= seen
 _MUTATE_TABLES = """
 # Neither code nor the query symbol: what the library says about itself, and where it says it is.
 read_only, relocations = tables(".rodata"), section(data, ".rela.dyn")
-for turn in range(3000):
+for turn in range(1500):
     mutant = bytearray(data)
     for _ in range(generator.choice((1, 1, 2))):
         if generator.random() < 0.5:

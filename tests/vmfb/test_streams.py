@@ -23,7 +23,7 @@ from tests.vmfb.words_reader import read_function
 
 pytestmark = pytest.mark.filterwarnings("error")
 relaxed = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -105,7 +105,7 @@ def _buffers(case: Case) -> list[Bytes]:
     return [memory[: 4 * ROOM], first[: max(used - case.shortened, 0)], memory[8 * ROOM :]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cases())
 def test_random_nests(case: Case) -> None:
     function = _function(case)
