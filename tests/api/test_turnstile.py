@@ -13,10 +13,11 @@ import pytest
 
 from jitree import Session
 from jitree.api import turnstile
-from jitree.dispatch import invocation
+from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import engine
 from jitree.errors import CancelledError, FailedPreconditionError
 from jitree.regs import machine
+from jitree.regs.layout import PROMPT
 from tests.api.exact import X, same
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
@@ -178,8 +179,9 @@ COUNTING = """
 @pytest.mark.parametrize("tier", ["plain", "fast", "native"])
 def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the loop when it is awaited, to other threads when it was submitted."""
-    for module in (machine, invocation):
-        monkeypatch.setattr(module, "PROMPT_FUEL", 1000)
+    monkeypatch.setattr(machine, "PROMPT_FUEL", 1000)
+    for module in (context, invocation):
+        monkeypatch.setattr(module, "SUBMITTED", invocation.Policy(PROMPT, 1000))
     monkeypatch.setattr(engine, "SLICE", 1000)
     with Session("local-sync", tier=tier) as session:
         count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f

@@ -74,7 +74,7 @@ def test_clear(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         busy.with_suffix(".123").write_bytes(b"half an image")
         assert printed(capsys, "clear") == f"removed 2 images, 2.2 KiB, from {folder}\n"
         assert sorted(path.name for path in folder.iterdir()) == [
-            "notes.txt", f"kernel-{'0' * 32}.123", f"kernel-{'0' * 32}.lock"
+            f"kernel-{'0' * 32}.123", f"kernel-{'0' * 32}.lock", "notes.txt"
         ]  # fmt: skip
     assert printed(capsys, "clear") == f"removed 0 images, 0 B, from {folder}\n"
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
