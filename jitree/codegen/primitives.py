@@ -49,6 +49,13 @@ def call(address: int, *arguments: int) -> int:
     return result
 
 
+def call_int(address: int, *arguments: int) -> int:
+    """As :func:`call`, of a function whose result is an ``int``."""
+    kinds = [ctypes.c_int64] * len(arguments)
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)(*arguments)
+    return result
+
+
 def call_double(address: int, bits: int) -> int:
     """Calls C code of one argument, a double given by its bits."""
     (number,) = struct.unpack("d", bits.to_bytes(8, "little", signed=bits < 0))
@@ -105,6 +112,11 @@ def apart(function: Function) -> Function:
 
 
 _stack: Final[list[ctypes.Array[ctypes.c_char]]] = []
+
+
+def stack_address() -> int:
+    """Where the stack is now; in Python 1 MiB, so that there is room."""
+    return 1 << 20
 
 
 def stack(size: int) -> int:

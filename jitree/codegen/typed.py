@@ -58,8 +58,8 @@ def _call_double(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
     return _call(builder, stated, [given[0], builder.bitcast(given[1], _DOUBLE)])
 
 
-def _call_kernel(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
-    kind = ir.FunctionType(_WORD, [_LONG] * 3)
+def _call_int(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    kind = ir.FunctionType(_WORD, [value.type for value in given[1:]])
     return builder.sext(builder.call(_pointer(builder, given[0], kind), given[1:]), _LONG)
 
 
@@ -80,7 +80,8 @@ _processor(processor.ticks, types.int64)
 _processor(processor.pause, types.none)
 _processor(processor.flush_denormals, types.int64)
 _processor(processor.restore_denormals, types.none, types.int64)
-primitive(processor.call_kernel, _integers(types.int64, 4), _call_kernel)
+primitive(processor.call_kernel, _integers(types.int64, 4), _call_int)
+primitive(primitives.call_int, lambda *given: signature(types.int64, *[types.int64] * len(given)), _call_int)
 primitive(primitives.call, lambda *given: signature(types.int64, *[types.int64] * len(given)), _call)
 primitive(primitives.call_double, _integers(types.int64, 2), _call_double)
 
@@ -99,6 +100,12 @@ def _bit_length(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
     return builder.sub(_LONG(64), builder.ctlz(given[0], ir.IntType(1)(0)))
 
 
+def _stack_address(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    pointer = _BYTE.as_pointer()
+    frame = declared(builder, ir.FunctionType(pointer, [_WORD]), "llvm.frameaddress.p0")
+    return builder.ptrtoint(builder.call(frame, [_WORD(0)]), _LONG)
+
+
 def _stack(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
     block = builder.alloca(_BYTE, size=given[0])
     block.align = _STACK_ALIGNMENT
@@ -115,4 +122,5 @@ primitive(
 primitive(primitives.quotient, _integers(types.int64, 2), lambda builder, _, given: builder.udiv(*given))
 primitive(primitives.remainder, _integers(types.int64, 2), lambda builder, _, given: builder.urem(*given))
 primitive(primitives.bit_length, _integers(types.int64, 1), _bit_length)
+primitive(primitives.stack_address, _integers(types.int64, 0), _stack_address)
 primitive(primitives.stack, _integers(types.int64, 1), _stack)

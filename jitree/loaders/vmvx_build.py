@@ -12,8 +12,8 @@ from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import NEVER_ASK
 from jitree.dispatch.native.source import decode
-from jitree.loaders.vmvx_layout import span_symbol
-from jitree.loaders.vmvx_text import Kernel, list_changes, span_text
+from jitree.loaders.vmvx_layout import symbol
+from jitree.loaders.vmvx_text import Kernel, list_changes, texts
 
 KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """Of kernels whose loops are all nests: these come in vectors already, the rest is straight-line code."""
@@ -22,7 +22,7 @@ _WORTH_SPLITTING: Final = 6
 
 
 def generate(data: bytes, ordinals: bytes) -> Generated:
-    """A span function for each kernel that can be lowered. ``data`` is the module as
+    """A ``workgroups`` for each kernel that can be lowered. ``data`` is the module as
     :func:`jitree.dispatch.native.source.encode` writes it, ``ordinals`` (i32) are the kernels in it.
     The notes say why others were not."""
     source = decode(data)
@@ -45,7 +45,7 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
         if part
     ]
     notes = json.dumps({"refusals": refusals, "loops": lowered.loops})
-    return Generated(units, tuple(map(span_symbol, chosen)), notes.encode())
+    return Generated(units, tuple(map(symbol, chosen)), notes.encode())
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:
@@ -60,5 +60,5 @@ def _parts(kernels: list[Kernel]) -> Sequence[list[Kernel]]:
 
 
 def _unit(text: str, kernels: Sequence[Kernel], pipeline: Pipeline) -> Unit:
-    entries = tuple(span_symbol(kernel.ordinal) for kernel in kernels)
-    return Unit([text + span_text(kernels)], entries, pipeline)
+    entries = tuple(symbol(kernel.ordinal) for kernel in kernels)
+    return Unit(texts(text, kernels), entries, pipeline)

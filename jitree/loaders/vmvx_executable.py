@@ -120,9 +120,9 @@ class _Function:
         self._compiled = compiled
         self._ordinal = ordinal
         self._label = label
-        lanes = 0 if compiled is None else compiled.lanes_address
+        contexts = 0 if compiled is None else compiled.contexts_address
         # A record of vmvx_layout.ENVIRONMENT.
-        self._environment = array("q", (id(self), lanes, _RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS))
+        self._environment = array("q", (id(self), contexts, _RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS, 0))
 
     @property
     def environment(self) -> int:
@@ -143,7 +143,7 @@ class _Function:
         return result
 
     def crowd(self, dispatch: int, workgroup: int) -> int:
-        """Runs a span that found no lane, or that has to wait for compiled kernels."""
+        """Runs a span that found no worker context, or that has to wait for compiled kernels."""
         assert self._compiled is not None
         try:
             result = self._compiled.run(self._ordinal, self.environment, dispatch, workgroup)
@@ -151,11 +151,11 @@ class _Function:
             return self.fail(error, dispatch, workgroup)
         return self.run(dispatch, workgroup) if result is None else result
 
-    def finish(self, dispatch: int, workgroup: int, lane: int) -> int:
+    def finish(self, dispatch: int, workgroup: int, context: int) -> int:
         """Runs the rest of a workgroup that left machine code."""
         assert self._compiled is not None
         try:
-            there = self._compiled.lane(lane)
+            there = self._compiled.context(context)
             there.worker.heed(_failure(dispatch))
             there.finish(self._ordinal, read_span(dispatch, workgroup))
         except BaseException as error:
@@ -171,8 +171,8 @@ def _crowd(environment: int, dispatch: int, workgroup: int) -> int:
     return _function(environment).crowd(dispatch, workgroup)
 
 
-def _finish(environment: int, dispatch: int, workgroup: int, lane: int) -> int:
-    return _function(environment).finish(dispatch, workgroup, lane)
+def _finish(environment: int, dispatch: int, workgroup: int, context: int) -> int:
+    return _function(environment).finish(dispatch, workgroup, context)
 
 
 def _function(environment: int) -> _Function:
@@ -180,7 +180,7 @@ def _function(environment: int) -> _Function:
     return function
 
 
-def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int, lane: int = 0) -> int:
+def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int, context: int = 0) -> int:
     return _function(environment).fail(error, dispatch, workgroup)
 
 

@@ -20,9 +20,22 @@ _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
 
 _SOURCES: Final = (
+    *sorted((_PACKAGE / "codegen").glob("*.py")),
+    *sorted((_PACKAGE / "hal" / "local" / "executor").glob("*.py")),
     _PACKAGE / "hal" / "command_layout.py",
-    *sorted(path for path in Path(__file__).parent.glob("vmvx_*") if path.suffix in (".py", ".ll")),
+    _PACKAGE / "regs" / "layout.py",
+    *sorted(Path(__file__).parent.glob("vmvx_*.py")),
 )
+
+SPANS: Final = Recipe(
+    name="spans",
+    title="the code around VMVX kernels",
+    generator="jitree.loaders.vmvx_text:spans",
+    sources=_SOURCES,
+    entries=("run_span",),
+    seconds=1.0,
+)
+"""Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
 
 
 def recipe(executable: BytecodeModule) -> Recipe:

@@ -15,8 +15,10 @@ from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_POINT
-from jitree.loaders.vmvx_lane import Lane
-from jitree.loaders.vmvx_layout import LANES, MAXIMUM_LANES, span_symbol
+from jitree.loaders.vmvx_context import WorkerContext
+from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
+from jitree.loaders.vmvx_records import Environment
 from jitree.loaders.vmvx_worker import Worker
 
 PATIENCE: Final = 20_000_000
@@ -26,6 +28,7 @@ not worth that much ends before a builder has started."""
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
+_ENVIRONMENT: Final = ENTRY_POINT.word("environment")
 
 
 class CompiledKernels:
@@ -46,33 +49,33 @@ class CompiledKernels:
         :meth:`serve`."""
         self._provider = provider
         self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
-        self._symbols = [span_symbol(ordinal) for ordinal in ordinals]
+        self._symbols = [symbol(ordinal) for ordinal in ordinals]
         self._create_worker = create_worker
         self._records: array[int] | None = None
         self._lock = threading.Lock()
-        self._lanes: dict[int, Lane] = {}
-        self._table = array("q", bytes(LANES.size + 8 * (MAXIMUM_LANES - 1)))
+        self._contexts: dict[int, WorkerContext] = {}
+        self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._nanoseconds = 0
-        self._image: image.Image | None = None
+        self._images: tuple[image.Image, image.Image] | None = None
         self._closed = False
-        self._codes: list[Callable[[int, int, int], int] | None] = []
+        self._run_span: Callable[[int, int, int], int]
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             self._closed = True  # other finalizers may still run kernels
-            self._table[LANES.word("count")] = 0
-            for lane in getattr(self, "_lanes", {}).values():
-                lane.close()
+            self._table[CONTEXTS.word("count")] = 0
+            for context in getattr(self, "_contexts", {}).values():
+                context.close()
 
     @property
-    def lanes_address(self) -> int:
-        """Of the LANES record."""
+    def contexts_address(self) -> int:
+        """Of the CONTEXTS record."""
         return self._table.buffer_info()[0]
 
     @property
     def ready(self) -> bool:
         """Whether compiled kernels run."""
-        return self._image is not None
+        return self._images is not None
 
     def serve(self, records: array[int]) -> None:
         """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already. Begins
@@ -87,14 +90,14 @@ class CompiledKernels:
     def spend(self, nanoseconds: int) -> None:
         """Counts time that the VM took for the kernels, and has them compiled when that is worth it."""
         self._nanoseconds += nanoseconds
-        if self._image is None and self._nanoseconds >= PATIENCE:
+        if self._images is None and self._nanoseconds >= PATIENCE:
             self._use(self._provider.get())
 
     def look(self, ordinal: int, nanoseconds: int) -> bool:
         """Whether the rest of a span, which the VM has run for so long, can be compiled code's."""
-        if self._image is None and self._nanoseconds + nanoseconds >= PATIENCE:
+        if self._images is None and self._nanoseconds + nanoseconds >= PATIENCE:
             self._use(self._provider.get())
-        return self._image is not None and self._codes[ordinal] is not None
+        return self._has_code(ordinal)
 
     def hot(self, ordinal: int) -> NativeModule:
         """A kernel for workers that are in the middle of it."""
@@ -102,47 +105,50 @@ class CompiledKernels:
 
     def go_on(self, ordinal: int, environment: int, dispatch: int, group: int) -> int:
         """Runs the rest of a span, after :meth:`look`."""
-        code = self._codes[ordinal]
-        assert code is not None
-        return code(environment, dispatch, group)
+        return self._run_span(environment, dispatch, group)
 
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
-        """Runs a span that has found no lane, waiting for the kernels if they are not there; None when there
-        cannot be more lanes, or the kernel is not compiled. UNAVAILABLE if the kernels cannot be built."""
+        """Runs a span that has found no worker context, waiting for the kernels if they are not there; None
+        when there cannot be more, or the kernel is not compiled. UNAVAILABLE if they cannot be built."""
         if self._closed:
             raise FailedPreconditionError("the executable has been dropped")
-        if self._image is None:
+        if self._images is None:
+            image.wait(SPANS)
             self._use(self._provider.wait())
-        elif self._codes[ordinal] is not None and not self._add_lane():
+        elif self._has_code(ordinal) and not self._add_context():
             return None
-        code = self._codes[ordinal]
-        return None if code is None else code(environment, dispatch, group)
+        return self._run_span(environment, dispatch, group) if self._has_code(ordinal) else None
 
-    def lane(self, address: int) -> Lane:
-        """The lane with a LANE record."""
-        return self._lanes[address]
+    def context(self, address: int) -> WorkerContext:
+        """The one with a CONTEXT record."""
+        return self._contexts[address]
+
+    def _has_code(self, ordinal: int) -> bool:
+        return self._images is not None and self._symbols[ordinal] in self._images[0].addresses
 
     def _use(self, ready: image.Image | None) -> None:
-        if ready is None or self._image is not None or not self._add_lane():
+        spans = None if ready is None else image.get(SPANS)
+        if ready is None or spans is None or self._images is not None or not self._add_context():
             return
         assert self._records is not None
-        self._codes = [
-            _SPAN(ready.addresses[symbol]) if symbol in ready.addresses else None for symbol in self._symbols
-        ]
-        self._image = ready
-        for number, symbol in enumerate(self._symbols):
-            if symbol in ready.addresses:
-                self._records[number * _ENTRY_WORDS + _CODE] = ready.addresses[symbol]
+        run_span = spans.addresses["run_span"]
+        self._run_span = _SPAN(run_span)
+        self._images = ready, spans
+        for number, name in enumerate(self._symbols):
+            if name in ready.addresses:
+                row = number * _ENTRY_WORDS
+                Environment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
+                self._records[row + _CODE] = run_span
 
-    def _add_lane(self) -> bool:
+    def _add_context(self) -> bool:
         """Whether there was room for one more."""
         with self._lock:
-            count = len(self._lanes)
-            if count == MAXIMUM_LANES:
+            count = len(self._contexts)
+            if count == MAXIMUM_CONTEXTS:
                 return False
-            lane = Lane(self._create_worker())
-            self._lanes[lane.address] = lane
-            self._table[LANES.word("first") + count] = lane.address
+            context = WorkerContext(self._create_worker())
+            self._contexts[context.address] = context
+            self._table[CONTEXTS.word("first") + count] = context.address
         with self._lock:  # orders the stores for threads that see the count
-            self._table[LANES.word("count")] = max(self._table[LANES.word("count")], count + 1)
+            self._table[CONTEXTS.word("count")] = max(self._table[CONTEXTS.word("count")], count + 1)
         return True

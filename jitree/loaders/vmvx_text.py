@@ -1,33 +1,32 @@
-"""LLVM IR of span functions: loops over workgroups around kernels that the native tier has lowered.
+"""LLVM IR of the code around compiled kernels: loops over workgroups that call what the native tier has
+lowered.
 
-The builder process imports this module.
+Only builders and tests import this module.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.codegen import functions, image
+from jitree.codegen.frontend import compiled, signature_of
+from jitree.codegen.image.generated import Generated, Unit
 from jitree.dispatch.native.calls import Needs
-from jitree.hal.command_layout import DISPATCH, WORKGROUP
-from jitree.loaders import vmvx_layout
-from jitree.regs.layout import ENTRY, FRAME, SCRATCH, STATE
+from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx_spans import run_span
+from jitree.loaders.vmvx_workgroups import has_room, kernel, workgroups
+from jitree.regs.layout import FRAME
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
-_FOLDER: Final = Path(__file__).parent
-_NAME: Final = re.compile(r"\$([a-z_]+\.[a-z_]+|[A-Z][A-Z_]*)")
 _CHANGES_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
-"""Beginnings of mnemonics that could leave a lane's list of bindings changed for the next span."""
-_STACK_SIZE: Final = 256 << 10
-"""Bytes of a thread's stack that kernels may take, whatever thread it is; deeper calls are the VM's."""
+"""Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
 _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
 class Kernel(NamedTuple):
-    """A kernel as its span function calls it."""
+    """A kernel as its ``workgroups`` calls it."""
 
     ordinal: int
     """Of its function in the module."""
@@ -37,57 +36,70 @@ class Kernel(NamedTuple):
     """Room that it and its callees take on the machine's stacks."""
 
 
-def span_text(kernels: Sequence[Kernel]) -> str:
-    """The span functions of kernels, to stand behind the text of the lowered module."""
-    names = _template_names()
-    template = (_FOLDER / "vmvx_span.ll").read_text(encoding="ascii")
-    parts = [_fill((_FOLDER / "vmvx_helpers.ll").read_text(encoding="ascii"), names)]
-    for kernel in kernels:
-        own: dict[str, int | str] = {
-            "ORDINAL": kernel.ordinal,
-            "CALL": _call(kernel.symbol),
-            "FRAMES": FRAME.size * kernel.needs.frames,
-            "VALUES": kernel.needs.values,
-            "REFS": kernel.needs.refs,
-        }
-        parts.append(_fill(template, names | own))
-    return "\n".join(parts)
+def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
+    """The text of the lowered module, and a ``workgroups`` for each kernel."""
+    template = image.wait(SPANS).notes.decode()
+    bridges = [_bridges(kernel) for kernel in kernels]
+    return ["\n".join([lowered, *bridges]), *(_named(template, kernel.ordinal) for kernel in kernels)]
+
+
+def spans() -> Generated:
+    """What all kernels have in common: the code that runs spans, and as notes the IR of ``workgroups``."""
+    notes = compiled(workgroups, workgroups.__name__, signature_of(workgroups)).text.encode()
+    return Generated([Unit(functions.texts([run_span]), SPANS.entries)], (), notes)
 
 
 def list_changes(words: Sequence[int], starts: Sequence[int]) -> Iterator[str]:
-    """Instructions of a module, whose words begin at ``starts``, that rule out lanes."""
+    """Instructions of a module, whose words begin at ``starts``, that rule out
+    worker contexts."""
     for start in starts:
         mnemonic = OPCODE_NAMES[BASE_OPCODE[words[start]]]
         if mnemonic.startswith(_CHANGES_LISTS):
             yield mnemonic
 
 
-def _call(kernel: str) -> str:
-    arguments = [f"ptr %{name}" for name in ("state", "frame", "values", "refs")]
-    arguments += ["i64 %fuel", "ptr %local", "ptr %constants", "ptr %bindings"]
-    arguments += [f"i32 %{name}" for name in _IDS]
-    return f"call fastcc {{ i64 }} @{kernel}({', '.join(arguments)}) alwaysinline"
+def _named(text: str, ordinal: int) -> str:
+    """Each kernel has functions of its own."""
+    for function in (workgroups, kernel, has_room):
+        text = text.replace(f'@"{function.__name__}"', f'@"{function.__name__}.{ordinal}"')
+    return text
 
 
-def _template_names() -> dict[str, int | str]:
-    names: dict[str, int | str] = {
-        "STACK_SIZE": _STACK_SIZE,
-        "SCRATCH_MARK": vmvx_layout.SCRATCH_MARK,
-        "MAXIMUM_BINDINGS": vmvx_layout.MAXIMUM_BINDINGS,
-        "MOST_FINISHED": vmvx_layout.MOST_FINISHED,
-        "WORKGROUP_DONE": vmvx_layout.WORKGROUP_DONE,
-        "WORKGROUP_LEFT": vmvx_layout.WORKGROUP_LEFT,
-        "WORKGROUP_LITTERED": vmvx_layout.WORKGROUP_LITTERED,
-        "WORKGROUP_REFUSED": vmvx_layout.WORKGROUP_REFUSED,
-    }
-    for prefix, offsets in (
-        ("environment", vmvx_layout.ENVIRONMENT.offsets), ("lanes", vmvx_layout.LANES.offsets),
-        ("lane", vmvx_layout.LANE.offsets), ("state", STATE.offsets), ("entry", ENTRY.offsets),
-        ("scratch", SCRATCH.offsets), ("dispatch", DISPATCH.offsets), ("group", WORKGROUP.offsets),
-    ):  # fmt: skip
-        names |= {f"{prefix}.{field}": offset for field, offset in offsets.items()}
-    return names
+def _bridges(own: Kernel) -> str:
+    """``kernel`` and ``has_room`` of a kernel: the lowered function; its room."""
+    ends = {"frame": FRAME.size * own.needs.frames, "values": own.needs.values, "refs": own.needs.refs}
+    text = f"""
+define i64 @"kernel"({_parameters(kernel)}) alwaysinline nounwind "no-builtins" {{
+{_pointers("state", "frame", "values", "refs", "local", "constants", "bindings")}
+{_lines("%{0}.i32 = trunc i64 %{0} to i32", _IDS)}
+  call void @retain(ptr %local.ptr)
+  call void @retain(ptr %constants.ptr)
+  call void @retain(ptr %bindings.ptr)
+  %outcome = call fastcc {{ i64 }} @{own.symbol}(
+    ptr %state.ptr, ptr %frame.ptr, ptr %values.ptr, ptr %refs.ptr, i64 %fuel,
+    ptr %local.ptr, ptr %constants.ptr, ptr %bindings.ptr, {", ".join(f"i32 %{name}.i32" for name in _IDS)}
+  ) alwaysinline
+  %left = extractvalue {{ i64 }} %outcome, 0
+  ret i64 %left
+}}
+define i1 @"has_room"({_parameters(has_room)}) alwaysinline nounwind "no-builtins" {{
+{_pointers("state", *ends)}
+{_lines("%{0}.end = getelementptr i8, ptr %{0}.ptr, i64 {1}", ends.items())}
+  %fits = call i1 @room(ptr %state.ptr, ptr %frame.end, ptr %values.end, ptr %refs.end)
+  ret i1 %fits
+}}
+"""
+    return _named(text, own.ordinal)
 
 
-def _fill(template: str, names: dict[str, int | str]) -> str:
-    return _NAME.sub(lambda match: str(names[match[1]]), template)
+def _parameters(function: Callable[..., object]) -> str:
+    names = function.__annotations__.keys() - {"return"}
+    return ", ".join(f"i64 %{name}" for name in function.__annotations__ if name in names)
+
+
+def _pointers(*names: str) -> str:
+    return _lines("%{0}.ptr = inttoptr i64 %{0} to ptr", names)
+
+
+def _lines(form: str, items: Iterable[str | tuple[str, int]]) -> str:
+    return "\n".join("  " + form.format(*((item,) if isinstance(item, str) else item)) for item in items)

@@ -56,6 +56,7 @@ def own_recipes() -> Iterator[Recipe]:
     from jitree.api.calls.native.image import RECIPE as CALLS
     from jitree.dispatch.fast.image import LOOP
     from jitree.hal.local.executor import recipe
+    from jitree.loaders.vmvx_images import SPANS
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
 
@@ -65,3 +66,4 @@ def own_recipes() -> Iterator[Recipe]:
     yield hal.RECIPE
     yield CALLS
     yield vmvx.RECIPE
+    yield SPANS

@@ -1,4 +1,4 @@
-"""Compiled VMVX kernels: lanes, workgroups that leave machine code, scratch memory, taking over."""
+"""Compiled VMVX kernels: worker contexts, workgroups that leave machine code, scratch memory, taking over."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.loaders import vmvx_executable, vmvx_native
+from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_lane import Lane
 from jitree.loaders.vmvx_layout import MOST_FINISHED
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
@@ -96,13 +96,13 @@ class Finishes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        finish = Lane.finish
+        finish = WorkerContext.finish
 
-        def counted(lane: Lane, *arguments: object) -> None:
+        def counted(context: WorkerContext, *arguments: object) -> None:
             self.count += 1
-            finish(lane, *arguments)  # type: ignore[arg-type]
+            finish(context, *arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Lane, "finish", counted)
+        monkeypatch.setattr(WorkerContext, "finish", counted)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_kernels_that_change_lists_stay_on_the_vm(vm_spans: list[int]) -> None:
     assert vm_spans == [1]
 
 
-def test_every_thread_has_a_lane(vm_spans: list[int]) -> None:
+def test_every_thread_has_a_worker_context(vm_spans: list[int]) -> None:
     executable = load(kernels(), "native")
     native = executor.require_native_executor()
     blocks = [aligned(np.zeros(5000, np.int32)) for _ in range(6)]
@@ -207,15 +207,15 @@ def test_every_thread_has_a_lane(vm_spans: list[int]) -> None:
     assert vm_spans == []
 
 
-def test_without_room_for_lanes_the_vm_runs(monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]) -> None:
+def test_without_room_for_contexts_the_vm_runs(monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]) -> None:
     executable = load(kernels(), "native")
-    monkeypatch.setattr(vmvx_native, "MAXIMUM_LANES", 1)
-    (lane,) = executable._compiled._lanes.values()  # type: ignore[union-attr]
-    lane._record[0] = 1
+    monkeypatch.setattr(vmvx_native, "MAXIMUM_CONTEXTS", 1)
+    (context,) = executable._compiled._contexts.values()  # type: ignore[union-attr]
+    context._record[0] = 1
     try:
         assert (run(executable, 9) == 0).all()
     finally:
-        lane._record[0] = 0
+        context._record[0] = 0
     assert vm_spans == [1]
 
 
@@ -249,17 +249,17 @@ def test_kernels_that_are_used_little_are_not_compiled(empty_cache: None, tmp_pa
 
 def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[int] = []
-    close = Lane.close
+    close = WorkerContext.close
 
-    def note(lane: Lane) -> None:
-        closed.append(lane.address)
-        close(lane)
+    def note(context: WorkerContext) -> None:
+        closed.append(context.address)
+        close(context)
 
-    monkeypatch.setattr(Lane, "close", note)
+    monkeypatch.setattr(WorkerContext, "close", note)
     executable = kernel(KEEPS, ref_global_count=1)
     run(executable, 3)
     assert executable._compiled is not None
-    (address,) = executable._compiled._lanes
+    (address,) = executable._compiled._contexts
     gc.disable()
     try:
         del executable

@@ -1,9 +1,9 @@
 """What one thread at a time runs compiled kernels with: a machine whose handles machine code aims at memory.
 
-Compiled kernels run on a lane without Python. Its handles (local memory, constants, the list of bindings and
-its elements, scratch buffers) are made once; for each span machine code writes addresses and lengths into
-their entries. When a workgroup leaves machine code, the Python objects behind the handles are made to show
-the same memory, and the VM goes on from the frame that was written.
+Compiled kernels run in a worker context without Python. Its handles (local memory, constants, the list of
+bindings and its elements, scratch buffers) are made once; for each span machine code writes addresses and
+lengths into their entries. When a workgroup leaves machine code, the Python objects behind the handles are
+made to show the same memory, and the VM goes on from the frame that was written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
-from jitree.loaders.vmvx_layout import LANE, MAXIMUM_BINDINGS, SCRATCH_MARK
+from jitree.loaders.vmvx_layout import CONTEXT, MAXIMUM_BINDINGS, SCRATCH_MARK
 from jitree.loaders.vmvx_worker import Span, Worker
 from jitree.regs.layout import ACCESS_READ, COUNT_UNLIMITED, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
 from jitree.regs.machine import Machine
@@ -27,18 +27,18 @@ _SCRATCH_BUFFERS: Final = 16
 """That one workgroup may use at once; the VM makes more."""
 _NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
 _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
-"""References to the lane's handles: far from the limit whatever one workgroup on the VM retains and drops."""
+"""References to its handles: far from the limit whatever one workgroup on the VM retains and drops."""
 _OWN_HANDLES: Final = 3
 """Local memory, constants and the list; those of its elements follow."""
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
 
 
-class Lane:
-    """Whoever sets ``busy`` in its record has it. In :meth:`finish` Python has it from machine code."""
+class WorkerContext:
+    """A thread has it that sets ``busy`` in its record. In :meth:`finish` Python has it from machine code."""
 
     def __init__(self, worker: Worker) -> None:
-        """``worker`` becomes the lane's own; its module has kernels."""
+        """``worker`` becomes the context's own; its module has kernels."""
         self.worker = worker
         table = self._table = worker.context.table
         self._machine = Machine(table, worker.context.invoker.functions)
@@ -54,7 +54,7 @@ class Lane:
         self._scratch = array("q", bytes(SCRATCH.size))
         self._pool: list[tuple[int, VmBuffer]] = []
         self._record = array("q", (
-            0, *self._places(), *self._handles[:_OWN_HANDLES], self._memory.address,
+            0, *self._places(), *self._handles[:_OWN_HANDLES], self._memory.address, 0,
             *self._handles[_OWN_HANDLES:],
         ))  # fmt: skip
         self._reset()
@@ -62,11 +62,11 @@ class Lane:
 
     @property
     def address(self) -> int:
-        """Of the LANE record."""
+        """Of the CONTEXT record."""
         return self._record.buffer_info()[0]
 
     def close(self) -> None:
-        """Closes the worker's context too; no thread may be on the lane."""
+        """Closes the worker's context too; no thread may be in it."""
         self._machine.release_frames()
         self._drop_pool()
         for number, handle in enumerate(self._handles):
@@ -94,7 +94,7 @@ class Lane:
             self._table.set_word(handle, "count", _UNCOUNTED)
 
     def _places(self) -> tuple[int, int, int, int]:
-        """The state, and where the frame of a kernel is: behind the host's, one like another."""
+        """The state, and where the frame of a kernel is: after the host's, one like another."""
         machine = self._machine
         attach_library(machine)
         machine.begin(self.worker.calls[0].host)
@@ -151,4 +151,4 @@ class Lane:
         self._pool.clear()
         if kept:
             self._memory = Block(SCRATCH_SIZE)
-            self._record[LANE.word("scratch")] = self._memory.address
+            self._record[CONTEXT.word("scratch")] = self._memory.address

@@ -1,0 +1,121 @@
+"""What runs the spans of compiled kernels (ENTRY_SPAN). Machine code."""
+
+from __future__ import annotations
+
+from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.primitives import call, call_int, load64, quotient, remainder, stack_address
+from jitree.codegen.record import place_of
+from jitree.hal.local.executor.records import Dispatch, Workgroup
+from jitree.loaders.vmvx_layout import (
+    CONTEXT,
+    CONTEXTS,
+    MAXIMUM_BINDINGS,
+    MOST_FINISHED,
+    SCRATCH_MARK,
+    STACK_SIZE,
+    WORKGROUP_LEFT,
+    WORKGROUP_LITTERED,
+    WORKGROUP_REFUSED,
+)
+from jitree.loaders.vmvx_records import Contexts, Entry, Environment, WorkerContext
+
+FIRST_CONTEXT = CONTEXTS["first"]
+FIRST_BINDING = CONTEXT["binding"]
+
+
+def run_span(environment: Environment, dispatch: Dispatch, group: Workgroup) -> int:
+    """Runs the workgroups of a span in a worker context, and has Python do what they leave to it: 0, or the
+    number of a failure."""
+    first = group.first
+    last = group.last
+    if first >= last:
+        return 0
+    context = take_context(environment, dispatch, group)
+    if not context:
+        return call_int(environment.crowd, place_of(environment), place_of(dispatch), place_of(group))
+    context.state.stack_limit = stack_address() - STACK_SIZE
+    finished = 0
+    result = 0
+    while result == 0 and first < last:
+        why = call(environment.workgroups, place_of(dispatch), place_of(context), first, last)
+        first = context.reached
+        if why == WORKGROUP_LITTERED:
+            recycle(context)
+        elif why == WORKGROUP_LEFT:
+            result = finish(environment, dispatch, group, context)
+            finished += 1
+            first += 1
+        if result == 0 and first < last and (why == WORKGROUP_REFUSED or finished == MOST_FINISHED):
+            atomic_store(context.busy, 0)
+            group.first = first
+            return call_int(environment.run, place_of(environment), place_of(dispatch), place_of(group))
+    atomic_store(context.busy, 0)
+    return result
+
+
+def finish(
+    environment: Environment, dispatch: Dispatch, group: Workgroup, context: WorkerContext
+) -> int:
+    """Has the workgroup that the context has reached finished by the VM."""
+    line = quotient(context.reached, dispatch.count_x)
+    group.x = remainder(context.reached, dispatch.count_x)
+    group.y = remainder(line, dispatch.count_y)
+    group.z = quotient(line, dispatch.count_y)
+    return call_int(
+        environment.finish, place_of(environment), place_of(dispatch), place_of(group), place_of(context)
+    )
+
+
+def take_context(environment: Environment, dispatch: Dispatch, group: Workgroup) -> WorkerContext:
+    """A worker context that no other thread has, aimed at the memory of a span; none if all are taken."""
+    count = dispatch.binding_count
+    if count > MAXIMUM_BINDINGS:
+        return WorkerContext(0)
+    context = free_context(environment.contexts, group.processor)
+    if context:
+        aim(context.local, group.local_memory, group.local_size)
+        aim(context.constants, dispatch.constants, 4 * dispatch.constant_count)
+        context.bindings.length = count
+        for index in range(count):
+            entry = Entry(load64(place_of(context) + FIRST_BINDING + 8 * index))
+            aim(entry, load64(dispatch.addresses + 8 * index), load64(dispatch.lengths + 8 * index))
+    return context
+
+
+def free_context(contexts: Contexts, thread: int) -> WorkerContext:
+    """Threads begin to look at different ones."""
+    count = atomic_load(contexts.count)
+    if count == 0:
+        return WorkerContext(0)
+    for turn in range(count):
+        index = remainder(thread + turn, count)
+        context = WorkerContext(load64(place_of(contexts) + FIRST_CONTEXT + 8 * index))
+        if atomic_replace(context.busy, 0, 1):
+            return context
+    return WorkerContext(0)
+
+
+def aim(entry: Entry, address: int, length: int) -> None:
+    """Lets a buffer's handle show other memory."""
+    entry.address = address
+    entry.length = length
+
+
+def recycle(context: WorkerContext) -> None:
+    """Takes back the scratch buffers in the list of released entries; others stay in it for Python."""
+    state = context.state
+    scratch = state.scratch
+    entry = state.released
+    state.released = Entry(0)
+    while entry:
+        following = entry.link
+        if entry.usage == SCRATCH_MARK:
+            entry.link = scratch.free
+            scratch.free = entry
+            scratch.taken -= 1
+        else:
+            entry.link = state.released
+            state.released = entry
+        entry = following
+    if scratch.taken == 0:
+        scratch.next = context.scratch

@@ -1,0 +1,152 @@
+"""Fields of all widths, words that several threads change, what only processors can do: as machine code and
+in Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from jitree.codegen import functions, processor_texts
+from jitree.codegen.atomics import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
+from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module
+from jitree.codegen.image.link import link
+from jitree.codegen.image.mapping import Image, map_image
+from jitree.codegen.primitives import (
+    apart,
+    call,
+    call_int,
+    greater,
+    lesser,
+    quotient,
+    remainder,
+    stack_address,
+)
+from jitree.codegen.processor import call_kernel, flush_denormals, pause, restore_denormals, ticks
+from jitree.codegen.record import MemoryRecord, place_of
+from jitree.errors import InternalError
+from jitree.regs.layout import Record
+
+MIXED = Record("mixed", "u8 a\nu8 b\nu16 c\nu32 d\ni32 e\nu32 f\ni64 word\nline shared\nline other")
+
+
+class Mixed(MemoryRecord, layout=MIXED):
+    word: Atomic
+    shared: Atomic
+
+
+def fields(mixed: Mixed, value: int) -> int:
+    """Unsigned fields have no sign, whatever is stored."""
+    total = mixed.a + mixed.b + mixed.c + mixed.d + mixed.e
+    mixed.a = value
+    mixed.b = value + 1
+    mixed.c = -value
+    mixed.d = value * 3
+    mixed.e = value
+    mixed.other = total
+    return total
+
+
+def words(mixed: Mixed, value: int) -> int:
+    before = atomic_add(mixed.word, value)
+    atomic_store(mixed.shared, before)
+    first = atomic_replace(mixed.shared, before, 5)
+    second = atomic_replace(mixed.shared, before + 6, 7)
+    near = place_of(mixed.shared) - place_of(mixed)
+    return atomic_load(mixed.shared) + 100 * first + 1000 * second + near * atomic_load(mixed.word)
+
+
+def numbers(mixed: Mixed, value: int) -> int:
+    least = lesser(value, 1000)
+    most = greater(value, -3)
+    positive = value & 0xFFFF
+    return rarely(least, most) + 7 * quotient(positive, 10) + remainder(positive, 10)
+
+
+@apart
+def rarely(least: int, most: int) -> int:
+    return 3 * least - most
+
+
+def calls(mixed: Mixed, function: int) -> int:
+    """Of ``abs``, of which only 32 bits are its result."""
+    return call_int(function, -5) + 10 * call_kernel(function, -7, 0, 0) + 100 * (call(function, 3) & 0xFFFF)
+
+
+def waits(mixed: Mixed, turns: int) -> int:
+    start = ticks()
+    mode = flush_denormals()
+    for _ in range(turns):
+        pause()
+    restore_denormals(mode)
+    return (ticks() > start) + 2 * (stack_address() > 0)
+
+
+FUNCTIONS: tuple[Callable[[Mixed, int], int], ...] = (fields, words, numbers, calls, waits)
+ABS = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0
+
+
+@cache
+def texts() -> list[str]:
+    return functions.texts(FUNCTIONS)
+
+
+@cache
+def image() -> Image:
+    names = [function.__name__ for function in FUNCTIONS]
+    return map_image(link([compile_object(texts(), names, host_target())], names))
+
+
+def outcome(run: Callable[[int, int], int], value: int) -> tuple[int, bytes]:
+    memory = (ctypes.c_uint64 * (MIXED.size // 8 + 16))()
+    place = (ctypes.addressof(memory) + 127) & -128
+    ctypes.memset(place, 0xE9, MIXED.size)
+    return run(place, value), ctypes.string_at(place, MIXED.size)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("value", [0, 1, 77, -1, 255, 65536, -(1 << 31), (1 << 33) + 9])
+def test_machine_code_does_what_python_does(function: Callable[[Mixed, int], int], value: int) -> None:
+    value = ABS if function is calls else 5 if function is waits else value
+    kinds = [ctypes.c_int64] * 3
+    code = ctypes.CFUNCTYPE(*kinds)(image().addresses[function.__name__])
+    expected = outcome(lambda place, value: function(Mixed(place), value), value)
+    expected = (ctypes.c_int64(expected[0]).value, expected[1])
+    assert outcome(code, value) == expected
+    assert function is not waits or expected[0] == 3
+
+
+def test_layout_of_lines() -> None:
+    assert (MIXED["shared"], MIXED["other"], MIXED.size) == (128, 256, 384)
+    assert MIXED.word("shared") == 16
+
+
+def test_functions_that_stay_apart() -> None:
+    (text,) = (text for text in texts() if 'define i64 @"rarely"' in text)
+    assert "noinline" in text.partition("{")[0]
+
+
+def test_texts_do_not_depend_on_the_machine() -> None:
+    """The compiler adds what the processor does; nothing where nothing is used."""
+    for machine in ("x86_64", "aarch64", "riscv64"):
+        triple = f"{machine}-unknown-linux-gnu"
+        assert len(processor_texts.needed(texts(), triple)) == 1
+        module = optimized_module(texts(), ["waits"], Target(triple, "", ""))
+        assert not [item.name for item in module.functions if item.name.startswith(processor_texts.PREFIX)]
+    assert processor_texts.needed(["define void @nothing() { ret void }"], "sparc-linux") == []
+
+
+def sets_a_word(mixed: Mixed) -> None:
+    mixed.word = 5  # type: ignore[assignment]
+
+
+def adds_to_a_number(mixed: Mixed) -> int:
+    return atomic_add(mixed.a, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("function", [sets_a_word, adds_to_a_number])
+def test_words_are_no_numbers(function: Callable[..., object]) -> None:
+    with pytest.raises(InternalError, match=rf"^INTERNAL; {function.__name__}: "):
+        functions.texts([function])

@@ -1,0 +1,202 @@
+"""Running spans of compiled VMVX kernels, with made-up kernels: in Python and as machine code."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+
+import pytest
+
+from jitree.codegen import image
+from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.hal.local.executor.records import Dispatch, Workgroup
+from jitree.loaders import vmvx_workgroups
+from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx_layout import (
+    CONTEXT,
+    CONTEXTS,
+    ENVIRONMENT,
+    MAXIMUM_BINDINGS,
+    SCRATCH_MARK,
+    WORKGROUP_DONE,
+    WORKGROUP_LEFT,
+    WORKGROUP_LITTERED,
+    WORKGROUP_REFUSED,
+)
+from jitree.loaders.vmvx_records import Contexts, Entry, Environment, Scratch, State, WorkerContext
+from jitree.loaders.vmvx_spans import run_span
+from jitree.loaders.vmvx_workgroups import workgroups
+from jitree.regs.layout import ENTRY, SCRATCH, STATE
+
+Steps = list[tuple[int, int]]
+Run = Callable[[int, int, int], int]
+FAILING = 13
+"""The workgroup that the VM cannot finish."""
+
+
+def in_python(environment: int, dispatch: int, group: int) -> int:
+    return run_span(Environment(environment), Dispatch(dispatch), Workgroup(group))
+
+
+def as_machine_code(environment: int, dispatch: int, group: int) -> int:
+    code = image.wait(SPANS).addresses["run_span"]
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)(code)(environment, dispatch, group)
+    return result
+
+
+class Memory:
+    """An environment with two worker contexts, a dispatch of 5 x 3 x 2 workgroups, and what is called."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._kept: list[object] = []
+        self.events: list[object] = []
+        self.steps = iter(steps)
+        self.environment = Environment(self._record(ENVIRONMENT.size))
+        self.dispatch = Dispatch(self._record(DISPATCH.size))
+        self.group = Workgroup(self._record(WORKGROUP.size))
+        self.dispatch.count_x, self.dispatch.count_y, self.dispatch.count_z = 5, 3, 2
+        self.dispatch.binding_count, self.dispatch.constant_count, self.dispatch.constants = 2, 3, 4096
+        self.dispatch.addresses = self._array(array("q", (64, 128)))
+        self.dispatch.lengths = self._array(array("q", (6, 7)))
+        self.group.local_memory, self.group.local_size, self.group.processor = 8192, 100, 3
+        self.contexts = [self._context() for _ in range(2)]
+        table = array("q", (2, *(self._place(context) for context in self.contexts)))
+        assert CONTEXTS["first"] == 8
+        self.environment.contexts = Contexts(self._array(table))
+        for name, function in (("run", self._run), ("crowd", self._crowd)):
+            setattr(self.environment, name, self._callback(function, ctypes.c_int32, 3))
+        self.environment.finish = self._callback(self._finish, ctypes.c_int32, 4)
+        self.environment.workgroups = self._callback(self._workgroups, ctypes.c_int64, 4)
+
+    def run(self, run: Run, first: int, last: int) -> list[object]:
+        self.group.first, self.group.last = first, last
+        result = run(*map(self._place, (self.environment, self.dispatch, self.group)))
+        return [result, *self.events, *(self._busy(context) for context in self.contexts)]
+
+    def _context(self) -> WorkerContext:
+        context = WorkerContext(self._record(CONTEXT.size + 8 * MAXIMUM_BINDINGS))
+        context.state = State(self._record(STATE.size))
+        context.state.scratch = Scratch(self._record(SCRATCH.size))
+        context.local, context.constants, context.bindings = (self._entry() for _ in range(3))
+        bindings = (ctypes.c_int64 * 2).from_address(self._place(context) + CONTEXT["binding"])
+        bindings[:] = [self._place(self._entry()) for _ in range(2)]
+        return context
+
+    def _entry(self) -> Entry:
+        return Entry(self._record(ENTRY.size))
+
+    def _workgroups(self, dispatch: int, place: int, first: int, last: int) -> int:
+        context = WorkerContext(place)
+        why, context.reached = next(self.steps)
+        bindings = (ctypes.c_int64 * 2).from_address(place + CONTEXT["binding"])
+        aimed = [context.local, context.constants, *map(Entry, bindings)]
+        aims = [(entry.address, entry.length) for entry in aimed]
+        self.events.append(("workgroups", self._number(context), first, last, context.bindings.length, aims))
+        if why == WORKGROUP_LITTERED:
+            state, ours, other = context.state, self._entry(), self._entry()
+            ours.usage, ours.link, state.scratch.taken, state.released = SCRATCH_MARK, other, 1, ours
+            context.scratch = 777
+            self._kept.append(state)
+        return why
+
+    def _number(self, context: WorkerContext) -> int:
+        return self.contexts.index(context)
+
+    def _finish(self, environment: int, dispatch: int, group: int, place: int) -> int:
+        x, y, z = self.group.x, self.group.y, self.group.z
+        context = WorkerContext(place)
+        self.events.append(("finish", x, y, z, self._number(context), context.state.scratch.next))
+        return 9 if context.reached == FAILING else 0
+
+    def _run(self, environment: int, dispatch: int, group: int) -> int:
+        self.events.append(("run", self.group.first, self.group.last, *map(self._busy, self.contexts)))
+        return -3
+
+    def _crowd(self, environment: int, dispatch: int, group: int) -> int:
+        self.events.append(("crowd", self.group.first))
+        return 4
+
+    @staticmethod
+    def _busy(context: WorkerContext) -> int:
+        return ctypes.c_int64.from_address(Memory._place(context)).value
+
+    @staticmethod
+    def _place(record: object) -> int:
+        place: int = record._place_of_this_record  # type: ignore[attr-defined]
+        return place
+
+    def _record(self, size: int) -> int:
+        return self._array(array("q", bytes(size)))
+
+    def _array(self, memory: array[int]) -> int:
+        self._kept.append(memory)
+        return memory.buffer_info()[0]
+
+    def _callback(self, function: Callable[..., int], result: type, count: int) -> int:
+        made = ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * count)(function)
+        self._kept.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value or 0
+
+
+DONE, LEFT, LITTERED, REFUSED = WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED
+SPANS_RUN: list[tuple[int, int, Steps]] = [
+    (0, 30, [(DONE, 30)]),
+    (7, 7, []),
+    (2, 30, [(LITTERED, 3), (LITTERED, 9), (DONE, 30)]),
+    (2, 9, [(LITTERED, 9)]),
+    (0, 30, [(LEFT, 12), (LITTERED, 20), (LEFT, 29)]),
+    (0, 30, [(LEFT, FAILING)]),
+    (0, 30, [(LEFT, 1), (LEFT, 2), (LEFT, 7), (LEFT, 8)]),
+    (0, 9, [(LEFT, 1), (LEFT, 2), (LEFT, 7), (LEFT, 8)]),
+    (5, 30, [(REFUSED, 5)]),
+]
+
+
+@pytest.mark.parametrize(("first", "last", "steps"), SPANS_RUN)
+@pytest.mark.parametrize("busy", [(), (1,), (0, 1)])
+def test_machine_code_does_what_python_does(
+    first: int, last: int, steps: Steps, busy: tuple[int, ...]
+) -> None:
+    outcomes = []
+    for run in (in_python, as_machine_code):
+        memory = Memory(steps)
+        for number in busy:
+            ctypes.c_int64.from_address(memory._place(memory.contexts[number])).value = 1
+        outcomes.append(memory.run(run, first, last))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][-2:] == [int(0 in busy), int(1 in busy)], "contexts are given back"
+    if len(busy) == 2 and first < last:
+        assert outcomes[0][:2] == [4, ("crowd", first)]
+
+
+def test_the_fifth_workgroup_that_leaves_is_the_vms() -> None:
+    memory = Memory([(LEFT, number) for number in (1, 2, 7, 8)])
+    assert memory.run(in_python, 0, 30)[0] == -3
+    assert memory.events[-1] == ("run", 9, 30, 0, 0)
+
+
+@pytest.mark.parametrize(("fuel_ends_at", "released_at", "expected"), [
+    (99, 99, (DONE, 30, 23)), (12, 99, (LEFT, 12, 6)), (99, 12, (LITTERED, 13, 6)), (99, 99, (DONE, 30, 23)),
+])  # fmt: skip
+def test_workgroups_are_counted(
+    fuel_ends_at: int, released_at: int, expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop around a kernel, in Python: ids with x fastest, and why it ends."""
+    memory = Memory([])
+    context, seen = memory.contexts[0], []
+
+    def kernel(state: State, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
+        x, y, z, *_, count_x, count_y, _ = arguments[3:]
+        seen.append(x + count_x * (y + count_y * z))
+        if seen[-1] == released_at:
+            state.released = memory._entry()
+        return 0 if seen[-1] == fuel_ends_at else fuel + 1
+
+    monkeypatch.setattr(vmvx_workgroups, "kernel", kernel)
+    monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: True)
+    why = workgroups(memory.dispatch, context, 7, 30)
+    assert (why, context.reached, len(seen)) == expected
+    assert seen == list(range(7, 7 + len(seen)))
+    monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: False)
+    assert (workgroups(memory.dispatch, context, 8, 30), context.reached) == (REFUSED, 8)
