@@ -7,10 +7,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from jitree.api.registry import all_drivers
+from jitree.api.session_arguments import listed, require, require_option
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import Driver, DriverRegistry
+from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.references import register_hal_types
 from jitree.regs.ref_types import RefTypes
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from jitree.api.executables import Plugin
     from jitree.dispatch.native_module import NativeModule
     from jitree.hal.allocator import Allocator
-    from jitree.hal.executable import ExecutableLoader
 
 DEFAULT_DEVICES = ("local-task", "cuda")
 """Drivers tried in this order when no device is named."""
@@ -36,7 +37,8 @@ class Resources(Unique):
         self.driver_registry = all_drivers() if registry is None else registry
         self.ref_types = RefTypes()
         register_hal_types(self.ref_types)
-        self._loaders = None if loaders is None else tuple(loaders)
+        require_option("registry", "a DriverRegistry", registry, DriverRegistry)
+        self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
         self._host_allocator = HeapAllocator()
 
     @property
@@ -79,6 +81,7 @@ class Resources(Unique):
 
     def driver(self, name: str) -> Driver:
         """NOT_FOUND for an unknown name, UNAVAILABLE when the driver cannot start."""
+        require("name", "the name of a driver", name, str)
         return self.driver_registry.driver(name)
 
     def create_device(
@@ -91,7 +94,9 @@ class Resources(Unique):
 
         ``parameters`` are defaults for those that the URI does not state, ``loaders`` make its executables
         (None = the instance's). NOT_FOUND for an unknown driver or device."""
-        chosen = self.loaders if loaders is None else tuple(loaders)
+        require("uri", "the URI of a device", uri, str)
+        require_option("parameters", "a mapping of names to texts", parameters, Mapping)
+        chosen = self.loaders if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
         return self.driver_registry.create_device(uri, chosen, parameters)
 
     def create_default_device(

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import Final
 
+from jitree.base.arguments import integer
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
@@ -19,12 +20,15 @@ _PADDING: Final = 64
 
 
 def check_request(size: int, alignment: int) -> None:
-    """What no allocator can be asked for: INVALID_ARGUMENT for an alignment that is no power of two.
+    """What no allocator can be asked for: INVALID_ARGUMENT for an alignment that is no power of two, or for
+    what are no integers.
 
     Programs count bytes in 64 bits without a sign. So a negative size is more than any machine has
     (RESOURCE_EXHAUSTED), and one that has no room in 64 bits together with its padding has wrapped
     (OUT_OF_RANGE).
     """
+    if type(size) is not int or type(alignment) is not int:
+        size, alignment = integer("size", size), integer("alignment", alignment)
     if alignment & alignment - 1:
         raise InvalidArgumentError(
             f"cannot allocate {size} bytes aligned to {alignment}: alignments are powers of two"

@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from jitree.base.arguments import integer
 from jitree.base.endings import carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
@@ -86,10 +87,12 @@ class HeapAllocator(Allocator):
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
-        if size < 0 or alignment != ALIGNMENT:
+        if type(size) is not int or size < 0 or alignment != ALIGNMENT:
             check_request(size, alignment)
-            if alignment > ALIGNMENT:
-                return self._allocate_aligned(memory_type, usage, size, alignment)
+        if type(memory_type) is not int or type(usage) is not int:
+            memory_type, usage = integer("memory_type", memory_type), integer("usage", usage)
+        if alignment > ALIGNMENT:
+            return self._allocate_aligned(memory_type, usage, size, alignment)
         memory_type = host_memory_type(memory_type)
         block = self._take(memory_type, size)
         source = block, memory_type, size

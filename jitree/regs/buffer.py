@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.arguments import natural
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
@@ -36,10 +37,9 @@ class VmBuffer(Unique):
 
     def __init__(self, length: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
         """INVALID_ARGUMENT for a negative length, RESOURCE_EXHAUSTED if there is no such room."""
-        if length < 0:
-            raise InvalidArgumentError(f"a buffer of {length} bytes")
+        size, step = natural("length", length), natural("alignment", alignment)
         try:
-            data = zeroed(length, max(alignment, DEFAULT_ALIGNMENT))
+            data = zeroed(size, max(step, DEFAULT_ALIGNMENT))
         except (MemoryError, ValueError, OverflowError):
             raise ResourceExhaustedError(f"no memory for a buffer of {length} bytes") from None
         self._show(data, ACCESS_READ | ACCESS_WRITE)
@@ -47,8 +47,15 @@ class VmBuffer(Unique):
     @classmethod
     def alias(cls, source: Any) -> VmBuffer:
         """A buffer over the bytes of an object with the buffer protocol (C-contiguous, any alignment);
-        writable when the source is."""
-        data: Bytes = np.frombuffer(source, np.uint8)
+        writable when the source is. INVALID_ARGUMENT for anything else."""
+        data: Bytes
+        try:
+            data = np.frombuffer(source, np.uint8)
+        except (TypeError, ValueError, BufferError) as error:
+            raise InvalidArgumentError(
+                "source: expected an object with the buffer protocol, its bytes in one piece, but got one of "
+                f"type {type(source).__name__}: {error}"
+            ) from None
         buffer = cls.__new__(cls)
         buffer._show(data, ACCESS_READ | ACCESS_WRITE if data.flags.writeable else ACCESS_READ)
         return buffer

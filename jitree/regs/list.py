@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.arguments import integer, natural
 from jitree.base.endings import Ending
 from jitree.base.identity import Unique
 from jitree.errors import (
@@ -51,6 +52,7 @@ machine's memory with it."""
 _WORDS: Final = LIST_SLOT.size // 8
 _INTEGER_BITS: Final = {LIST_I8: 8, LIST_I16: 16, LIST_I32: 32, LIST_I64: 64}
 _NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
+_LEAST_CODE: Final = min(LIST_EMPTY, LIST_REF, *_NAMES)
 _F32: Final = struct.Struct("<f")
 _F64: Final = struct.Struct("<d")
 
@@ -139,6 +141,11 @@ class VmList(Unique):
                 known = ", ".join(VALUE_TYPE_CODES)
                 raise InvalidArgumentError(f"no value type '{element_type}'; there are: {known}")
             element_type = VALUE_TYPE_CODES[element_type]
+        elif type(element_type) is not int or element_type < _LEAST_CODE:
+            raise InvalidArgumentError(
+                "element_type: expected the name of a value type or the number of a type but got "
+                f"{element_type!r}"
+            )
         self.element_type = element_type
         self.size = 0
         self.capacity = 0
@@ -220,6 +227,7 @@ class VmList(Unique):
 
     def reserve(self, capacity: int) -> None:
         """Makes room for ``capacity`` slots; the size stays."""
+        capacity = natural("capacity", capacity)
         if capacity <= self.capacity:
             return
         slots = _new_slots(capacity)
@@ -238,6 +246,7 @@ class VmList(Unique):
 
     def resize(self, size: int) -> None:
         """New slots are zero, null or (variant) empty; dropped ones release what they held."""
+        size = natural("size", size)
         if size > self.capacity:
             self.reserve(max(size, min(2 * self.capacity, MAXIMUM_CAPACITY)))
         dropped: list[int] = []
@@ -333,8 +342,8 @@ class VmList(Unique):
 
     def __getitem__(self, index: int) -> object:
         """An integer, a float, an object, or None for a null reference or an empty slot."""
-        tag = self._tag(index if index >= 0 else index + self.size)
-        index %= self.size
+        index = self._place(index)
+        tag = self._tag(index)
         if tag not in (LIST_EMPTY, LIST_REF):
             return from_bits(tag, self.words[index * _WORDS + 1])
         if self.table is None:
@@ -346,8 +355,11 @@ class VmList(Unique):
 
     def __setitem__(self, index: int, value: object) -> None:
         """Stores an integer (i64), a float (f64), an object or None, converted to the list's element type."""
+        index = self._place(index)
         if isinstance(value, (int, float)):
             code = LIST_F64 if isinstance(value, float) else LIST_I64
+            if code == LIST_I64 and not -(1 << 63) <= value < 1 << 64:
+                raise InvalidArgumentError(f"value: expected an integer of 64 bits but got {value}")
             self.set_bits(index, code, to_bits(code, value))
         elif self.table is not None:
             handle = self.table.wrap(value)
@@ -372,7 +384,12 @@ class VmList(Unique):
 
     def tag(self, index: int) -> int:
         """The LIST_* code of what an element holds; LIST_EMPTY, LIST_REF or a value code."""
-        return self._tag(index)
+        return self._tag(self._place(index))
+
+    def _place(self, index: Any) -> int:
+        """Of an element, which Python may count from the end."""
+        place = integer("index", index)
+        return place if place >= 0 else place + self.size
 
     def __repr__(self) -> str:
         name = _NAMES.get(self.element_type, f"type {self.element_type}")

@@ -1,0 +1,65 @@
+"""Whatever public constructors and methods are given that is no argument is refused with a status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Instance, Session, VmBuffer, VmList
+from jitree.errors import StatusError
+from jitree.hal.heap import HeapAllocator
+
+ODD = [
+    None, 1.5, "text", b"\xff", float("nan"), object(), [], {}, (1, 2), np.zeros((2, 0)), np.array(["a"]), 1j,
+    -(1 << 63),
+]  # fmt: skip
+
+
+def some(odd: Any) -> Any:
+    """Not what means that there is no argument."""
+    return 1 if odd is None or (isinstance(odd, dict) and not odd) else odd
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "VmBuffer": VmBuffer,
+    "VmBuffer alignment": lambda odd: VmBuffer(8, odd),
+    "VmList": VmList,
+    "VmList capacity": lambda odd: VmList("i32", odd),
+    "VmList.reserve": lambda odd: VmList("i32").reserve(odd),
+    "VmList.resize": lambda odd: VmList("i32").resize(odd),
+    "VmList[]": lambda odd: VmList("i32", 2)[odd],
+    "VmList[] =": lambda odd: VmList("i32", 2).__setitem__(odd, 1),
+    "VmList.tag": lambda odd: VmList("i32", 2).tag(odd),
+    "allocate": lambda odd: HeapAllocator().allocate(0, 0, odd),
+    "allocate, aligned": lambda odd: HeapAllocator().allocate(0, 0, 8, alignment=odd),
+    "allocate, memory type": lambda odd: HeapAllocator().allocate(odd, 0, -1),
+    "Instance": Instance,
+    "Instance, loaders": lambda odd: Instance(None, (odd,)),
+    "create_device": lambda odd: Instance.default().create_device(odd),
+    "create_device, parameters": lambda odd: Instance.default().create_device("local-sync", some(odd)),
+    "driver": lambda odd: Instance.default().driver(odd),
+    "Session": lambda odd: Session(some(odd)),
+}
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[f"{type(odd).__name__}{place}" for place, odd in enumerate(ODD)])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_are_no_arguments(call: str, odd: Any) -> None:
+    if call == "Instance" and odd is None:
+        return
+    with pytest.raises(StatusError):
+        CALLS[call](odd)
+
+
+@pytest.mark.parametrize("odd", [None, 5, "text", np.zeros((4, 4))[:, 1], [1, 2]])
+def test_what_has_no_bytes(odd: Any) -> None:
+    with pytest.raises(StatusError, match="source: expected an object with the buffer protocol"):
+        VmBuffer.alias(odd)
+
+
+def test_numbers_beyond_64_bits() -> None:
+    with pytest.raises(StatusError, match="value: expected an integer of 64 bits"):
+        VmList("i64").append(1 << 70)
