@@ -40,11 +40,21 @@ WRAP_MINIMUM: Final = 1 << 16
 finding that out, and leaves the caller free to change the array."""
 
 
+_rows: dict[type, ElementType | None] = {}
+"""By the class of a dtype that has no fields: numpy takes 2 us to make the name of a dtype."""
+
+
 def native_row(dtype: np.dtype[Any]) -> ElementType | None:
     """The element type of arrays of a dtype; plain void types are opaque elements. None if there is none."""
+    kind = type(dtype)
+    if kind in _rows:
+        return _rows[kind]
     if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None and dtype.name.startswith("void"):
         return element_type(dtype.itemsize * 8) if 0 < dtype.itemsize < 32 else None
-    return element_type_of(dtype)
+    row = element_type_of(dtype)
+    if dtype.kind != "V":
+        _rows[kind] = row
+    return row
 
 
 def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
