@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.tools.calling import PreparedCall
 
-    Call = Callable[[], list[Any]]
+    Call = Callable[[], Any]
     Start = Callable[[], tuple[list[Any], Fence]]
 
 FLAGS: Final = FlagSet(
@@ -173,22 +173,24 @@ class LastResults:
 
     def __init__(self) -> None:
         self._prepared: PreparedCall | None = None
-        self._results: list[Any] = []
+        self._results: Any = None
+        self._is_python = False
 
     def keep_from(self, prepared: PreparedCall) -> tuple[Call, Start]:
-        """The two ways to call a function, which leave their results here as the VM gives them: these calls
-        take longer than those of Python programs."""
+        """The two ways to call a function, which leave their results here: as the VM gives them where Python
+        programs get lists, which do not say what their elements are; those calls take longer."""
         self._prepared = prepared
-        call, start = prepared.call, prepared.start
+        self._is_python = prepared.is_plain
+        call, start = prepared.python_call() if prepared.is_plain else prepared.call, prepared.start
 
-        def kept_call() -> list[Any]:
-            self._results = []  # those of the call before die first, as without this
+        def kept_call() -> Any:
+            self._results = None  # those of the call before die first, as without this
             self._results = call()
             return self._results
 
         def kept_start() -> tuple[list[Any], Fence]:
             started = start()
-            self._results = started[0]
+            self._results, self._is_python = started[0], False
             return started
 
         return kept_call, kept_start
@@ -197,7 +199,8 @@ class LastResults:
         """Prints, stores or checks the results; returns the exit code."""
         assert self._prepared is not None
         with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
-            return finish(function, self._prepared.to_host(self._results), flags, files)
+            results = self._prepared.vm_results(self._results) if self._is_python else self._results
+            return finish(function, self._prepared.to_host(results), flags, files)
 
 
 def _measure(

@@ -9,6 +9,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls import packing, tensor_packing
+from jitree.api.calls.number_packing import NUMBER_BITS
 from jitree.api.calls.transfers import copy_to_device, to_numpy
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError, StatusError
@@ -64,6 +65,22 @@ class PreparedCall:
     def python_call(self) -> Callable[[], object]:
         """The same call as Python programs make it, with arrays on the device; it returns what they get."""
         return partial(self._function, *self._values)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all results are arrays and numbers."""
+        function = self._function
+        items = function.vm_function.convention.results
+        return all(
+            item != "r" or result.tensor is not None
+            for item, result in zip(items, function.signature.results, strict=True)
+        )
+
+    def vm_results(self, returned: Any) -> list[Any]:
+        """VM results of a call by Python, if :attr:`is_plain`."""
+        items = self._function.vm_function.convention.results
+        values = (returned,) if len(items) == 1 else returned or ()
+        return [_vm_result(value, str(item)) for value, item in zip(values, items, strict=True)]
 
     def start(self) -> tuple[list[Any], Fence]:
         """Begins a call of an asynchronous function: its results, and the fence they are computed at."""
@@ -169,9 +186,18 @@ def _to_view(tensor: hv.Tensor, device: Device) -> BufferView:
 # -- results -----------------------------------------------------------------------------------------
 
 
+def _vm_result(value: Any, item: str) -> Any:
+    if isinstance(value, Array):
+        return value.view
+    if isinstance(value, int):
+        half = 1 << NUMBER_BITS[item] - 1
+        return (value + half) % (2 * half) - half
+    return value
+
+
 def _scalar_to_host(value: int | float, kind: str) -> hv.Scalar:
     name = SCALAR_TYPES[kind]
-    if kind != name:
+    if kind != name or isinstance(value, float):
         return hv.Scalar(name, value)
     row = BY_NAME[name]  # a float that came as the bits of an integer
     mask = (1 << row.bits) - 1

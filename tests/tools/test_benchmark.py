@@ -160,3 +160,32 @@ def test_bad_flags(flag: str, text: str, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_flags_of_the_benchmark_library_that_do_nothing_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome(capsys, *TWO, "--benchmark_color=auto", "--benchmark_perf_counters=x")[0] == 0
+
+
+def test_results_are_kept_of_calls_as_python_makes_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which are the ones to measure."""
+    from jitree.tools.calling import PreparedCall
+
+    monkeypatch.setattr(PreparedCall, "call", lambda self: pytest.fail("called by way of the VM"))
+    flags = ["--enable_output_processing", "--expected_output=4xf32=2", "--expected_output=7"]
+    assert outcome(capsys, *TWO, *flags)[0] == 0
+
+
+def test_numbers_and_lists_that_are_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    program = Assembler("kinds").function("f", "0v_iIfFr", """
+        %i0 = const.i32 -2
+        %i2 = const.i64 -3
+        %i4 = const.f32 1.5
+        %i6 = const.f64 2.5
+        %i8 = const.i32 1
+        %r0 = list.alloc i32, %i8
+        list.resize %r0, %i8
+        return [%i0, %i2, %i4, %i6, %r0]
+    """)  # fmt: skip
+    (tmp_path / "kinds.vmfb").write_bytes(program.build())
+    flags = [f"--module={tmp_path / 'kinds.vmfb'}", "--device=local-sync", "--enable_output_processing"]
+    assert benchmark.main([*flags, "--benchmark_min_time=2x"]) == 0
+    shown = capsys.readouterr().out
+    assert "i32=-2\n" in shown and "i64=-3\n" in shown and "f32=1.5\n" in shown and "i32=0" in shown
