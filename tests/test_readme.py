@@ -16,6 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from jitree.tools.main import COMMANDS
+from tests.assembler import Assembler
+from tests.tools.command import jitree
+from tests.tools.test_dump_native import SUM
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -75,18 +80,42 @@ def test_command_lines(command: str) -> None:
 def test_the_map_names_what_there_is() -> None:
     for path in re.findall(r"^\| `([^`]+)`", README, re.MULTILINE):
         assert (ROOT / path).exists(), path
-    for _, target in re.findall(r"\[([^\]]+)\]\((?!https)([^)]+)\)", README):
-        assert (ROOT / target).exists(), target
 
 
-def test_contributing_names_what_there_is() -> None:
-    """Its commands install, test or build for minutes; here only what they name is looked for."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    for path in re.findall(r"`((?:jitree|tests|perf|\.ci)/[^`*]+)`", text):
-        assert list(ROOT.glob(path.rstrip("/"))), path
-    for pattern in re.findall(r"`([^` ]+\*[^` ]*)`", text):
-        assert list(ROOT.glob(pattern)), pattern
-    for module in re.findall(r"python -m (jitree[\w.]*)", text):
-        assert importlib.util.find_spec(module) is not None, module
-    for target in re.findall(r"\]\((?!https)([^)]+)\)", text):
-        assert (ROOT / target).exists(), target
+INLINE = re.findall(r"`jitree ([^`]+)`", README)
+
+
+@pytest.mark.parametrize("command", INLINE)
+def test_command_lines_in_sentences(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ROOT / "examples/digits/digits.llvm-cpu.vmfb"
+    if "predict" in command:  # a function that is compiled as a whole
+        model = tmp_path / "model.vmfb"
+        model.write_bytes(Assembler("m").function("predict", "0i_i", SUM).build())
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
+    outcome = jitree(*shlex.split(command.replace("model.vmfb", str(model))))
+    assert outcome.code == 0, outcome.stderr
+
+
+DOCUMENTS = [
+    path
+    for folder in ("", "jitree", "tests", "perf", "examples")
+    for path in sorted(ROOT.joinpath(folder).glob("**/*.md" if folder else "*.md"))
+]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_what_there_is(path: Path) -> None:
+    """Their commands install, test or measure for minutes; here only what they name is looked for."""
+    text = path.read_text()
+    for name in re.findall(r"`((?:jitree|tests|perf|examples|\.ci)/[^`]+)`", text):
+        assert list(ROOT.glob(name.rstrip("/"))), name
+    for pattern in re.findall(r"`([^` ]+/[^` ]*\*[^` ]*)`", text):
+        assert list(ROOT.glob(pattern)) or list(path.parent.glob(pattern)), pattern
+    for script in re.findall(r"python ((?:perf|examples|tests)/\S+\.py)", text):
+        assert (ROOT / script).exists(), script
+    for module in re.findall(r"python -m ((?:jitree|tests|perf)[\w.]*)", text):
+        assert importlib.util.find_spec(module.rstrip(".")) is not None, module
+    for command in re.findall(r"`jitree (\w+)", text):
+        assert command in COMMANDS, command
+    for target in re.findall(r"\]\((?!https)([^)#]+)", text):
+        assert (path.parent / target).exists(), target
