@@ -1,7 +1,6 @@
-"""LLVM IR of the code around compiled kernels: loops over workgroups that call what the native tier has
-lowered.
+"""LLVM IR of loops over workgroups, around kernels that the native tier has lowered.
 
-Only builders and tests import this module.
+The builder process imports this module. It does not take numba.
 """
 
 from __future__ import annotations
@@ -10,18 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.codegen import functions, image
-from jitree.codegen.frontend import compiled, signature_of
-from jitree.codegen.image.generated import Generated, Unit
+from jitree.codegen import image
 from jitree.dispatch.native.calls import Needs
 from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_spans import run_span
 from jitree.loaders.vmvx_workgroups import has_room, kernel, workgroups
 from jitree.regs.layout import FRAME
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _CHANGES_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
 """Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
+_PLACES: Final = ("state", "frame", "values", "refs")
+_HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
@@ -43,15 +41,8 @@ def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
     return ["\n".join([lowered, *bridges]), *(_named(template, kernel.ordinal) for kernel in kernels)]
 
 
-def spans() -> Generated:
-    """What all kernels have in common: the code that runs spans, and as notes the IR of ``workgroups``."""
-    notes = compiled(workgroups, workgroups.__name__, signature_of(workgroups)).text.encode()
-    return Generated([Unit(functions.texts([run_span]), SPANS.entries)], (), notes)
-
-
 def list_changes(words: Sequence[int], starts: Sequence[int]) -> Iterator[str]:
-    """Instructions of a module, whose words begin at ``starts``, that rule out
-    worker contexts."""
+    """Instructions of a module, whose words begin at ``starts``, that rule out worker contexts."""
     for start in starts:
         mnemonic = OPCODE_NAMES[BASE_OPCODE[words[start]]]
         if mnemonic.startswith(_CHANGES_LISTS):
@@ -67,24 +58,24 @@ def _named(text: str, ordinal: int) -> str:
 
 def _bridges(own: Kernel) -> str:
     """``kernel`` and ``has_room`` of a kernel: the lowered function; its room."""
-    ends = {"frame": FRAME.size * own.needs.frames, "values": own.needs.values, "refs": own.needs.refs}
+    needs = own.needs
     text = f"""
 define i64 @"kernel"({_parameters(kernel)}) alwaysinline nounwind "no-builtins" {{
-{_pointers("state", "frame", "values", "refs", "local", "constants", "bindings")}
+{_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", (*_PLACES, *_HANDLES))}
 {_lines("%{0}.i32 = trunc i64 %{0} to i32", _IDS)}
-  call void @retain(ptr %local.ptr)
-  call void @retain(ptr %constants.ptr)
-  call void @retain(ptr %bindings.ptr)
+{_lines("call void @retain(ptr %{0}.ptr)", _HANDLES)}
   %outcome = call fastcc {{ i64 }} @{own.symbol}(
-    ptr %state.ptr, ptr %frame.ptr, ptr %values.ptr, ptr %refs.ptr, i64 %fuel,
-    ptr %local.ptr, ptr %constants.ptr, ptr %bindings.ptr, {", ".join(f"i32 %{name}.i32" for name in _IDS)}
+    {", ".join(f"ptr %{name}.ptr" for name in _PLACES)}, i64 %fuel,
+    {", ".join(f"ptr %{name}.ptr" for name in _HANDLES)}, {", ".join(f"i32 %{name}.i32" for name in _IDS)}
   ) alwaysinline
   %left = extractvalue {{ i64 }} %outcome, 0
   ret i64 %left
 }}
 define i1 @"has_room"({_parameters(has_room)}) alwaysinline nounwind "no-builtins" {{
-{_pointers("state", *ends)}
-{_lines("%{0}.end = getelementptr i8, ptr %{0}.ptr, i64 {1}", ends.items())}
+{_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", _PLACES)}
+  %frame.end = getelementptr i8, ptr %frame.ptr, i64 {FRAME.size * needs.frames}
+  %values.end = getelementptr i8, ptr %values.ptr, i64 {needs.values}
+  %refs.end = getelementptr i8, ptr %refs.ptr, i64 {needs.refs}
   %fits = call i1 @room(ptr %state.ptr, ptr %frame.end, ptr %values.end, ptr %refs.end)
   ret i1 %fits
 }}
@@ -93,13 +84,8 @@ define i1 @"has_room"({_parameters(has_room)}) alwaysinline nounwind "no-builtin
 
 
 def _parameters(function: Callable[..., object]) -> str:
-    names = function.__annotations__.keys() - {"return"}
-    return ", ".join(f"i64 %{name}" for name in function.__annotations__ if name in names)
+    return ", ".join(f"i64 %{name}" for name in function.__annotations__ if name != "return")
 
 
-def _pointers(*names: str) -> str:
-    return _lines("%{0}.ptr = inttoptr i64 %{0} to ptr", names)
-
-
-def _lines(form: str, items: Iterable[str | tuple[str, int]]) -> str:
-    return "\n".join("  " + form.format(*((item,) if isinstance(item, str) else item)) for item in items)
+def _lines(form: str, names: Iterable[str]) -> str:
+    return "\n".join("  " + form.format(name) for name in names)
