@@ -96,6 +96,11 @@ def remainder(left: int, right: int) -> int:
     return left % right
 
 
+def unlikely(condition: bool) -> bool:
+    """What is nearly never true."""
+    return condition
+
+
 def bit_length(value: int) -> int:
     """Of a number that is not negative."""
     return value.bit_length()

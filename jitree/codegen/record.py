@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, overload
 
 
@@ -37,12 +39,16 @@ _KINDS: Final[dict[str, Any]] = {
 class RecordField:
     """A field: ``entry.count``. ``Entry.count`` is this object, which knows its ``offset``."""
 
-    def __init__(self, offset: int, kind: str, owner: type[MemoryRecord], target: str | None) -> None:
+    def __init__(
+        self, offset: int, kind: str, owner: type[MemoryRecord], target: str | None, apart: str | None
+    ) -> None:
         self._kind = _KINDS.get(kind, ctypes.c_int64)
         self.offset: Final = offset
         self.width: Final = ctypes.sizeof(self._kind)
         """In bytes."""
         self.signed: Final = kind in ("i32", "i64", "line")
+        self.apart: Final = apart
+        """The name of what no access by another name, or by none, overlaps."""
         self._owner = owner
         self._target = target
 
@@ -85,11 +91,14 @@ class MemoryRecord:
     def __init__(self, place: int) -> None:
         self._place_of_this_record = place
 
-    def __init_subclass__(cls, layout: Layout | None = None) -> None:
+    def __init_subclass__(
+        cls, layout: Layout | None = None, apart: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         cls.fields_of_layout = {}
         if layout is not None:
             for name, kind in layout.types.items():
-                field = RecordField(layout[name], kind, cls, cls.__annotations__.get(name))
+                target = cls.__annotations__.get(name)
+                field = RecordField(layout[name], kind, cls, target, apart.get(name))
                 cls.fields_of_layout[name] = field
                 setattr(cls, name, field)
 

@@ -10,7 +10,7 @@ from llvmlite import ir
 from jitree.codegen import primitives, processor, processor_texts
 from jitree.codegen.frontend import declared, primitive, signature, types
 
-_BYTE, _WORD, _LONG = (ir.IntType(width) for width in (8, 32, 64))
+_BIT, _BYTE, _WORD, _LONG = (ir.IntType(width) for width in (1, 8, 32, 64))
 _DOUBLE, _SINGLE = ir.DoubleType(), ir.FloatType()
 _STACK_ALIGNMENT: Final = 64
 
@@ -121,6 +121,14 @@ primitive(
 )
 primitive(primitives.quotient, _integers(types.int64, 2), lambda builder, _, given: builder.udiv(*given))
 primitive(primitives.remainder, _integers(types.int64, 2), lambda builder, _, given: builder.urem(*given))
+primitive(
+    primitives.unlikely,
+    lambda *given: signature(types.boolean, types.boolean),
+    lambda builder, _, given: builder.call(
+        builder.module.declare_intrinsic("llvm.expect", [_BIT], ir.FunctionType(_BIT, [_BIT, _BIT])),
+        [given[0], _BIT(0)],
+    ),
+)
 primitive(primitives.bit_length, _integers(types.int64, 1), _bit_length)
 primitive(primitives.stack_address, _integers(types.int64, 0), _stack_address)
 primitive(primitives.stack, _integers(types.int64, 1), _stack)

@@ -13,27 +13,41 @@ from jitree.codegen.frontend import RecordType, primitive, record_access, record
 from jitree.codegen.record import RecordField, place_of
 
 _LONG = ir.IntType(64)
+ALIASES = "jitree"
+"""The root of the names of what does not overlap."""
 
 
 def _place(builder: Any, record: Any, field: RecordField) -> Any:
-    return builder.inttoptr(
-        builder.add(record, _LONG(field.offset)), ir.IntType(8 * field.width).as_pointer()
-    )
+    return builder.inttoptr(builder.add(record, _LONG(field.offset)), _kind(field).as_pointer())
+
+
+def _kind(field: RecordField) -> Any:
+    return ir.IntType(8 * field.width)
+
+
+def _marked(builder: Any, field: RecordField, access: Any) -> Any:
+    """Tells LLVM what the access does not overlap."""
+    if field.apart is not None:
+        node = builder.module.add_metadata
+        kind = node([field.apart, node([ALIASES]), _LONG(0)])
+        access.set_metadata("tbaa", node([kind, kind, _LONG(0)]))
+    return access
 
 
 def _load(builder: Any, record: Any, field: RecordField) -> Any:
     target = field.target()
     if target is not None and target.in_place:
         return builder.add(record, _LONG(field.offset))
-    value = builder.load(_place(builder, record, field), typ=ir.IntType(8 * field.width), align=1)
+    loaded = builder.load(_place(builder, record, field), typ=_kind(field), align=1)
+    value = _marked(builder, field, loaded)
     if field.width == 8:
         return value
     return (builder.sext if field.signed else builder.zext)(value, _LONG)
 
 
 def _store(builder: Any, record: Any, field: RecordField, value: Any) -> None:
-    narrowed = value if field.width == 8 else builder.trunc(value, ir.IntType(8 * field.width))
-    builder.store(narrowed, _place(builder, record, field), align=1)
+    narrowed = value if field.width == 8 else builder.trunc(value, _kind(field))
+    _marked(builder, field, builder.store(narrowed, _place(builder, record, field), align=1))
 
 
 record_access(_load, _store)

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen import forks
-from jitree.codegen.frontend import inlined, primitive, signature, types
-from jitree.dispatch import primitives, vector_math_ir
+from jitree.codegen import forks, functions  # noqa: F401  (it makes primitives known)
+from jitree.codegen.frontend import inlined, primitive, signature, signature_of, types
+from jitree.dispatch import primitives, semantics_rows, vector_math_ir
+from jitree.dispatch.native import leaving
 from jitree.dispatch.semantics import SEMANTICS
+from jitree.regs import counting
 
 _NUMBERS: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
 
@@ -34,11 +36,26 @@ def symbol(mnemonic: str) -> str:
     return f"semantics.{mnemonic}"
 
 
+_COUNTING: Final = (
+    counting.retain, counting.lost, counting.join, counting.drop, counting.put, counting.move,
+)  # fmt: skip
+
+
 @cache
 def texts() -> list[str]:
-    """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, to be inlined."""
+    """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, and of what counts
+    references, to be inlined."""
     made = dict(pair for group in forks.spread(_made, COMPILED) for pair in group.items())
+    for function in (*_COUNTING, leaving.materialise, *leaving.FUNCTIONS):
+        made |= inlined(function, function.__name__, signature_of(function))
     return [*made.values(), _vector_math()]
+
+
+def rows() -> bytes:
+    """:func:`~jitree.dispatch.semantics_rows.encode` of all that compiled functions are written with."""
+    names = {symbol(mnemonic): mnemonic for mnemonic in COMPILED}
+    names |= {name: name for name in ("retain", "drop", *(item.__name__ for item in leaving.FUNCTIONS))}
+    return semantics_rows.encode(texts(), names)
 
 
 def _made(mnemonic: str) -> dict[str, str]:

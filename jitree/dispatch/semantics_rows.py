@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
+from jitree.dispatch.native.counting import ALIASES, LIKELY, UNLIKELY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,26 +49,44 @@ _TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
 _TRUTH: Final = re.compile(r"zext(?: nneg)? i1 (%\S+) to i32")
 _NAMES: Final = re.compile(r'%(?:"[^"]+"|[-\w.$]+)')
 _LABEL: Final = re.compile(r'^("[^"]+"|[-\w.$]+):')
-_UNSTABLE: Final = re.compile(r"\btail (?=call)|\bsamesign |\brange\([^)]*\) | #\d+$|, !\w+ !\d+")
+_UNSTABLE: Final = re.compile(r"\btail (?=call)|\bsamesign |\brange\([^)]*\) | #\d+$")
 """What texts of one LLVM have and others do not know."""
+_METADATA: Final = re.compile(r", !(\w+) (!\d+)")
 
 
 def symbol(mnemonic: str) -> str:
-    return f'@"semantics.{mnemonic}"'
+    return _quoted(f"semantics.{mnemonic}")
 
 
-def encode(texts: list[str], mnemonics: Iterable[str]) -> bytes:
-    """The rows of instructions, from the IR of their functions; imports llvmlite."""
+def _quoted(name: str) -> str:
+    return f'@"{name}"'
+
+
+def encode(texts: list[str], names: Mapping[str, str]) -> bytes:
+    """The rows of functions, by name, from their IR; ``names`` are by symbol. Imports llvmlite."""
     from jitree.codegen.image.compile import Target, optimized_module
 
-    known = {f"semantics.{mnemonic}": mnemonic for mnemonic in mnemonics}
-    module = optimized_module(texts, known, Target(*_TARGET))
+    module = optimized_module(texts, names, Target(*_TARGET))
+    metadata = _metadata(str(module))
     rows = {
-        known[function.name]: tuple(_row(function, known[function.name]))
+        names[function.name]: tuple(_row(function, metadata))
         for function in module.functions
-        if function.name in known
+        if function.name in names
     }
     return zlib.compress(json.dumps(rows).encode(), 9)
+
+
+def _metadata(module: str) -> dict[str, str]:
+    """The numbers that the metadata of a module has in others (:mod:`jitree.dispatch.native.counting`)."""
+    nodes = dict(re.findall(r"^(!\d+) = !\{(.*)\}", module, re.MULTILINE))
+    found = {}
+    for number, text in nodes.items():
+        accessed = nodes.get(text.partition(",")[0], "").partition(",")[0].strip('!"')
+        if accessed in ALIASES:
+            found[number] = ALIASES[accessed]
+        if weights := re.fullmatch(r'!"branch_weights",(?: !"expected",)? i32 (\d+), i32 (\d+)', text):
+            found[number] = UNLIKELY if int(weights[1]) < int(weights[2]) else LIKELY
+    return found
 
 
 def decode(notes: bytes) -> Mapping[str, Row]:
@@ -84,7 +102,7 @@ def rows() -> Mapping[str, Row]:
     return decode(image.wait(LOOP).notes)
 
 
-def _row(function: Any, mnemonic: str) -> Row:
+def _row(function: Any, metadata: Mapping[str, str]) -> Row:
     blocks = list(function.blocks)
     *body, last = (_UNSTABLE.sub("", str(item).strip()) for item in blocks[0].instructions)
     names = {f"%{item.name}": f"%a{number}" for number, item in enumerate(function.arguments)}
@@ -94,7 +112,7 @@ def _row(function: Any, mnemonic: str) -> Row:
         return _NAMES.sub(lambda found: names[found[0]], text)
 
     if len(blocks) > 1 or not all(_is_elementwise(line) for line in body):
-        return Row([], "", "", _definition(function, mnemonic))
+        return Row([], "", "", _definition(function, metadata))
     lines = [renamed(line.split(" = ", 1)[1]) for line in body]
     result = renamed(last.split()[-1])
     made = _TRUTH.fullmatch(lines[-1]) if lines and result == f"%{len(lines) - 1}" else None
@@ -106,16 +124,21 @@ def _is_elementwise(line: str) -> bool:
     return bool(STEP.fullmatch(text) or CALL.fullmatch(text))
 
 
-def _definition(function: Any, mnemonic: str) -> str:
+def _definition(function: Any, metadata: Mapping[str, str]) -> str:
     """As text that any module may contain."""
+
+    def known(found: re.Match[str]) -> str:
+        return f", !{found[1]} {metadata[found[2]]}" if found[2] in metadata else ""
+
     first, *lines = (
-        _UNSTABLE.sub("", line.partition(";")[0].rstrip())
+        _METADATA.sub(known, _UNSTABLE.sub("", line.partition(";")[0].rstrip()))
         for line in str(function).splitlines()
         if not line.startswith(";")
     )
     result, _, rest = first.removeprefix("define ").partition(" @")
     arguments = rest[rest.index("(") : rest.index(")") + 1]
-    head = f"define internal {result.split()[-1]} {symbol(mnemonic)}{arguments} alwaysinline nounwind {{"
+    name = _quoted(function.name)
+    head = f"define internal {result.split()[-1]} {name}{arguments} alwaysinline nounwind {{"
     text = "\n".join([head, *(_LABEL.sub(r"%\1:", line) for line in lines if line)])
     names = {name: f"%v{number}" for number, name in enumerate(dict.fromkeys(_NAMES.findall(text)))}
     return _NAMES.sub(lambda found: names[found[0]], text).replace("\n%v", "\nv")

@@ -204,8 +204,11 @@ ENTRY: Final = Record(
 EXTENSION_SIZE: Final = 64
 """Bytes that belong to every entry, as far behind it as the table is long: the i64 dimensions of a view."""
 
+RELEASED: Final = Record("released", "i64 first")
+"""A list of entries without references, linked by `link`: STATE.released, NATIVES.released."""
+
 COUNT_UNLIMITED: Final = 1 << 30
-"""Compiled functions do not count references to entries whose count is at least this."""
+"""Machine code does not count references to entries whose count is at least this."""
 
 OWNER_PYTHON: Final = 0
 """There is a Python object."""

@@ -43,7 +43,7 @@ def _emit_br(handler: Handler) -> None:
         source = handler.ordinal_at(handler.element("i32", move, "1"))
         destination = handler.ordinal_at(handler.element("i32", move, "2"))
         handler.do(
-            f"call void @move(i32 {tag}, i64 {source}, i64 {destination}, ptr %values, ptr %refs, "
+            f"call void @vm.move(i32 {tag}, i64 {source}, i64 {destination}, ptr %values, ptr %refs, "
             "ptr %values, ptr %refs, ptr %state)"
         )
     handler.move_to(target)

@@ -92,7 +92,7 @@ def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs
     source = handler.ordinal_at(handler.element("i32", entry, "1"))
     target = handler.ordinal_at(destination)
     handler.do(
-        f"call void @move(i32 {tag}, i64 {source}, i64 {target}, ptr %values, ptr %refs, ptr {values}, "
+        f"call void @vm.move(i32 {tag}, i64 {source}, i64 {target}, ptr %values, ptr %refs, ptr {values}, "
         f"ptr {refs}, ptr %state)"
     )
 
@@ -161,7 +161,7 @@ def _emit_return(handler: Handler) -> None:
     ref_count = handler.ordinal_at(handler.field(function, FUNCTION["ref_count"]))
     with handler.counted(ref_count) as index:
         ref = handler.load_pointer(handler.element("ptr", "%refs", index))
-        handler.do(f"call void @drop(ptr {ref}, ptr %state)")
+        handler.do(f"call void @vm.drop(ptr {ref}, ptr %state)")
     calling = handler.pointer_field(caller, FRAME["function"])
     module = handler.pointer_field(calling, FUNCTION["module"])
     handler.store_pointer(caller, handler.field("%state", STATE["frame"]))

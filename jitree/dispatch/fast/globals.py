@@ -60,7 +60,7 @@ def _emit_load_ref(handler: Handler, place: str) -> None:
     """slot, type, result"""
     ref = handler.load_pointer(place)
     require_type(handler, ref, 2)
-    handler.do(f"call void @retain(ptr {ref})")
+    handler.do(f"call void @vm.retain(ptr {ref})")
     handler.put(3, ref)
     handler.advance(4)
 
@@ -68,5 +68,5 @@ def _emit_load_ref(handler: Handler, place: str) -> None:
 def _emit_store_ref(handler: Handler, place: str) -> None:
     """slot, type, value, move"""
     require_type(handler, handler.ref(3), 2)
-    handler.do(f"call void @put(ptr {take(handler, 3)}, ptr {place}, ptr %state)")
+    handler.do(f"call void @vm.put(ptr {take(handler, 3)}, ptr {place}, ptr %state)")
     handler.advance(5)

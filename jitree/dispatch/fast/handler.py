@@ -132,7 +132,7 @@ class Handler(FunctionText):
 
     def put(self, position: int, ref: str) -> None:
         """Puts a reference of one's own into the ref register named by an operand word."""
-        self.do(f"call void @put(ptr {ref}, ptr {self.ref_place(self.ordinal(position))}, ptr %state)")
+        self.do(f"call void @vm.put(ptr {ref}, ptr {self.ref_place(self.ordinal(position))}, ptr %state)")
 
     def load(self, kind: str, address: str, alignment: int = 0) -> str:
         return self.let(f"load {LLVM_TYPES[kind]}, ptr {address}, align {alignment or _ALIGNMENT[kind]}")

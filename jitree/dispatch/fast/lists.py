@@ -97,7 +97,7 @@ def _emit_get_ref(handler: Handler) -> None:
     handler.require(handler.let(f"icmp eq i64 {tag}, {LIST_REF}"))
     ref = handler.load_pointer(_bits_place(handler, slot))
     require_type(handler, ref, 3)
-    handler.do(f"call void @retain(ptr {ref})")
+    handler.do(f"call void @vm.retain(ptr {ref})")
     handler.put(4, ref)
     handler.advance(5)
 
@@ -116,5 +116,5 @@ def _emit_set_ref(handler: Handler) -> None:
     handler.require(handler.let(f"icmp eq i32 {kind}, {element_type}"))
     handler.jump(valid)
     handler.label(valid)
-    handler.do(f"call void @put(ptr {take(handler, 3)}, ptr {_bits_place(handler, slot)}, ptr %state)")
+    handler.do(f"call void @vm.put(ptr {take(handler, 3)}, ptr {_bits_place(handler, slot)}, ptr %state)")
     handler.advance(5)

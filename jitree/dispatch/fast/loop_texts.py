@@ -15,7 +15,7 @@ from llvmlite.binding import llvm_version_info
 
 from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
 from jitree.codegen.image.generated import Generated, Unit
-from jitree.dispatch import semantics_code, semantics_rows
+from jitree.dispatch import semantics_code
 from jitree.dispatch.fast import skeleton
 
 PRESERVE_NONE_SINCE: Final = (20, 0, 0)
@@ -57,5 +57,5 @@ def generate() -> Generated:
     return Generated(
         [Unit([made.text, *made.linked], ("run",))],
         (),
-        semantics_rows.encode(semantics_code.texts(), semantics_code.COMPILED),
+        semantics_code.rows(),
     )

@@ -1,13 +1,12 @@
-"""The hand-written part of the loop's IR: entry, leaving and moves between registers."""
+"""The hand-written part of the loop's IR: entry and leaving."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from jitree.dispatch.fast.handler import PARAMETERS
-from jitree.dispatch.native.counting import counting
+from jitree.dispatch.native.counting import declaration, on_pointers
 from jitree.regs.layout import LEFT_ESCAPE, LEFT_EXIT, LEFT_FUEL, LEFT_STOPPED, STATE
-from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 ATTRIBUTES: Final = """\
 attributes #1 = { nounwind noinline "no-builtins" }
@@ -96,55 +95,6 @@ i64 %spendable)
 declare ptr @llvm.frameaddress.p0(i32)
 """
 
-_PUT: Final = """\
-; Puts a reference into a register in place of the one that is there, which is dropped.
-define internal void @put(ptr %entry, ptr %register, ptr %state) #2 {
-  %old = load ptr, ptr %register, align 8
-  store ptr %entry, ptr %register, align 8
-  call void @drop(ptr %old, ptr %state)
-  ret void
-}
-"""
-
-_MOVE: Final = """\
-; Moves or copies one register; %tag says what it is. Source and target may lie in different frames.
-define internal void @move(i32 %tag, i64 %source, i64 %target, ptr %source.values, ptr %source.refs, \
-ptr %target.values, ptr %target.refs, ptr %state) #2 {{
-  switch i32 %tag, label %take [ i32 {value32}, label %value32 i32 {value64}, label %value64 i32 {copy}, \
-label %copy ]
-value32:
-  %from32 = getelementptr i32, ptr %source.values, i64 %source
-  %to32 = getelementptr i32, ptr %target.values, i64 %target
-  %bits32 = load i32, ptr %from32, align 4
-  store i32 %bits32, ptr %to32, align 4
-  br label %done
-value64:
-  %from64 = getelementptr i32, ptr %source.values, i64 %source
-  %to64 = getelementptr i32, ptr %target.values, i64 %target
-  %bits64 = load i64, ptr %from64, align 8
-  store i64 %bits64, ptr %to64, align 8
-  br label %done
-copy:
-  %copy.from = getelementptr ptr, ptr %source.refs, i64 %source
-  %copied = load ptr, ptr %copy.from, align 8
-  call void @retain(ptr %copied)
-  br label %put
-take:
-  ; tag {take}
-  %take.from = getelementptr ptr, ptr %source.refs, i64 %source
-  %taken = load ptr, ptr %take.from, align 8
-  store ptr null, ptr %take.from, align 8
-  br label %put
-put:
-  %ref = phi ptr [ %copied, %copy ], [ %taken, %take ]
-  %to = getelementptr ptr, ptr %target.refs, i64 %target
-  call void @put(ptr %ref, ptr %to, ptr %state)
-  br label %done
-done:
-  ret void
-}}
-"""
-
 
 def _leave(name: str, why: str, left: int) -> str:
     return _LEAVE.format(name=name, why=why, left=left, parameters=PARAMETERS, **STATE.offsets)
@@ -158,8 +108,6 @@ def prelude() -> str:
         _leave("tired", "the fuel is used up", LEFT_FUEL),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
-        counting(),
-        _PUT,
-        _MOVE.format(value32=TAG_VALUE32, value64=TAG_VALUE64, copy=TAG_REF_COPY, take=TAG_REF_MOVE),
+        *(declaration(name) + on_pointers(name) for name in ("retain", "drop", "put", "move")),
     ]
     return "\n".join(parts)

@@ -59,7 +59,7 @@ def take_at(handler: Handler, operand: str) -> str:
     handler.store_pointer("null", register)
     handler.jump(taken)
     handler.label(copy)
-    handler.do(f"call void @retain(ptr {ref})")
+    handler.do(f"call void @vm.retain(ptr {ref})")
     handler.jump(taken)
     handler.label(taken)
     return ref
@@ -76,7 +76,7 @@ def _emit_rodata(handler: Handler) -> None:
     segments = handler.pointer_field(module, MODULE["rodata"])
     ref = handler.load_pointer(handler.element("ptr", segments, handler.ordinal(1)))
     handler.require(handler.let(f"icmp ne ptr {ref}, null"))
-    handler.do(f"call void @retain(ptr {ref})")
+    handler.do(f"call void @vm.retain(ptr {ref})")
     handler.put(2, ref)
     handler.advance(3)
 
@@ -105,7 +105,7 @@ def _emit_discard(handler: Handler) -> None:
         handler.branch(moved, drop, done)
         handler.label(drop)
         register = handler.ref_place(handler.ordinal_at(operand))
-        handler.do(f"call void @put(ptr null, ptr {register}, ptr %state)")
+        handler.do(f"call void @vm.put(ptr null, ptr {register}, ptr %state)")
         handler.jump(done)
         handler.label(done)
     handler.move_to(handler.element("[2 x i32]", first, count))
@@ -116,10 +116,10 @@ def _emit_select(handler: Handler) -> None:
     chosen = handler.let(f"icmp ne i32 {handler.value('i32', 1)}, 0")
     ref = handler.let(f"select i1 {chosen}, ptr {handler.ref(3)}, ptr {handler.ref(5)}")
     require_type(handler, ref, 2)
-    handler.do(f"call void @retain(ptr {ref})")
+    handler.do(f"call void @vm.retain(ptr {ref})")
     for position in (3, 5):
         taken = take(handler, position)
-        handler.do(f"call void @drop(ptr {taken}, ptr %state)")
+        handler.do(f"call void @vm.drop(ptr {taken}, ptr %state)")
     handler.put(7, ref)
     handler.advance(8)
 
@@ -136,7 +136,7 @@ def _emit_switch(handler: Handler) -> None:
     ref = take_at(handler, chosen)
     out = handler.element("[2 x i32]", cases, count)
     register = handler.ref_place(handler.ordinal_at(out))
-    handler.do(f"call void @put(ptr {ref}, ptr {register}, ptr %state)")
+    handler.do(f"call void @vm.put(ptr {ref}, ptr {register}, ptr %state)")
     handler.move_to(handler.element("i32", out, "1"))
 
 

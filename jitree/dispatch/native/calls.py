@@ -96,7 +96,7 @@ def _suspend(
         behind = pc + source.words[pc + 1]
         results = pc + _INTERNAL_WORDS + 3 * source.words[pc + 3]
         emitter.do(
-            "call fastcc void @suspend(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+            "call fastcc void @vm.suspend(ptr %state, ptr %frame, ptr %values, ptr %refs, "
             f"i64 {emitter.function.ordinal}, i64 {behind}, i64 {results})"
         )
         emitter.do(f"ret {emitter.result_type} zeroinitializer")
@@ -149,7 +149,7 @@ def emit_alloc(emitter: Emitter, instruction: Instruction) -> None:
     length, alignment = map(operand, instruction.operands)
     shortcut = Shortcut(emitter, instruction)
     shortcut.require(emitter.let(f"icmp ule i32 {alignment}, {SCRATCH_ALIGNMENT}"))
-    entry = emitter.let(f"call fastcc ptr @allocate(ptr %state, i64 {length})")
+    entry = emitter.let(f"call fastcc ptr @vm.allocate(ptr %state, i64 {length})")
     shortcut.require(emitter.let(f"icmp ne ptr {entry}, null"))
     (variable,) = instruction.outputs
     drop_all(emitter, (emitter.registers[variable],))

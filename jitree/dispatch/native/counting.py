@@ -1,10 +1,10 @@
-"""Counting references in LLVM IR, for the loop and for compiled functions, and the metadata of both."""
+"""How the loop and compiled functions call the functions that they share, and the metadata of both."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, STATE
+from jitree.regs.layout import STATE
 
 METADATA: Final = """\
 attributes #0 = { nounwind "no-builtins" }
@@ -33,53 +33,51 @@ attributes #2 = { nounwind alwaysinline "no-builtins" }
 """Functions with attributes #0 are the usual ones, those with #2 are inlined. Behind !1 and !2 are branches
 that are nearly never and nearly always taken, behind !20 and the next accesses that do not overlap others."""
 
-_COUNTS: Final = """\
-; Adds a reference; null is left alone.
-define internal void @retain(ptr %entry) #2 {{
-  %live = icmp ne ptr %entry, null
-  br i1 %live, label %add, label %done
-add:
-  %count.at = getelementptr i8, ptr %entry, i64 {count}
-  %count = load i32, ptr %count.at, align 4, !tbaa !23
-  %counted = icmp slt i32 %count, {unlimited}
-  br i1 %counted, label %store, label %done
-store:
-  %more = add i32 %count, 1
-  store i32 %more, ptr %count.at, align 4, !tbaa !23
-  br label %done
-done:
-  ret void
-}}
+ALIASES: Final = {"count": "!23", "state": "!25", "link": "!27"}
+"""The metadata of what :mod:`jitree.regs.counting` names."""
+UNLIKELY: Final = "!1"
+LIKELY: Final = "!2"
 
-; Drops a reference; the last one links the entry into the list of released entries.
-define internal void @drop(ptr %entry, ptr %state) #2 {{
-  %live = icmp ne ptr %entry, null
-  br i1 %live, label %less, label %done
-less:
-  %count.at = getelementptr i8, ptr %entry, i64 {count}
-  %count = load i32, ptr %count.at, align 4, !tbaa !23
-  %counted = icmp slt i32 %count, {unlimited}
-  br i1 %counted, label %store, label %done
-store:
-  %fewer = sub i32 %count, 1
-  store i32 %fewer, ptr %count.at, align 4, !tbaa !23
-  %last = icmp eq i32 %fewer, 0
-  br i1 %last, label %free, label %done, !prof !1
-free:
-  %head.at = getelementptr i8, ptr %state, i64 {released}
-  %head = load ptr, ptr %head.at, align 8, !tbaa !25
-  %link.at = getelementptr i8, ptr %entry, i64 {link}
-  store ptr %head, ptr %link.at, align 8, !tbaa !27
-  store ptr %entry, ptr %head.at, align 8, !tbaa !25
-  br label %done
-done:
-  ret void
-}}
-"""
+_CALLS: Final = {
+    "retain": ("ptr", "void i64", "#2"),
+    "drop": ("ptr released", "void void", "#2"),
+    "put": ("ptr ptr released", "void void", "#2"),
+    "move": ("i32 i64 i64 ptr ptr ptr ptr released", "void void", "#2"),
+    "clear": ("ptr i64", "void void", "#1"),
+    "leave": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
+    "suspend": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
+    "pop": ("ptr ptr", "void void", "#3"),
+    "slow": ("ptr ptr ptr ptr i64 i64 ptr", "i64 i64", "#1"),
+    "allocate": ("ptr i64", "ptr i64", "#3"),
+}
+"""Parameters, result and the function's own result, attributes. ``released`` is the list of a state block."""
+_CONVERSIONS: Final = {"ptr": "ptrtoint ptr", "i32": "zext i32", "i64": "add i64 0,"}
 
 
-def counting() -> str:
-    """``@retain(entry)`` and ``@drop(entry, state)``, for both of which null is nothing."""
-    return _COUNTS.format(
-        count=ENTRY["count"], link=ENTRY["link"], released=STATE["released"], unlimited=COUNT_UNLIMITED
-    )
+def declaration(name: str) -> str:
+    parameters, results, _ = _CALLS[name]
+    count = len(parameters.split())
+    return f"declare {results.split()[1]} @{name}({', '.join(['i64'] * count)})\n"
+
+
+def on_pointers(name: str) -> str:
+    """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.counting` or
+    :mod:`jitree.dispatch.native.leaving`, to which addresses are integers."""
+    kinds, results, attributes = _CALLS[name]
+    result, made = results.split()
+    parameters, lines, passed = [], [], []
+    for number, kind in enumerate(kinds.split()):
+        operand = f"%a{number}"
+        parameters.append(f"{'ptr' if kind == 'released' else kind} {operand}")
+        if kind == "released":
+            lines.append(f"  %list = getelementptr i8, ptr {operand}, i64 {STATE['released']}")
+            kind, operand = "ptr", "%list"
+        lines.append(f"  %b{number} = {_CONVERSIONS[kind]} {operand}{'' if kind == 'i64' else ' to i64'}")
+        passed.append(f"i64 %b{number}")
+    lines.append(f"  {'' if made == 'void' else '%made = '}call {made} @{name}({', '.join(passed)})")
+    if result == "ptr":
+        lines.append("  %place = inttoptr i64 %made to ptr")
+    lines.append({"void": "  ret void", "i64": "  ret i64 %made", "ptr": "  ret ptr %place"}[result])
+    convention = "" if attributes == "#2" else "fastcc "  # nothing is left of what is inlined
+    head = f"define internal {convention}{result} @vm.{name}({', '.join(parameters)}) {attributes} {{"
+    return "\n".join([head, *lines, "}"])

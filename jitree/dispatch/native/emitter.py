@@ -236,7 +236,7 @@ class Emitter(FunctionText):
             left = fuel()
             ordinal, pc = self.function.ordinal, instruction.pc
             self.do(
-                "call fastcc void @leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+                "call fastcc void @vm.leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
                 f"i64 {ordinal}, i64 {pc}, i64 {left})"
             )
             self.do(f"ret {self.result_type} zeroinitializer")
@@ -258,7 +258,7 @@ class Emitter(FunctionText):
                 self.spill(variable, value)
         for word, bits in null.items():
             first = self.field("%refs", 8 * 64 * word)
-            self.do(f"call fastcc void @clear(ptr {first}, i64 {bits - (bits >> 63 << 64)})")
+            self.do(f"call fastcc void @vm.clear(ptr {first}, i64 {bits - (bits >> 63 << 64)})")
 
     def aside(self, label: str) -> _Aside:
         """A context in which text goes into a block behind all others."""

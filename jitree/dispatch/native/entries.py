@@ -39,7 +39,7 @@ def enter_text(function: FunctionSource, needs: Needs) -> str:
         "  %fits = call i1 @room(ptr %state, ptr %frame.end, ptr %values.end, ptr %refs.end)",
         "  br i1 %fits, label %call, label %refuse, !prof !2",
         "refuse:",
-        "  call fastcc void @leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+        "  call fastcc void @vm.leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
         f"i64 {function.ordinal}, i64 {function.start}, i64 %fuel)",
         "  ret i64 %fuel",
         "call:",
@@ -138,7 +138,7 @@ def _call_and_deliver(
         ]
     for number, result in enumerate(function.results):
         lines += _deliver(number, result, kind)
-    return [*lines, "  call fastcc void @pop(ptr %state, ptr %frame)", "  ret i64 %left", "}\n"]
+    return [*lines, "  call fastcc void @vm.pop(ptr %state, ptr %frame)", "  ret i64 %left", "}\n"]
 
 
 def _deliver(number: int, kind: str, struct: str) -> list[str]:
@@ -159,5 +159,5 @@ def _deliver(number: int, kind: str, struct: str) -> list[str]:
         f"  {name}.to = getelementptr ptr, ptr %caller.refs, i32 {name}.slot",
         f"  {name}.old = load ptr, ptr {name}.to, align 8",
         f"  store ptr {name}, ptr {name}.to, align 8",
-        f"  call void @drop(ptr {name}.old, ptr %state)",
+        f"  call void @vm.drop(ptr {name}.old, ptr %state)",
     ]

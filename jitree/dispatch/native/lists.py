@@ -99,7 +99,7 @@ def _emit_get_ref(emitter: Emitter, instruction: Instruction) -> None:
     place = emitter.field(slot, LIST_SLOT["bits"])
     reference = emitter.let(f"load ptr, ptr {place}, align 8{SLOTS}")
     shortcut.require(has_type(emitter, reference, instruction.literals[0]))
-    emitter.do(f"call void @retain(ptr {reference})")
+    emitter.do(f"call void @vm.retain(ptr {reference})")
     drop_all(emitter, instruction.dropped)
     shortcut.finish(reference)
 
@@ -122,7 +122,7 @@ def _emit_set_ref(emitter: Emitter, instruction: Instruction) -> None:
     place = emitter.field(slot, LIST_SLOT["bits"])
     old = emitter.let(f"load ptr, ptr {place}, align 8{SLOTS}")
     emitter.do(f"store ptr {reference}, ptr {place}, align 8{SLOTS}")
-    emitter.do(f"call void @drop(ptr {old}, ptr %state)")
+    emitter.do(f"call void @vm.drop(ptr {old}, ptr %state)")
     shortcut.finish(None)
 
 

@@ -112,7 +112,7 @@ def lower(
             texts.append(resume_text(row))
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
-    text = "\n".join([prelude(slow), module.text(), *texts])
+    text = "\n".join([prelude(module.declare, slow), module.text(), *texts])
     return Lowered(text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar))
 
 

@@ -178,7 +178,7 @@ def _emit_ref_load(emitter: Emitter, instruction: Instruction) -> None:
     place = _ref_place(emitter, instruction)
     reference = emitter.let(f"load ptr, ptr {place}, align 8{GLOBALS}")
     emitter.require(has_type(emitter, reference, instruction.literals[-1]))
-    emitter.do(f"call void @retain(ptr {reference})")
+    emitter.do(f"call void @vm.retain(ptr {reference})")
     emitter.name(instruction.results[0], reference)
     drop_all(emitter, instruction.dropped)
 
@@ -192,7 +192,7 @@ def _emit_ref_store(emitter: Emitter, instruction: Instruction) -> None:
     retain_all(emitter, instruction.retained)
     old = emitter.let(f"load ptr, ptr {place}, align 8{GLOBALS}")
     emitter.do(f"store ptr {reference}, ptr {place}, align 8{GLOBALS}")
-    emitter.do(f"call void @drop(ptr {old}, ptr %state)")
+    emitter.do(f"call void @vm.drop(ptr {old}, ptr %state)")
 
 
 EMITTERS: Final[dict[str, Callable[[Emitter, Instruction], None]]] = {

@@ -15,13 +15,13 @@ from jitree.regs.layout import ENTRY
 def retain_all(emitter: Emitter, values: Iterable[Value]) -> None:
     for value in values:
         if constant(value) is None:
-            emitter.do(f"call void @retain(ptr {value.name})")
+            emitter.do(f"call void @vm.retain(ptr {value.name})")
 
 
 def drop_all(emitter: Emitter, values: Iterable[Value]) -> None:
     for value in values:
         if constant(value) is None:
-            emitter.do(f"call void @drop(ptr {value.name}, ptr %state)")
+            emitter.do(f"call void @vm.drop(ptr {value.name}, ptr %state)")
 
 
 def has_type(emitter: Emitter, reference: str, ordinal: int) -> str:
@@ -44,7 +44,7 @@ def _emit_rodata(emitter: Emitter, instruction: Instruction) -> None:
     place = emitter.field(segments, 8 * instruction.literals[0])
     reference = emitter.let(f"load ptr, ptr {place}, align 8{FIXED}")
     emitter.require(emitter.let(f"icmp ne ptr {reference}, null"))
-    emitter.do(f"call void @retain(ptr {reference})")
+    emitter.do(f"call void @vm.retain(ptr {reference})")
     emitter.name(instruction.results[0], reference)
     drop_all(emitter, instruction.dropped)
 
@@ -65,7 +65,7 @@ def _emit_select(emitter: Emitter, instruction: Instruction) -> None:
         f"select i1 {emitter.truth(condition)}, ptr {operand(if_true)}, ptr {operand(if_false)}"
     )
     emitter.require(has_type(emitter, chosen, instruction.literals[0]))
-    emitter.do(f"call void @retain(ptr {chosen})")
+    emitter.do(f"call void @vm.retain(ptr {chosen})")
     emitter.name(instruction.results[0], chosen)
     drop_all(emitter, instruction.dropped)
 

@@ -39,7 +39,7 @@ def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], 
     arguments = _stated(let, declare, mnemonic, arguments, lanes)
     if row.text:
         assert lanes == 1, f"{mnemonic} is not elementwise"
-        made = _called(let, declare, mnemonic, row.text, arguments)
+        made = _called(let, declare, mnemonic, arguments)
     else:
         made = _filled(row.result, _expanded(let, declare, row.lines, arguments, lanes))
     given = BY_MNEMONIC[mnemonic].operands[-1].kind.removeprefix("r.")
@@ -62,6 +62,14 @@ def _stated(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str],
     ]
 
 
+def function(declare: Declare, name: str) -> str:
+    """The definition of what is a function of its own; declares what that calls."""
+    text = rows()[name].text
+    for line in text.splitlines():
+        _declare(declare, line)
+    return text
+
+
 def fenced(let: Let, declare: Declare, kind: str, lanes: int, value: str) -> str:
     """A float of which LLVM knows nothing. It would make a minimum of a choice between compared values, which
     flushes subnormal ones in kernels; fold negations into additions, and leave out multiplications by one,
@@ -79,11 +87,9 @@ def _as_bits(let: Let, kind: str, wanted: str, lanes: int, value: str) -> str:
     return let(f"bitcast {llvm_type(kind, lanes)} {value} to {llvm_type(wanted, lanes)}")
 
 
-def _called(let: Let, declare: Declare, mnemonic: str, text: str, arguments: Sequence[str]) -> str:
+def _called(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str]) -> str:
     """A call of what is a function of its own."""
-    for line in text.splitlines():
-        _declare(declare, line)
-    declare(text)
+    declare(function(declare, mnemonic))
     semantic = SEMANTICS[mnemonic]
     typed = ", ".join(
         f"{llvm_type(kind, 1)} {argument}"

@@ -25,7 +25,7 @@ def ask(emitter: Emitter, instruction: Instruction, written: set[Variable], reco
     """Has the plain handler execute the instruction, whose registers are ``written`` to the frame; leaves if
     that does not end well. ``record`` is that of the import which is called."""
     status = emitter.let(
-        "call fastcc i64 @slow(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+        "call fastcc i64 @vm.slow(ptr %state, ptr %frame, ptr %values, ptr %refs, "
         f"i64 {emitter.function.ordinal}, i64 {instruction.pc}, ptr {record})"
     )
     stopped, done = emitter.fresh("stopped"), emitter.fresh("asked")

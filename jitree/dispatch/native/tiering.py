@@ -36,7 +36,7 @@ def sources() -> tuple[str, ...]:
         *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
         os.path.join(_DISPATCH, "primitives.py"),
         *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
-        os.path.join(_PACKAGE, "regs", "layout.py"),
+        *(os.path.join(_PACKAGE, "regs", name) for name in ("layout.py", "counting.py")),
     )
 
 

@@ -25,8 +25,9 @@ from jitree.codegen.primitives import call, load32, load64, narrow, stack, store
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import give_back, take_storage
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release, retain
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.records import Entry, Natives, State
+from jitree.regs.counting import retain
 from jitree.regs.layout import LINK_POOLED
 from jitree.types import ENCODING_DENSE
 

@@ -11,9 +11,10 @@ from jitree.api.calls.native.records import Call, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release, retain
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.fences import is_reached
 from jitree.modules.hal.native.records import Entry, State
+from jitree.regs.counting import retain
 from jitree.regs.layout import PATIENT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import bit_length, load8, load64, store8, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.modules.hal.native.entries import new_entry, retain, sweep
+from jitree.modules.hal.native.entries import new_entry, sweep
 from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, LARGEST_POOLED, STORAGE_POOLS
 from jitree.modules.hal.native.records import Entry, Natives, State
@@ -20,6 +20,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
+from jitree.regs.counting import retain
 from jitree.regs.layout import KIND_BUFFER, LINK_POOLED, OWNER_CODE
 
 _OPTIMAL = int(MemoryType.OPTIMAL)

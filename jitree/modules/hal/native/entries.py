@@ -5,7 +5,8 @@ from __future__ import annotations
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, NATIVES, STORAGE_POOLS
-from jitree.modules.hal.native.records import Entry, Natives, Recording, State
+from jitree.modules.hal.native.records import Natives, Recording, State
+from jitree.regs.counting import Entry, Released, join, lost
 from jitree.regs.layout import KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
 
 STATE_RELEASED = STATE["released"]
@@ -30,24 +31,13 @@ def new_entry(state: State, natives: Natives, kind: int) -> Entry:
     return entry
 
 
-def retain(entry: Entry) -> Entry:
-    if entry:
-        entry.count += 1
-    return entry
-
-
 def release(natives: Natives, entry: Entry, released: int) -> None:
     """Drops a reference. An object of Python's whose last one that was joins the list at ``released``."""
-    if not entry:
-        return
-    count = entry.count - 1
-    entry.count = count
-    if count == 0:
+    if lost(entry):
         if entry.owner == OWNER_CODE:
             free(natives, entry, released)
         else:
-            entry.link = Entry(load64(released))
-            store64(released, place_of(entry))
+            join(entry, Released(released))
 
 
 def free(natives: Natives, entry: Entry, released: int) -> None:
@@ -92,8 +82,7 @@ def sweep(state: State) -> None:
         if entry.owner == OWNER_CODE:
             free(natives, entry, place_of(state) + STATE_RELEASED)
         else:
-            entry.link = state.released
-            state.released = entry
+            join(entry, Released(place_of(state) + STATE_RELEASED))
         entry = following
 
 

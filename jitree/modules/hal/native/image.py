@@ -96,6 +96,7 @@ RECIPE: Final = image.Recipe(
             os.path.join(_PACKAGE, name)
             for name in (
                 "regs/layout.py",
+                "regs/counting.py",
                 "types.py",
                 "vmfb/words.py",
                 "hal/enums.py",

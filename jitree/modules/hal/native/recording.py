@@ -9,9 +9,10 @@ from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Command, row_at
-from jitree.modules.hal.native.entries import retain, sweep
+from jitree.modules.hal.native.entries import sweep
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
 from jitree.modules.hal.native.records import Entry, Natives, Patch, Recording, Slot, State
+from jitree.regs.counting import retain
 
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size

@@ -7,17 +7,13 @@ from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
 from jitree.modules.hal.native.layout import NATIVES, RECORDING
-from jitree.regs.layout import ENTRY, STATE
+from jitree.regs.counting import Entry as Entry
+from jitree.regs.layout import STATE
 
 
 class State(MemoryRecord, layout=STATE):
     natives: Natives
     released: Entry
-
-
-class Entry(MemoryRecord, layout=ENTRY):
-    parent: Entry
-    link: Entry
 
 
 class Natives(MemoryRecord, layout=NATIVES):

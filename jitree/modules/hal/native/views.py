@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length, range_of
-from jitree.modules.hal.native.entries import NATIVES_RELEASED, new_entry, release, retain
+from jitree.modules.hal.native.entries import NATIVES_RELEASED, new_entry, release
 from jitree.modules.hal.native.layout import MAXIMUM_RANK
 from jitree.modules.hal.native.records import Entry, Natives, State
 from jitree.modules.hal.native.registers import (
@@ -19,6 +19,7 @@ from jitree.modules.hal.native.registers import (
     number,
     reference,
 )
+from jitree.regs.counting import retain
 from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
 from jitree.types import ENCODING_DENSE
 

@@ -1,0 +1,141 @@
+"""What compiled functions do to frames where they leave, and the memory for their buffers. Machine code.
+
+A function that leaves in the middle writes its registers to its frame and calls :func:`leave`; native
+functions further out then do the same with :func:`suspend`. Afterwards memory looks as if the interpreter had
+run all the time.
+"""
+
+from __future__ import annotations
+
+from jitree.codegen.primitives import below, call, load64, store64
+from jitree.codegen.record import MemoryRecord, place_of
+from jitree.regs.counting import Entry
+from jitree.regs.layout import (
+    FRAME,
+    FUNCTION,
+    IMPORT,
+    LIBRARY_FUNCTIONS,
+    MODULE,
+    SCRATCH,
+    SCRATCH_ALIGNMENT,
+    SLOW_REFUSED,
+    SLOW_STOP,
+    STATE,
+)
+
+MEMSET = 8 * LIBRARY_FUNCTIONS.index("memset")
+FRAME_SIZE = FRAME.size
+FUNCTION_SIZE = FUNCTION.size
+
+
+class State(MemoryRecord, layout=STATE):
+    frame: Frame
+    module: Module
+    scratch: Scratch
+
+
+class Module(MemoryRecord, layout=MODULE):
+    pass
+
+
+class Function(MemoryRecord, layout=FUNCTION):
+    module: Module
+
+
+class Frame(MemoryRecord, layout=FRAME):
+    function: Function
+
+
+class Import(MemoryRecord, layout=IMPORT):
+    pass
+
+
+class Scratch(MemoryRecord, layout=SCRATCH):
+    free: Entry
+
+
+def clear(refs: int, bits: int) -> None:
+    """Sets those ref registers to null whose bits are set."""
+    slot = 0
+    while slot < 64 and bits >> slot != 0:
+        if bits >> slot & 1 == 1:
+            store64(refs + 8 * slot, 0)
+        slot += 1
+
+
+def materialise(state: State, frame: Frame, values: int, refs: int, ordinal: int) -> int:
+    """Fills the frame record of a function; the address of its module's words."""
+    module = state.module
+    function = Function(module.functions + FUNCTION_SIZE * ordinal)
+    frame.function = function
+    frame.values = values
+    frame.refs = refs
+    frame.values_end = values + 4 * function.value_count
+    frame.refs_end = refs + 8 * function.ref_count
+    return module.code
+
+
+def leave(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: int, fuel: int) -> None:
+    """The interpreter is to go on at a word of this function; its registers are in memory already. ``fuel``
+    is what it may spend; 0: the machine has to stop."""
+    state.pc = materialise(state, frame, values, refs, ordinal) + 4 * pc
+    state.values = values
+    state.refs = refs
+    state.frame = frame
+    state.fuel = fuel
+
+
+def suspend(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: int, results: int) -> None:
+    """A function that this one has called has left: this one goes on at the word ``pc`` when that returns,
+    and takes its results by the list at the word ``results``."""
+    code = materialise(state, frame, values, refs, ordinal)
+    frame.pc = code + 4 * pc
+    callee = Frame(place_of(frame) + FRAME_SIZE)
+    callee.results = code + 4 * results
+
+
+def pop(state: State, frame: Frame) -> None:
+    """The call of the host or of the interpreter is done: its frame is current again, after the call."""
+    caller = Frame(place_of(frame) - FRAME_SIZE)
+    state.frame = caller
+    state.module = caller.function.module
+    state.pc = caller.pc
+    state.values = caller.values
+    state.refs = caller.refs
+
+
+def slow(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: int, imported: Import) -> int:
+    """Has the instruction at a word executed by its plain handler, on the registers in memory, and says what
+    came of it (SLOW_*). ``imported`` is the record of the import that is called, if any: functions of other
+    modules are the interpreter's."""
+    if (imported and imported.function != 0) or state.slow == 0:
+        return SLOW_REFUSED
+    leave(state, frame, values, refs, ordinal, pc, 1)
+    state.answer = SLOW_STOP
+    call(state.slow, place_of(state))
+    answer: int = state.answer
+    return answer
+
+
+def allocate(state: State, length: int) -> Entry:
+    """A zeroed buffer from the memory for buffers that die with their function; null if there is none."""
+    scratch = state.scratch
+    if not scratch or not scratch.free:
+        return Entry(0)
+    start = scratch.next
+    if below((scratch.limit - start) & -SCRATCH_ALIGNMENT, length):
+        return Entry(0)
+    entry = scratch.free
+    scratch.free = entry.link
+    entry.link = Entry(0)
+    entry.address = start
+    entry.length = length
+    entry.count = 1
+    scratch.next = start + (length + SCRATCH_ALIGNMENT - 1 & -SCRATCH_ALIGNMENT)
+    scratch.taken += 1
+    call(load64(state.math + MEMSET), start, 0, length)
+    return entry
+
+
+FUNCTIONS = (clear, leave, suspend, pop, slow, allocate)
+"""What compiled functions call."""
