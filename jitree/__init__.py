@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jitree.api.module import Call, Module
     from jitree.api.session import Instance, Session, load
     from jitree.dispatch.context import ContextFlags
-    from jitree.dispatch.native_export import NativeExport
-    from jitree.dispatch.native_module import NativeModule
+    from jitree.dispatch.host_export import HostExport
+    from jitree.dispatch.host_module import HostModule
     from jitree.hal.device import Device
     from jitree.regs.objects import VmBuffer, VmList
 
@@ -41,8 +41,8 @@ _LAZY = {
     "Instance": "jitree.api.session",
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.inspection",
-    "NativeExport": "jitree.dispatch.native_export",
-    "NativeModule": "jitree.dispatch.native_module",
+    "HostExport": "jitree.dispatch.host_export",
+    "HostModule": "jitree.dispatch.host_module",
     "Session": "jitree.api.session",
     "VmBuffer": "jitree.regs.objects",
     "VmList": "jitree.regs.objects",
@@ -55,6 +55,8 @@ _LAZY = {
     "load": "jitree.api.session",
 }
 """Imported when first asked for: ``import jitree`` alone costs next to nothing."""
+_RENAMED = {"NativeExport": "HostExport", "NativeModule": "HostModule"}
+"""Old names, each of which warns when it is first used."""
 
 __all__ = [
     "Array",
@@ -63,11 +65,11 @@ __all__ = [
     "CustomModule",
     "Device",
     "Function",
+    "HostExport",
+    "HostModule",
     "Instance",
     "Module",
     "ModuleSummary",
-    "NativeExport",
-    "NativeModule",
     "Session",
     "StatusCode",
     "StatusError",
@@ -86,12 +88,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    path = _LAZY.get(name)
+    present = _RENAMED.get(name, name)
+    path = _LAZY.get(present)
     if path is None:
         raise AttributeError(f"module 'jitree' has no attribute '{name}'")
     import importlib
 
-    value = getattr(importlib.import_module(path), name)
+    value = getattr(importlib.import_module(path), present)
+    if name != present:
+        import warnings
+
+        warnings.warn(f"jitree.{name} is called jitree.{present} now", DeprecationWarning, stacklevel=2)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""The native modules that come with a session."""
+"""The host modules that come with a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jitree.modules.hal import HalModule
 
 if TYPE_CHECKING:
     from jitree.api.resources import Resources
-    from jitree.dispatch.native_module import NativeModule
+    from jitree.dispatch.host_module import HostModule
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableLoader
     from jitree.modules.hal.state import TraceSink
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
         def instance(self) -> Resources: ...
 
 
-def _hal(session: Host) -> NativeModule:
+def _hal(session: Host) -> HostModule:
     return HalModule(session.devices, trace_sink=session.trace_sink)
 
 
-def _vmvx(session: Host) -> NativeModule:
+def _vmvx(session: Host) -> HostModule:
     from jitree.modules.vmvx import VmvxModule
 
     return VmvxModule()
 
 
-def _io_parameters(session: Host) -> NativeModule:
+def _io_parameters(session: Host) -> HostModule:
     from jitree.modules.io_parameters import IoParametersModule
 
     return IoParametersModule(session.parameter_providers)
 
 
-def _check(session: Host) -> NativeModule:
+def _check(session: Host) -> HostModule:
     from jitree.modules.check import CheckModule
 
     return CheckModule()
 
 
-def _hal_inline(session: Host) -> NativeModule:
+def _hal_inline(session: Host) -> HostModule:
     from jitree.modules.hal_inline import HalInlineModule
 
     return HalInlineModule(session.instance.host_allocator, session.loaders, trace_sink=session.trace_sink)
 
 
-def _hal_loader(session: Host) -> NativeModule:
+def _hal_loader(session: Host) -> HostModule:
     from jitree.modules.hal_loader import HalLoaderModule
 
     return HalLoaderModule(session.loaders)
@@ -91,7 +91,7 @@ def wait_for_hal() -> None:
 
 HAL: Final = "hal"
 
-BUILTIN_MODULES: Final[Mapping[str, Callable[[Host], NativeModule]]] = {
+BUILTIN_MODULES: Final[Mapping[str, Callable[[Host], HostModule]]] = {
     HAL: _hal,
     "vmvx": _vmvx,
     "io_parameters": _io_parameters,

@@ -14,8 +14,8 @@ from jitree.api.custom_types import (
     receive,
     signature_of,
 )
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -27,7 +27,7 @@ from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 API_VERSION: Final = 1
 """Of this interface. A module that needs a newer one says so and is refused."""
@@ -46,7 +46,7 @@ class _State:
         self.surroundings = surroundings
 
 
-class CustomModule(NativeModule):
+class CustomModule(HostModule):
     """A module of functions written in Python.
 
         module = CustomModule("geometry")
@@ -81,7 +81,7 @@ class CustomModule(NativeModule):
         self.name = name
         self.version = version
         self._create_value = state
-        self._exports: dict[tuple[str, str], NativeExport] = {}
+        self._exports: dict[tuple[str, str], HostExport] = {}
         self._classes: dict[type, str] = {}
         self._used = False
 
@@ -143,7 +143,7 @@ class CustomModule(NativeModule):
 
     def _make(
         self, name: str, function: Callable[..., Any], signature: str | None, jit: bool, attrs: dict[str, str]
-    ) -> NativeExport:
+    ) -> HostExport:
         skipped = 0 if self._create_value is None or jit else 1
         if signature is not None and signature.startswith("0"):
             convention = parse(signature)
@@ -151,13 +151,13 @@ class CustomModule(NativeModule):
                 raise InvalidArgumentError(
                     f"function '{name}': state the types of compiled functions by name"
                 )
-            return NativeExport(name, convention.text, _with_value(function, skipped), attrs)
+            return HostExport(name, convention.text, _with_value(function, skipped), attrs)
         if signature is not None:
             types = parse_signature(signature)
         else:
             types = signature_of(function, skipped, self._classes)
         if not jit:
-            return NativeExport(name, types.cconv, _converting(function, types, skipped), attrs)
+            return HostExport(name, types.cconv, _converting(function, types, skipped), attrs)
         if not types.is_scalar:
             raise InvalidArgumentError(
                 f"function '{name}' is to be compiled, but not all its types are numbers ({types.cconv})"
@@ -165,9 +165,9 @@ class CustomModule(NativeModule):
         from jitree.api.custom_compiled import CompiledFunction
 
         compiled = CompiledFunction(function, types)
-        return NativeExport(name, types.cconv, compiled.call, attrs, compiled.address)
+        return HostExport(name, types.cconv, compiled.call, attrs, compiled.address)
 
-    def _add(self, export: NativeExport) -> None:
+    def _add(self, export: HostExport) -> None:
         key = export.name, export.cconv
         if key in self._exports:
             raise AlreadyExistsError(
@@ -183,7 +183,7 @@ class CustomModule(NativeModule):
 
     # -- as the context sees it ------------------------------------------------------------------------
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return self._exports.values()
 
     def register_types(self, ref_types: RefTypes) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import NativeModule
+    from jitree.dispatch.host_module import HostModule
     from jitree.loaders.environment import ImportProvider
 
 Plugin = str | os.PathLike[str] | Mapping[str, Any]
@@ -21,7 +21,7 @@ Plugin = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def create_loaders(
-    tier: str | None = None, plugins: Sequence[Plugin] = (), modules: Sequence[NativeModule] = ()
+    tier: str | None = None, plugins: Sequence[Plugin] = (), modules: Sequence[HostModule] = ()
 ) -> tuple[ExecutableLoader, ...]:
     """One of each loader.
 
@@ -70,7 +70,7 @@ def _system(providers: Sequence[ImportProvider]) -> ExecutableLoader:
     return SystemLibraryLoader(providers)
 
 
-def _vmvx(tier: str | None, modules: Sequence[NativeModule]) -> ExecutableLoader:
+def _vmvx(tier: str | None, modules: Sequence[HostModule]) -> ExecutableLoader:
     from jitree.loaders.vmvx import VmvxLoader
     from jitree.modules.vmvx import VmvxModule
 

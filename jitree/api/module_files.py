@@ -10,12 +10,12 @@ from jitree.errors import error_context
 
 if TYPE_CHECKING:
     from jitree.api.module_reference import ModuleReference
-    from jitree.dispatch.native_module import NativeModule
+    from jitree.dispatch.host_module import HostModule
     from jitree.modules.native_library.module import LibraryModule
     from jitree.regs.ref_types import RefTypes
 
 
-def open_module_file(reference: ModuleReference, ref_types: RefTypes) -> NativeModule:
+def open_module_file(reference: ModuleReference, ref_types: RefTypes) -> HostModule:
     """The module that a reference names, for sessions of the instance that has ``ref_types``."""
     if reference.is_python:
         from jitree.api.python_module_file import open_python_module

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jitree.api.custom_module import CustomModule, require_api_version
 from jitree.api.module_reference import IMPORTED_NAME, ModuleReference
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, NotFoundError
 
 VERSION_NAME: Final = "JITREE_API_VERSION"
@@ -24,7 +24,7 @@ _CREATE: Final = "create"
 _numbers: Final = itertools.count(1)
 
 
-def open_python_module(reference: ModuleReference) -> NativeModule:
+def open_python_module(reference: ModuleReference) -> HostModule:
     """Runs a Python file and makes its module: by the function named, which gets the parameters as keyword
     arguments; without a name by ``create``, or it is the one module that the file defines.
 
@@ -39,7 +39,7 @@ def open_python_module(reference: ModuleReference) -> NativeModule:
         imported = _import(path)
         require_api_version(getattr(imported, VERSION_NAME, 0), f"module file '{path}'")
         created = _create(imported, reference)
-    if not isinstance(created, NativeModule):
+    if not isinstance(created, HostModule):
         raise InvalidArgumentError(
             f"'{path}': '{reference.function or _CREATE}' returned a value of type {type(created).__name__}; "
             "a jitree.CustomModule was expected"

@@ -19,7 +19,7 @@ from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.api.executables import Plugin
-    from jitree.dispatch.native_module import NativeModule
+    from jitree.dispatch.host_module import HostModule
     from jitree.hal.allocator import Allocator
 
 DEFAULT_DEVICES = ("local-task", "cuda")
@@ -57,7 +57,7 @@ class Resources(Unique):
         self,
         tier: str | None = None,
         plugins: Sequence[Plugin] = (),
-        modules: Sequence[NativeModule] = (),
+        modules: Sequence[HostModule] = (),
     ) -> tuple[ExecutableLoader, ...]:
         """The loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
 

@@ -40,7 +40,7 @@ from jitree.base.once import once
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import Function as VmFunction
-from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.tiers import WAITING_TIERS, default_tier
 from jitree.errors import (
     AlreadyExistsError,
@@ -94,7 +94,7 @@ class Session(Unique):
         tier: str | None = None,
         flags: ContextFlags = ContextFlags.NONE,
         executable_plugins: Iterable[Plugin] = (),
-        executable_modules: Iterable[NativeModule] = (),
+        executable_modules: Iterable[HostModule] = (),
         instance: Instance | None = None,
         builtin_modules: Iterable[str] | None = None,
         trace_sink: TraceSink | None = write_to_stderr,
@@ -112,9 +112,9 @@ class Session(Unique):
         environment.
         ``executable_plugins``: where executables find functions that they import: paths of plugin libraries
         (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
-        address, or a pair of address and context). ``executable_modules``: native modules that VMVX
+        address, or a pair of address and context). ``executable_modules``: host modules that VMVX
         executables import beside ``vmvx``. Both are for devices that the session creates.
-        ``builtin_modules``: names of native modules that programs may import, None = all there are.
+        ``builtin_modules``: names of host modules that programs may import, None = all there are.
         ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
         ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
         environment.
@@ -151,7 +151,7 @@ class Session(Unique):
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier,
             listed("executable_plugins", "plugins", executable_plugins),
-            listed("executable_modules", "native modules", executable_modules, NativeModule),
+            listed("executable_modules", "host modules", executable_modules, HostModule),
         )
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
@@ -277,9 +277,9 @@ class Session(Unique):
         return modules[0] if len(modules) == 1 else modules
 
     def append_module(self, module: ModuleLike) -> Module:
-        """Registers a native module, or a compiled one that has been read; others may import from it then."""
+        """Registers a host module, or a compiled one that has been read; others may import from it then."""
         self._require_open()
-        require("module", "a module that has been read", module, BytecodeModule, NativeModule)
+        require("module", "a module that has been read", module, BytecodeModule, HostModule)
         return self._register([module])[0]
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
@@ -294,7 +294,7 @@ class Session(Unique):
         return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
-        if isinstance(source, (BytecodeModule, NativeModule)):
+        if isinstance(source, (BytecodeModule, HostModule)):
             return source
         if isinstance(source, str):
             if source == STANDARD_INPUT:
@@ -318,7 +318,7 @@ class Session(Unique):
         self._modules.update((module.name, module) for module in modules)
         return modules
 
-    def _builtins_for(self, loaded: Sequence[ModuleLike], present: Sequence[str]) -> list[NativeModule]:
+    def _builtins_for(self, loaded: Sequence[ModuleLike], present: Sequence[str]) -> list[HostModule]:
         """The builtin modules that modules import from and that are not among those ``present``."""
         wanted = set().union(*map(imported_modules, loaded))
         names = [name for name in self._builtins if name in wanted and name not in present]
@@ -422,7 +422,7 @@ class Session(Unique):
         """Drops the modules with their state and ends the devices that the session created.
 
         Arrays that programs returned stay valid. Closing again does nothing. FAILED_PRECONDITION in a call of
-        the session, by a native function: the session stays open then.
+        the session, by a host function: the session stays open then.
         """
         if self._closed:
             return

@@ -39,7 +39,7 @@ def describe_call(name: str, machine: Machine) -> str:
 
 def annotate(error: BaseException, machine: Machine) -> None:
     """Adds the VM frames of a failed call to its error, innermost first: to ``backtrace`` of a StatusError,
-    as a note to any other exception. A failure inside a native function also gets its name. At exit of the
+    as a note to any other exception. A failure inside a host function also gets its name. At exit of the
     interpreter there is nothing left that could tell."""
     if sys.is_finalizing():
         return
@@ -55,14 +55,14 @@ def annotate(error: BaseException, machine: Machine) -> None:
     if isinstance(error, StatusError):
         error.backtrace += lines
         if native:
-            error.with_context(f"while invoking native function {native}")
+            error.with_context(f"while invoking host function {native}")
     elif lines:
-        called = [f"while invoking native function {native}"] if native else []
+        called = [f"while invoking host function {native}"] if native else []
         error.add_note("\n  ".join(["VM backtrace, innermost first:", *called, *lines]))
 
 
 def _native_callee(function: FunctionRecord, word: int) -> str | None:
-    """The native function that an instruction calls."""
+    """The host function that an instruction calls."""
     code, module = function.code, function.module
     if word >= len(code):  # Ctrl-C came between entering a function of another module and its first word
         return None

@@ -11,16 +11,16 @@ from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import Function
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.invocation import SUBMITTED, Invoker
 from jitree.dispatch.linking import (
     BytecodeInstance,
+    HostInstance,
     ModuleInstance,
-    NativeInstance,
     Target,
     check_dependencies,
     split_name,
 )
-from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.dispatch.tiers import create_engine
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
 from jitree.regs.handles import HandleTable
@@ -33,7 +33,7 @@ DEINIT: Final = "__deinit"
 NOTIFY: Final = "__notify"
 _LISTED_CANDIDATES: Final = 12
 
-ModuleLike = BytecodeModule | NativeModule
+ModuleLike = BytecodeModule | HostModule
 
 
 class ContextFlags(Flags):
@@ -72,7 +72,7 @@ class Context(Unique):
         self._instances: list[ModuleInstance] = []
         self._frozen = False
         self.is_initialising = False
-        """Whether the ``__init`` of a module runs, for native functions that it calls."""
+        """Whether the ``__init`` of a module runs, for host functions that it calls."""
 
     @property
     def tier(self) -> str:
@@ -131,7 +131,7 @@ class Context(Unique):
         if isinstance(module, BytecodeModule):
             return BytecodeInstance(module, self.table, len(self._instances), self.invoker.functions)
         module.register_types(self.ref_types)
-        return NativeInstance(module, module.create_state(self))
+        return HostInstance(module, module.create_state(self))
 
     def _remove(self, first: int) -> None:
         """Tears down the modules from a position on, last first. Statuses that ``__deinit`` fails with are
@@ -215,7 +215,7 @@ class Context(Unique):
         return await self.invoker.invoke_async(function, arguments)
 
     def fail_at_end(self, text: str) -> None:
-        """For native functions: the call in progress goes on, and its outermost call fails when it ends:
+        """For host functions: the call in progress goes on, and its outermost call fails when it ends:
         FAILED_PRECONDITION with all such texts."""
         self.invoker.fail_at_end(text)
 
@@ -227,7 +227,7 @@ class Context(Unique):
             self.invoker.require_open()
             forwards = signal in (Signal.RESUME, Signal.FORK)
             for instance in self._instances if forwards else reversed(self._instances):
-                if isinstance(instance, NativeInstance):
+                if isinstance(instance, HostInstance):
                     instance.module.notify(instance.state, signal)
                 else:
                     self._run_if_present(instance, NOTIFY, int(signal))
@@ -248,7 +248,7 @@ class Context(Unique):
                     copy = BytecodeInstance(instance.module, self.table, position, records)
                     copy.record.copy_globals(instance.record, self.table)
                 else:
-                    copy = NativeInstance(instance.module, instance.module.fork_state(instance.state, other))
+                    copy = HostInstance(instance.module, instance.module.fork_state(instance.state, other))
                 other._instances.append(copy)
                 copy.link(other)
             other._frozen = self._frozen

@@ -81,7 +81,7 @@ def require_count(convention: CallingConvention, values: Sequence[object]) -> No
 
 
 def result(value: object, character: str, index: int) -> int | float:
-    """A result of a native function that did not fit its register as it was: unsigned integers are read as
+    """A result of a host function that did not fit its register as it was: unsigned integers are read as
     signed. INTERNAL if it is of another type or too large."""
     try:
         if character in _BITS:
@@ -99,7 +99,7 @@ def result(value: object, character: str, index: int) -> int | float:
 
 
 def host_results(convention: CallingConvention, value: object) -> list[object]:
-    """What a native function returned to the host, as if it had gone through registers. INTERNAL if number or
+    """What a host function returned to the host, as if it had gone through registers. INTERNAL if number or
     types differ."""
     return [
         item if character == "r" else result(item, character, index)
@@ -110,7 +110,7 @@ def host_results(convention: CallingConvention, value: object) -> list[object]:
 
 
 def results(convention: CallingConvention, value: object) -> list[object]:
-    """What a native function returned, as a list of one value per result. INTERNAL if the number differs."""
+    """What a host function returned, as a list of one value per result. INTERNAL if the number differs."""
     count = len(convention.results)
     if count == 0 and value is None:
         return []

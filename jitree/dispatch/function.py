@@ -15,7 +15,7 @@ import numpy as np
 
 from jitree.base.identity import Unique
 from jitree.dispatch import conversion
-from jitree.dispatch.sites import VIEWS, NativeTarget
+from jitree.dispatch.sites import VIEWS, HostTarget
 from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
@@ -80,13 +80,13 @@ class Function(Unique):
         return f"<Function {self.full_name}{self.convention}>"
 
 
-class NativeFunction(Function):
+class HostFunction(Function):
     """A function written in Python."""
 
     __slots__ = ("target",)
 
     def __init__(
-        self, module: ExportingModule, ordinal: int, target: NativeTarget, convention: CallingConvention
+        self, module: ExportingModule, ordinal: int, target: HostTarget, convention: CallingConvention
     ):
         super().__init__(module, target.export.name, ordinal, convention, target.export.attrs)
         self.target = target

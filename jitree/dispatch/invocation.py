@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from jitree.base.records import NamedTuple
 from jitree.dispatch import backtrace, conversion, forks
 from jitree.dispatch.engine import Engine, Entry
-from jitree.dispatch.function import BytecodeFunction, Function, NativeFunction
+from jitree.dispatch.function import BytecodeFunction, Function, HostFunction
 from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.pending import Pending, happened
 from jitree.errors import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jitree.regs.machine import Awaited
 
 MAXIMUM_NESTING: Final = 64
-"""Calls that native functions make back into their context. Each takes about eight Python frames, of which
+"""Calls that host functions make back into their context. Each takes about eight Python frames, of which
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_FRAME: Final = STATE.word("frame")
@@ -79,7 +79,7 @@ class Invoker:
         """Function records by address: what frames refer to."""
         self.closed = False
         self.shortcomings: list[str] = []
-        """What native functions found wrong in the call in progress, which goes on; raised at its end."""
+        """What host functions found wrong in the call in progress, which goes on; raised at its end."""
         self.turn = array("q", bytes(TURN.size))
         self.turn_address: int = self.turn.buffer_info()[0]
         """Of the TURN record."""
@@ -311,8 +311,8 @@ class Invoker:
         if isinstance(function, BytecodeFunction):
             take, start = partial(self._take_machine, policy), partial(function.begin, arguments=arguments)
             return self._run(function, take, start, function.unpack, self._give_back)
-        assert isinstance(function, NativeFunction)
-        return self._run_native(function, arguments)
+        assert isinstance(function, HostFunction)
+        return self._run_host(function, arguments)
 
     def _run(
         self,
@@ -341,7 +341,7 @@ class Invoker:
         finally:
             end(machine)
 
-    def _run_native(self, function: NativeFunction, arguments: Sequence[object]) -> Call:
+    def _run_host(self, function: HostFunction, arguments: Sequence[object]) -> Call:
         self.require_open()
         with error_context(f"invoking function '{function.name}'"):
             try:
@@ -368,7 +368,7 @@ class Invoker:
     def _nest(self) -> None:
         if self.nesting >= MAXIMUM_NESTING:
             raise ResourceExhaustedError(
-                f"stack overflow: native functions called back into the context {MAXIMUM_NESTING} times"
+                f"stack overflow: host functions called back into the context {MAXIMUM_NESTING} times"
             )
         self.turn[_READY] = 0
         self.nesting += 1
@@ -420,7 +420,7 @@ class Invoker:
         return pending.resume()
 
     def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
-        """Waits without holding the lock, unless a native function further out needs it held."""
+        """Waits without holding the lock, unless a host function further out needs it held."""
         if self.nesting > 1:
             wait(None)
             return

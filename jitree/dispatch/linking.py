@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.function import BytecodeFunction, NativeFunction
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
-from jitree.dispatch.sites import NativeTarget
+from jitree.dispatch.function import BytecodeFunction, HostFunction
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
+from jitree.dispatch.sites import HostTarget
 from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import FunctionRecord, ModuleRecord
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
         def lookup(self, full_name: str) -> Function: ...
 
 
-Target = FunctionRecord | NativeTarget
+Target = FunctionRecord | HostTarget
 TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
-"""Tiers that call machine code of native functions."""
+"""Tiers that call machine code of host functions."""
 
 
 def _mismatch(name: str, wanted: str, offered: list[str]) -> InternalError:
@@ -90,7 +90,7 @@ class BytecodeInstance:
         natives: dict[int, Callable[[int], SiteCall]] = {}
         for ordinal, item in enumerate(self.module.imports):
             target = context.resolve(item)
-            if isinstance(target, NativeTarget):
+            if isinstance(target, HostTarget):
                 record.link(ordinal, None)
                 natives[ordinal] = self._binder(ordinal, target, context.tier)
             elif target is not None and item.cconv is None and not _is_nullary(_convention(target)):
@@ -107,7 +107,7 @@ class BytecodeInstance:
 
             tiering.wait(record)
 
-    def _binder(self, ordinal: int, target: NativeTarget, tier: str) -> Callable[[int], SiteCall]:
+    def _binder(self, ordinal: int, target: HostTarget, tier: str) -> Callable[[int], SiteCall]:
         """Links machine code that is there, and makes site calls that bind themselves when first called: many
         sites never run.
 
@@ -173,26 +173,26 @@ def _unusable(item: Import, cconv: str) -> Callable[[int], SiteCall]:
     return lambda index: call
 
 
-class NativeInstance:
-    """A native module and its state."""
+class HostInstance:
+    """A host module and its state."""
 
-    def __init__(self, module: NativeModule, state: object) -> None:
+    def __init__(self, module: HostModule, state: object) -> None:
         self.module = module
         self.state = state
-        self._functions: dict[str, NativeFunction] = {}
-        self._targets: dict[tuple[str, str], NativeTarget] = {}
+        self._functions: dict[str, HostFunction] = {}
+        self._targets: dict[tuple[str, str], HostTarget] = {}
 
-    def target(self, name: str, cconv: str | None) -> NativeTarget | None:
+    def target(self, name: str, cconv: str | None) -> HostTarget | None:
         export = self._export(name, cconv)
         if export is None:
             return None
         target = self._targets.get((name, export.cconv))
         if target is None:
-            target = NativeTarget(f"{self.module.name}.{name}", export, self.state)
+            target = HostTarget(f"{self.module.name}.{name}", export, self.state)
             self._targets[name, export.cconv] = target
         return target
 
-    def _export(self, name: str, cconv: str | None) -> NativeExport | None:
+    def _export(self, name: str, cconv: str | None) -> HostExport | None:
         found = None if cconv is None else self.module.get(name, cconv)
         if found is not None:
             return found
@@ -204,14 +204,14 @@ class NativeInstance:
         nullary = (export for text, export in exports.items() if _is_nullary(text))
         return next(nullary, next(iter(exports.values())))
 
-    def function(self, name: str) -> NativeFunction | None:
+    def function(self, name: str) -> HostFunction | None:
         function = self._functions.get(name)
         if function is None:
             target = self.target(name, None)
             if target is None:
                 return None
             ordinal = self.module.export_names().index(name)
-            function = NativeFunction(self.module, ordinal, target, parse(target.export.cconv))
+            function = HostFunction(self.module, ordinal, target, parse(target.export.cconv))
             self._functions[name] = function
         return function
 
@@ -229,7 +229,7 @@ class NativeInstance:
         self._targets.clear()
 
 
-ModuleInstance = BytecodeInstance | NativeInstance
+ModuleInstance = BytecodeInstance | HostInstance
 """A module with its state in one context. Both kinds have
 
 * ``target(name, cconv)``: what an import of that function calls; None if not exported, INTERNAL if it has
@@ -248,7 +248,7 @@ def split_name(full_name: str) -> tuple[str, str]:
     return module, function
 
 
-def check_dependencies(module: BytecodeModule | NativeModule, present: list[ModuleInstance]) -> None:
+def check_dependencies(module: BytecodeModule | HostModule, present: list[ModuleInstance]) -> None:
     """NOT_FOUND if a module that this one requires is not registered before it, or is too old."""
     for dependency in module.dependencies:
         versions = [

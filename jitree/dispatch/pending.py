@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """What a native function returns when its result depends on something that has not happened.
+    """What a host function returns when its result depends on something that has not happened.
 
     ``wait(timeout)`` blocks for at most so many seconds (None: as long as it takes) and tells whether it has
     happened; it may be called from any thread, without the context's lock. ``resume()`` then gives what the

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch import conversion
-from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.pending import Pending
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite
@@ -28,15 +28,15 @@ VIEWS: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "refs"}
 _CACHED_SITES: Final = 4096
 
 
-class NativeTarget(NamedTuple):
-    """A native function with the state of its module in the context."""
+class HostTarget(NamedTuple):
+    """A host function with the state of its module in the context."""
 
     full_name: str
-    export: NativeExport
+    export: HostExport
     state: object
 
 
-def call_once(machine: Machine, site: CallSite, target: NativeTarget) -> bool:
+def call_once(machine: Machine, site: CallSite, target: HostTarget) -> bool:
     """Does what the call of :func:`bind` does, with nothing prepared."""
     result = target.export.unprepared(target.state, *_arguments(machine, site))
     for tag, register in site.arguments:
@@ -83,7 +83,7 @@ def _complete(site: CallSite, machine: Machine, result: object) -> None:
             view[register] = conversion.result(value, character, index)
 
 
-def bind(site: CallSite, target: NativeTarget) -> SiteCall:
+def bind(site: CallSite, target: HostTarget) -> SiteCall:
     """The call of a site: reads the arguments, calls the function, writes the results.
 
     The closure returns true if the function has to be waited for; ``machine.pending`` and

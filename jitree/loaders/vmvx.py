@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.tiers import default_tier
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters, PipelineLayout
@@ -34,7 +34,7 @@ _MAXIMUM_LOCAL_MEMORY: Final = 1 << 30
 class VmvxLoader(ExecutableLoader):
     """Loads ``vmvx-bytecode-fb`` and runs it on this package's VM, one VM context per thread."""
 
-    def __init__(self, modules: Sequence[NativeModule] = (), tier: str | None = None) -> None:
+    def __init__(self, modules: Sequence[HostModule] = (), tier: str | None = None) -> None:
         """``modules`` are what executables may import, ``vmvx`` among them; ``tier`` is what runs their
         bytecode, None takes JITREE_TIER from the environment."""
         self._modules = tuple(modules)

@@ -12,7 +12,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.grid_call import Cell, GridCall
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import error_context
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.local import interrupts
@@ -102,7 +102,7 @@ class Worker:
     def __init__(
         self,
         executable: BytecodeModule,
-        modules: Sequence[NativeModule],
+        modules: Sequence[HostModule],
         entries: Sequence[str],
         constants: Sequence[int],
         tier: str | None,

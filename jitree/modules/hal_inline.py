@@ -1,4 +1,4 @@
-"""The native module ``hal_inline``: buffers of programs whose kernels are part of their own bytecode.
+"""The host module ``hal_inline``: buffers of programs whose kernels are part of their own bytecode.
 
 There are no devices or queues: buffers are host memory, and everything has happened when a call returns.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import OutOfRangeError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
@@ -28,14 +28,14 @@ from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 _MEMORY_TYPE: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING)
 _PROCESSOR: Final = "hal.cpu"
 
 
-class HalInlineModule(NativeModule):
+class HalInlineModule(HostModule):
     """``allocator`` provides host memory; ``loaders`` know the processor's features, which programs ask for."""
 
     name = "hal_inline"
@@ -52,7 +52,7 @@ class HalInlineModule(NativeModule):
         self.loaders = tuple(loaders)
         self.trace_sink = trace_sink
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return _exports()
 
     def register_types(self, ref_types: RefTypes) -> None:
@@ -137,5 +137,5 @@ ROWS: Final = (
 
 
 @cache
-def _exports() -> tuple[NativeExport, ...]:
+def _exports() -> tuple[HostExport, ...]:
     return tuple(CheckedExport(row, HalInlineModule.name) for row in ROWS)

@@ -1,4 +1,4 @@
-"""The native module ``hal_loader``: executables that programs run without a device, on the calling thread."""
+"""The host module ``hal_loader``: executables that programs run without a device, on the calling thread."""
 
 # ruff: noqa: E501 - one import, one line where it fits
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
@@ -22,13 +22,13 @@ from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 MAXIMUM_BINDINGS: Final = 32
 """Of one dispatch."""
 
 
-class HalLoaderModule(NativeModule):
+class HalLoaderModule(HostModule):
     """Executables come from ``loaders``."""
 
     name = "hal_loader"
@@ -37,7 +37,7 @@ class HalLoaderModule(NativeModule):
     def __init__(self, loaders: Sequence[ExecutableLoader]) -> None:
         self.loaders = tuple(loaders)
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return _exports()
 
     def register_types(self, ref_types: RefTypes) -> None:
@@ -130,5 +130,5 @@ ROWS: Final = (
 
 
 @cache
-def _exports() -> tuple[NativeExport, ...]:
+def _exports() -> tuple[HostExport, ...]:
     return tuple(CheckedExport(row, HalLoaderModule.name) for row in ROWS)

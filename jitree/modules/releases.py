@@ -29,7 +29,7 @@ class Release:
     bytecode: int
     """Major version."""
     families: dict[str, str]
-    """Family of imports by native module."""
+    """Family of imports by host module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Origin:
     releases: tuple[str, ...]
     """Oldest first. Nightlies are listed only when no release explains the module; empty if nothing does."""
     unknown: tuple[str, ...]
-    """Imports from native modules that no release has, ``module.function (convention)``."""
+    """Imports from host modules that no release has, ``module.function (convention)``."""
 
 
 @cache
@@ -57,7 +57,7 @@ def releases() -> tuple[Release, ...]:
 
 @cache
 def families(module: str) -> tuple[str, ...]:
-    """The families of a native module's imports, oldest first."""
+    """The families of a host module's imports, oldest first."""
     return tuple(dict.fromkeys(release.families[module] for release in releases()))
 
 

@@ -173,12 +173,12 @@ IMPORT: Final = Record(
     """
     i64 function          # address of the function record if the import is bytecode, else 0
     i64 resolved          # 1 when found, 0 for a missing optional import
-    i64 compiled          # address of machine code for a native function (COMPILED_*), 0 = there is none
+    i64 compiled          # address of machine code for a host function (COMPILED_*), 0 = there is none
     """,
 )
 
 COMPILED_DONE: Final = 0
-"""What the machine code of a native function returns: ``i32 (state, values, refs, words)``. ``words`` are the
+"""What the machine code of a host function returns: ``i32 (state, values, refs, words)``. ``words`` are the
 (tag, register) pairs of the call's arguments, then of its results; the registers are those of the caller. Any
 other number means that nothing has happened and that the function has to be called the ordinary way."""
 

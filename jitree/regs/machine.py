@@ -81,7 +81,7 @@ PROMPT_FUEL: Final = 1 << 17
 STACK: Final = 512 << 10
 """Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames."""
 NESTED_STACK: Final = 32 << 10
-"""In calls that native functions make back into their context, of which there may be many."""
+"""In calls that host functions make back into their context, of which there may be many."""
 
 LEAVE: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""

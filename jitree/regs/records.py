@@ -176,7 +176,7 @@ class ModuleRecord:
         self.functions[ordinal].memory[FUNCTION.word("native")] = address
 
     def link_compiled(self, ordinal: int, address: int) -> None:
-        """Gives machine code for an import that is a native function; it must stay where it is."""
+        """Gives machine code for an import that is a host function; it must stay where it is."""
         begin = self._imports_at + ordinal * IMPORT.size // 8
         self._memory[begin + IMPORT.word("compiled")] = address
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree import Module, NativeExport, NativeModule, Session
+from jitree import HostExport, HostModule, Module, Session
 from jitree.api.calls.conversion import convert_exactly
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.number_packing import DoublePacker, IntegerPacker, SinglePacker
@@ -396,14 +396,14 @@ def test_values_that_cannot_be_references_name_the_argument(references: Module) 
 
 
 def test_variadic_functions(plain_session: Session) -> None:
-    class Variadic(NativeModule):
+    class Variadic(HostModule):
         name = "variadic"
         version = 0
 
-        def exports(self) -> list[NativeExport]:
+        def exports(self) -> list[HostExport]:
             return [
-                NativeExport("sum", "0CiD_i", lambda state, values: sum(values)),
-                NativeExport("dot", "0CiFD_F", lambda state, rows: sum(a * b for a, b in rows)),
+                HostExport("sum", "0CiD_i", lambda state, values: sum(values)),
+                HostExport("dot", "0CiFD_F", lambda state, rows: sum(a * b for a, b in rows)),
             ]
 
     variadic = plain_session.append_module(Variadic())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Array, NativeExport, NativeModule, Session
+from jitree import Array, HostExport, HostModule, Session
 from jitree.api import function as functions
 from jitree.api.module import Module
 from jitree.dispatch.pending import Pending
@@ -240,13 +240,13 @@ def test_pairs_of_the_torch_front_end(session: Session, name: str) -> None:
     assert np.array_equal(asyncio.run(function.async_(values, values)), values * 2)
 
 
-class Slow(NativeModule):
-    """A native function that has to be waited for."""
+class Slow(HostModule):
+    """A host function that has to be waited for."""
 
     name = "slow"
 
-    def exports(self) -> Iterable[NativeExport]:
-        return [NativeExport("answer", "0i_i", self._answer)]
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("answer", "0i_i", self._answer)]
 
     def _answer(self, state: object, value: int) -> Pending:
         return Pending(lambda timeout: True, lambda: value + 1)

@@ -33,7 +33,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 def test_calls_inside_calls(session: Session) -> None:
-    """A native function calls the program that called it."""
+    """A host function calls the program that called it."""
     custom = CustomModule("host")
 
     @custom.export

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree import Instance, NativeExport, NativeModule, Session
+from jitree import HostExport, HostModule, Instance, Session
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import (
     CancelledError,
@@ -63,12 +63,12 @@ def test_submitted_results_after_closing() -> None:
 
 
 def test_closing_in_a_call_is_refused(session: Session) -> None:
-    class Closing(NativeModule):
+    class Closing(HostModule):
         name = "closing"
         version = 0
 
-        def exports(self) -> list[NativeExport]:
-            return [NativeExport("close", "0_v", lambda state: session.close())]
+        def exports(self) -> list[HostExport]:
+            return [HostExport("close", "0_v", lambda state: session.close())]
 
     add = session.load(ARITHMETIC).add
     closing = session.append_module(Closing())

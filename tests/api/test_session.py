@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree import ContextFlags, Instance, NativeExport, NativeModule, Session
+from jitree import ContextFlags, HostExport, HostModule, Instance, Session
 from jitree.codegen import image
 from jitree.dispatch import context, tiers
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -215,11 +216,11 @@ def test_an_initialiser_that_fails(plain_session: Session) -> None:
     assert plain_session.load(STATE).increment() == 11
 
 
-class Doubler(NativeModule):
+class Doubler(HostModule):
     name = "native"
 
-    def exports(self) -> Iterable[NativeExport]:
-        return [NativeExport("double", "0i_i", lambda state, value: 2 * value)]
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("double", "0i_i", lambda state, value: 2 * value)]
 
 
 def test_native_modules(session: Session) -> None:
@@ -426,3 +427,13 @@ def test_masked_arrays_do_not_go_to_a_device() -> None:
             with pytest.raises(InvalidArgumentError, match=r"programs know no masks: pass array\.filled"):
                 session.to_device(value)
         assert np.array_equal(session.to_device(masked.filled(5)), [0, 5, 0, 0])
+
+
+@pytest.mark.parametrize(("old", "new"), [("NativeModule", "HostModule"), ("NativeExport", "HostExport")])
+def test_old_names_warn_once(old: str, new: str) -> None:
+    jitree.__dict__.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=rf"jitree\.{old} is called jitree\.{new} now"):
+        assert getattr(jitree, old) is getattr(jitree, new)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert getattr(jitree, old) is getattr(jitree, new)

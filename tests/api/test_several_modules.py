@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from jitree import NativeExport, NativeModule, Session
+from jitree import HostExport, HostModule, Session
 from jitree.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
 from tests.api.programs import LIBRARY, PROGRAM
 from tests.assembler import Assembler
@@ -37,11 +37,11 @@ def test_compiled_modules_in_the_other_order(session: Session) -> None:
 
 
 def test_a_module_in_python_may_come_last(plain_session: Session) -> None:
-    class Base(NativeModule):
+    class Base(HostModule):
         name = "base"
 
-        def exports(self) -> list[NativeExport]:
-            return [NativeExport("f", "0i_i", lambda state, value: 10 * value)]
+        def exports(self) -> list[HostExport]:
+            return [HostExport("f", "0i_i", lambda state, value: 10 * value)]
 
     middle, _ = plain_session.load(MIDDLE, Base())
     assert middle.f(4) == 41
@@ -82,11 +82,11 @@ def test_builtin_modules_come_when_they_are_imported(plain_session: Session) -> 
 def test_a_module_of_the_user_takes_the_place_of_a_builtin_one(plain_session: Session) -> None:
     seen: list[int] = []
 
-    class Check(NativeModule):
+    class Check(HostModule):
         name = "check"
 
-        def exports(self) -> list[NativeExport]:
-            return [NativeExport("expect_true", "0i_v", lambda state, value: seen.append(value))]
+        def exports(self) -> list[HostExport]:
+            return [HostExport("expect_true", "0i_v", lambda state, value: seen.append(value))]
 
     text = "call @check.expect_true [%i0]\nreturn"
     module = Assembler("m").import_function("check.expect_true", "0i_v")

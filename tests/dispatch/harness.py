@@ -9,9 +9,9 @@ from jitree.codegen import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import Function
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.native import tiering
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
 from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 
@@ -19,11 +19,11 @@ TIERS = ("plain", "fast", "native")
 
 
 class Thing:
-    """A reference type that only native functions know."""
+    """A reference type that only host functions know."""
 
 
-class Natives(NativeModule):
-    """A native module made of (name, cconv, function) rows; functions do not get the state."""
+class Natives(HostModule):
+    """A host module made of (name, cconv, function) rows; functions do not get the state."""
 
     def __init__(
         self, name: str, rows: Iterable[tuple[str, str, Callable[..., Any]]], version: int = 0
@@ -32,8 +32,8 @@ class Natives(NativeModule):
         self.version = version
         self._rows = list(rows)
 
-    def exports(self) -> Iterable[NativeExport]:
-        return [NativeExport(name, cconv, _without_state(function)) for name, cconv, function in self._rows]
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport(name, cconv, _without_state(function)) for name, cconv, function in self._rows]
 
     def register_types(self, ref_types: RefTypes) -> None:
         ref_types.register("test.thing", Thing)
@@ -79,7 +79,7 @@ class Vm:
         self.context = Context(RefTypes(), tier=tier)
         self.context.ref_types.register("test.thing", Thing)
 
-    def add(self, *modules: Assembler | NativeModule | BytecodeModule) -> Vm:
+    def add(self, *modules: Assembler | HostModule | BytecodeModule) -> Vm:
         self.context.register([load(item) if isinstance(item, Assembler) else item for item in modules])
         return self
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jitree.dispatch.context import Context
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.errors import (
     FailedPreconditionError,
     InternalError,
@@ -26,12 +26,12 @@ from tests.assembler import Assembler
 from tests.dispatch.harness import Natives, Thing, Vm, load
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 ONE = VmBuffer(1)
 
 
-class Log(NativeModule):
+class Log(HostModule):
     """Writes down what happens to it and what programs tell it."""
 
     name = "log"
@@ -39,8 +39,8 @@ class Log(NativeModule):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def exports(self) -> Iterable[NativeExport]:
-        return [NativeExport("say", "0i_v", lambda state, value: self.lines.append(f"{state} {value}"))]
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("say", "0i_v", lambda state, value: self.lines.append(f"{state} {value}"))]
 
     def create_state(self, context: ModuleContext) -> object:
         return "state"
@@ -328,15 +328,15 @@ def test_lookup(vm: Vm) -> None:
 
 
 def test_custom_types_and_native_imports(vm: Vm) -> None:
-    """A native module that imports from bytecode and hands out objects of a type of its own."""
+    """A host module that imports from bytecode and hands out objects of a type of its own."""
 
-    class Maker(NativeModule):
+    class Maker(HostModule):
         name = "maker"
         dependencies = (Dependency("p", 0, True),)
         imports = (Import("p.double", "0i_i", {}, False), Import("p.no", None, {}, True))
 
-        def exports(self) -> Iterable[NativeExport]:
-            return [NativeExport("make", "0i_rr", self.make)]
+        def exports(self) -> Iterable[HostExport]:
+            return [HostExport("make", "0i_rr", self.make)]
 
         def create_state(self, context: ModuleContext) -> object:
             return {"context": context}
@@ -376,15 +376,15 @@ def test_a_native_function_cannot_close_the_context_that_calls_it(vm: Vm) -> Non
     assert vm.context.modules == ()
 
 
-class Clumsy(NativeModule):
+class Clumsy(HostModule):
     """Raises whenever it is torn down or told to."""
 
     def __init__(self, name: str, freed: list[str]) -> None:
         self.name = name
         self.freed = freed
 
-    def exports(self) -> Iterable[NativeExport]:
-        return [NativeExport("fall", "0v_v", self._fall)]
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("fall", "0v_v", self._fall)]
 
     def _fall(self, state: object) -> None:
         raise ZeroDivisionError("fallen")

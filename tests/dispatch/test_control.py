@@ -234,7 +234,7 @@ def test_backtrace_through_native_functions(vm: Vm) -> None:
     with pytest.raises(InvalidArgumentError) as failure:
         vm.call("outer", 3)
     assert [line.split("+")[0] for line in failure.value.backtrace] == ["m.inner", "m.outer"]
-    assert "while invoking native function host.call" in str(failure.value)
+    assert "while invoking host function host.call" in str(failure.value)
 
 
 def test_calls_of_the_host_are_converted(vm: Vm) -> None:

@@ -1,4 +1,4 @@
-"""Calls of native functions: every kind of argument and result, spans, overloads, failures."""
+"""Calls of host functions: every kind of argument and result, spans, overloads, failures."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_results_that_are_like_numbers(vm: Vm, kind: str, value: object, expecte
 def test_wrong_results_are_internal_errors(vm: Vm, cconv: str, value: object) -> None:
     registers = {"0v_I": "%i0:1", "0v_ii": "%i0, %i1", "0v_v": ""}.get(cconv, "%i0")
     echo(vm, cconv, lambda: value, f"[{registers}] = call @n.f []\nreturn [{registers}]")
-    with pytest.raises(InternalError, match=r"while invoking native function n\.f"):
+    with pytest.raises(InternalError, match=r"while invoking host function n\.f"):
         vm.call("f")
 
 
@@ -155,7 +155,7 @@ def test_status_errors_pass_with_context(vm: Vm) -> None:
     with pytest.raises(UnavailableError) as failure:
         vm.call("f")
     assert str(failure.value) == (
-        "UNAVAILABLE; no device; while invoking native function n.f; invoking function 'f'"
+        "UNAVAILABLE; no device; while invoking host function n.f; invoking function 'f'"
     )
     assert failure.value.backtrace == ["m.f+00000001"]
 
@@ -209,7 +209,7 @@ def test_wrong_results_to_the_host_are_internal_errors(vm: Vm) -> None:
 
 
 def test_calls_within_calls(vm: Vm) -> None:
-    """A native function may call the program that called it: each call has a stack of its own."""
+    """A host function may call the program that called it: each call has a stack of its own."""
 
     def function(depth: int, thing: object) -> int:
         return (

@@ -1,4 +1,4 @@
-"""Calls that wait: native functions that cannot complete yet, yields, several calls at once."""
+"""Calls that wait: host functions that cannot complete yet, yields, several calls at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 20
 
 
 class Gate:
-    """A native module ``gate`` whose function ``wait(i32, ref) -> (i32, ref)`` waits until it is opened."""
+    """A host module ``gate`` whose function ``wait(i32, ref) -> (i32, ref)`` waits until it is opened."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -187,7 +187,7 @@ def test_failures_while_waiting(vm: Vm) -> None:
         Natives("n", [("wait", "0v_v", wait)]),
         module.function("f", "0r_v", "[] = call @n.wait []\nreturn []"),
     )
-    with pytest.raises(AbortedError, match=r"gone; while invoking native function n\.wait") as failure:
+    with pytest.raises(AbortedError, match=r"gone; while invoking host function n\.wait") as failure:
         vm.call("f", ONE)
     assert failure.value.backtrace == ["m.f+00000001"]
     with pytest.raises(AbortedError):
@@ -234,7 +234,7 @@ def test_closing_cancels_what_waits(vm: Vm) -> None:
 
 @pytest.mark.parametrize("name", ["m:outer", "gate:wait"])
 def test_closing_cancels_what_is_awaited(vm: Vm, name: str) -> None:
-    """A program's call, and a native function's."""
+    """A program's call, and a host function's."""
     gate = Gate()
     vm.add(gate.module, program(True))
 

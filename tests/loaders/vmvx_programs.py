@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_module import HostModule
 from jitree.hal.executable import ExecutableParameters
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable
@@ -57,7 +57,7 @@ def load(
     data: bytes | Assembler,
     tier: str = "plain",
     constants: Sequence[int] = (),
-    modules: Sequence[NativeModule] = (),
+    modules: Sequence[HostModule] = (),
     **parameters: object,
 ) -> VmvxExecutable:
     if isinstance(data, Assembler):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import jitree
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -35,14 +35,14 @@ SOURCES = Path(__file__).parents[1] / "data" / "c_module"
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NEEDS_COMPILER)
 
 
-class Host(NativeModule):
+class Host(HostModule):
     """What the counter imports."""
 
     name = "host"
     version = 7
 
-    def exports(self) -> list[NativeExport]:
-        return [NativeExport("callback", "0i_i", self.callback)]
+    def exports(self) -> list[HostExport]:
+        return [HostExport("callback", "0i_i", self.callback)]
 
     @staticmethod
     def callback(state: object, value: int) -> int:

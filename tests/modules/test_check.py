@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import NativeExport, NativeModule, Session
+from jitree import HostExport, HostModule, Session
 from jitree.dispatch.pending import Pending
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.hal.buffer import BufferView
@@ -231,7 +231,7 @@ def test_nothing_is_left_for_the_next_call(plain: Session) -> None:
     assert module.f(1) == 1
 
 
-class Host(NativeModule):
+class Host(HostModule):
     """``call`` calls a function of the session, ``wait`` waits."""
 
     name = "host"
@@ -239,8 +239,8 @@ class Host(NativeModule):
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    def exports(self) -> list[NativeExport]:
-        return [NativeExport("call", "0i_v", self.call), NativeExport("wait", "0i_v", self.wait)]
+    def exports(self) -> list[HostExport]:
+        return [HostExport("call", "0i_v", self.call), HostExport("wait", "0i_v", self.wait)]
 
     def call(self, state: object, value: int) -> None:
         self.session.call("m.inner", value)

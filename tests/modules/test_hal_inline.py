@@ -11,7 +11,7 @@ import pytest
 
 from jitree import Session
 from jitree.api.builtin_modules import BUILTIN_MODULES
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -240,4 +240,4 @@ def test_a_module_of_an_older_kind_is_refused_by_signature(session: Session) -> 
 def test_every_builtin_module_states_its_name(session: Session) -> None:
     for name, create in BUILTIN_MODULES.items():
         module = create(session)
-        assert isinstance(module, NativeModule) and module.name == name
+        assert isinstance(module, HostModule) and module.name == name

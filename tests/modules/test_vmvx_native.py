@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jitree.codegen import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.modules.vmvx import VmvxModule, native, native_loops
 from jitree.modules.vmvx.native import MMT4D, PACK, PACK_DENSE, SYMBOLS, UNPACK, UNPACK_DENSE
 from jitree.regs.layout import ENTRY, KIND_BUFFER
@@ -259,7 +259,7 @@ FOUR_COPIES = """
 """
 
 
-class Copier(NativeModule):
+class Copier(HostModule):
     """Its machine code is there when asked for the third time, first by the linker; it does nothing."""
 
     name = "copier"
@@ -268,8 +268,8 @@ class Copier(NativeModule):
         self.asked = self.called = 0
         self._done = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(lambda *_: 0)
 
-    def exports(self) -> list[NativeExport]:
-        return [NativeExport("copy", COPY, self._copy, compiled=self._address)]
+    def exports(self) -> list[HostExport]:
+        return [HostExport("copy", COPY, self._copy, compiled=self._address)]
 
     def _copy(self, state: object, source: VmBuffer, target: VmBuffer) -> None:
         self.called += 1

@@ -110,7 +110,7 @@ def test_what_it_raises_is_the_users(files: Path) -> None:
     assert code == 1
     line = MODULE.splitlines().index('            raise ArithmeticError("thirteen")') + 1
     assert errors.startswith(f"{files / 'host.py'}:{line}: UNKNOWN; ArithmeticError: thirteen; ")
-    assert "native function host.scale" in errors and "m.f+" in errors and "Traceback" not in errors
+    assert "host function host.scale" in errors and "m.f+" in errors and "Traceback" not in errors
     assert errors.count("\n") == 1
     code, _, errors = run(files, "host.py?factor=x", 1)
     assert code == 1 and "UNKNOWN; ValueError: invalid literal for int()" in errors

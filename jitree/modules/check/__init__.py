@@ -1,4 +1,4 @@
-"""The native module ``check``: expectations of self-checking programs."""
+"""The host module ``check``: expectations of self-checking programs."""
 
 from jitree.modules.check.module import CheckModule, FailureSink
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
 from jitree.modules.check.comparison import Tolerance, almost_equal, default_tolerance, equal, nonzero
@@ -17,13 +17,13 @@ from jitree.modules.hal.references import Row, register_hal_types
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 FailureSink = Callable[[str], None]
 """Gets the text of each expectation that failed, when it fails."""
 
 
-class CheckModule(NativeModule):
+class CheckModule(HostModule):
     """With a ``sink``, that is told of failed expectations; without one, the call in which they failed raises
     them all when it ends."""
 
@@ -33,7 +33,7 @@ class CheckModule(NativeModule):
     def __init__(self, sink: FailureSink | None = None) -> None:
         self.sink = sink
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return _exports()
 
     def register_types(self, ref_types: RefTypes) -> None:
@@ -99,5 +99,5 @@ ROWS: Final = (
 
 
 @cache
-def _exports() -> tuple[NativeExport, ...]:
+def _exports() -> tuple[HostExport, ...]:
     return tuple(CheckedExport(row, "check") for row in ROWS)

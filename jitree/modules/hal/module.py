@@ -1,4 +1,4 @@
-"""The native module ``hal``."""
+"""The host module ``hal``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule, Signal
 from jitree.hal.device import Device
 from jitree.modules.hal import table
 from jitree.modules.hal.native.image import address
@@ -19,10 +19,10 @@ from jitree.modules.hal.trace import write_to_stderr
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 
-class HalModule(NativeModule):
+class HalModule(HostModule):
     """``hal`` with the devices that programs may choose from, in order.
 
     ``trace_sink`` gets the tensors that programs trace (None: they are dropped), ``placement`` decides where
@@ -46,12 +46,12 @@ class HalModule(NativeModule):
         self.placement = placement
         self._newest = {(row.name, row.cconv): row for row in self.rows}
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         from jitree.modules.hal.generations import OLDER  # what new programs import is in the newest
 
         return [_export(row) for rows in (self.rows, *OLDER) for row in rows]
 
-    def get(self, name: str, cconv: str) -> NativeExport | None:
+    def get(self, name: str, cconv: str) -> HostExport | None:
         row = self._newest.get((name, cconv))
         return super().get(name, cconv) if row is None else _export(row)
 
@@ -76,7 +76,7 @@ class HalModule(NativeModule):
                 device.trim()
 
 
-class CheckedExport(NativeExport):
+class CheckedExport(HostExport):
     """The function of a row behind the tests of its arguments, which are generated when it is first called
     for: programs use a dozen of the hundred. Some have an answer in machine code as well."""
 
@@ -109,6 +109,6 @@ class CheckedExport(NativeExport):
 
 
 @cache
-def _export(row: Row) -> NativeExport:
+def _export(row: Row) -> HostExport:
     """The same for all modules: what is generated for it is generated once."""
     return CheckedExport(row)

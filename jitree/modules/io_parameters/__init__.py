@@ -1,4 +1,4 @@
-"""The native module ``io_parameters``: programs load weights by scope and key, and write them back."""
+"""The host module ``io_parameters``: programs load weights by scope and key, and write them back."""
 
 from jitree.modules.io_parameters.module import IoParametersModule
 

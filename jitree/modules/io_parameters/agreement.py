@@ -26,7 +26,7 @@ from jitree.modules.io_parameters.requests import Request, described
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 _DECLARATION: Final = "iree.abi.declaration"
 _KERNEL: Final = re.compile(rb"(\w+_dispatch_\d+)(?:_(\w+))?")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
@@ -28,7 +28,7 @@ from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 _TRANSFER_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
 _SHARING_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
@@ -165,7 +165,7 @@ ROWS: Final = (
 )
 
 
-class IoParametersModule(NativeModule):
+class IoParametersModule(HostModule):
     """``io_parameters`` over providers, of which the first one of a scope answers for it."""
 
     name = "io_parameters"
@@ -174,7 +174,7 @@ class IoParametersModule(NativeModule):
     def __init__(self, providers: Sequence[Provider] = ()) -> None:
         self.providers = tuple(providers)
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return _exports()
 
     def register_types(self, ref_types: RefTypes) -> None:
@@ -185,5 +185,5 @@ class IoParametersModule(NativeModule):
 
 
 @cache
-def _exports() -> tuple[NativeExport, ...]:
+def _exports() -> tuple[HostExport, ...]:
     return tuple(CheckedExport(row, "io_parameters") for row in ROWS)

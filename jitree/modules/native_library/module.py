@@ -1,4 +1,4 @@
-"""C modules as native modules."""
+"""C modules as host modules."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule, Signal
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -26,7 +26,7 @@ from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import Function
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
     from jitree.regs.ref_types import RefTypes
 
 
@@ -36,7 +36,7 @@ class Library(Protocol):
     def symbol(self, name: str) -> int | None: ...
 
 
-class LibraryModule(NativeModule):
+class LibraryModule(HostModule):
     """A module that a function of a shared library creates. The library stays open as long as the module, a
     state of it or an object that it made is used.
     """
@@ -66,9 +66,9 @@ class LibraryModule(NativeModule):
             self.imports = interface.imports()
             self._exports = interface.exports()
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return [
-            NativeExport(export.name, export.cconv, _caller(ordinal, export.cconv), export.attrs)
+            HostExport(export.name, export.cconv, _caller(ordinal, export.cconv), export.attrs)
             for ordinal, export in enumerate(self._exports)
         ]
 

@@ -16,7 +16,6 @@ from jitree.errors import (
     StatusError,
     UnimplementedError,
 )
-from jitree.modules.native_library.host_module import HostModule
 from jitree.modules.native_library.interface import ModuleInterface
 from jitree.modules.native_library.layout import (
     CODE_MASK,
@@ -26,6 +25,7 @@ from jitree.modules.native_library.layout import (
     Span,
 )
 from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, unpack_values
+from jitree.modules.native_library.proxy_module import ProxyModule
 from jitree.modules.native_library.references import References
 from jitree.modules.native_library.stack import CallStack
 from jitree.modules.native_library.status import code_of, take_status
@@ -33,7 +33,7 @@ from jitree.vmfb.cconv import CallingConvention
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import Function as VmFunction
-    from jitree.dispatch.native_module import ModuleContext
+    from jitree.dispatch.host_module import ModuleContext
 
 _MOST_IDLE_STACKS: Final = 4
 
@@ -50,7 +50,7 @@ class LibraryState:
         self.failure: BaseException | None = None
         """What a function of another module failed with that C code called last."""
         self._context = weakref.ref(context)
-        self._host_modules: dict[str, HostModule] = {}
+        self._proxy_modules: dict[str, ProxyModule] = {}
         self._stacks: list[CallStack] = []
         self._broken: FailedPreconditionError | None = None
         self._token = next(_tokens)
@@ -60,7 +60,7 @@ class LibraryState:
         """The context is closed."""
         self.interface.free_state(self.pointer)
         self._stacks.clear()
-        self._host_modules.clear()
+        self._proxy_modules.clear()
         _states.pop(self._token, None)
 
     def resolve_import(self, ordinal: int, function: VmFunction | None) -> None:
@@ -68,9 +68,9 @@ class LibraryState:
         if function is None:
             return
         name, version = function.module.name, function.module.version
-        host = self._host_modules.get(name)
+        host = self._proxy_modules.get(name)
         if host is None:
-            host = self._host_modules[name] = HostModule(name, version, self)
+            host = self._proxy_modules[name] = ProxyModule(name, version, self)
         target = host.add(function)
         self.interface.call("resolve_import", self.pointer, ordinal, target, host.convention(target))
 
@@ -90,7 +90,7 @@ class LibraryState:
     # -- calls -------------------------------------------------------------------------------------------
 
     def call(self, ordinal: int, convention: CallingConvention, values: Sequence[object]) -> object:
-        """Calls an exported function; see :class:`jitree.dispatch.native_module.NativeExport`."""
+        """Calls an exported function; see :class:`jitree.dispatch.host_export.HostExport`."""
         if self._broken is not None:
             raise FailedPreconditionError(self._broken.message)
         given: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The native module ``vmvx``.
+"""The host module ``vmvx``.
 
 Its functions exist twice: in Python, which says what they do and is complete, and as machine code
 (``native.py``) that compiled tiers call for the plain cases as soon as it is built.
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
-from jitree.dispatch.native_export import NativeExport
-from jitree.dispatch.native_module import NativeModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
 from jitree.modules.vmvx import native
 from jitree.modules.vmvx.elementwise import BINARY, UNARY, fill
 from jitree.modules.vmvx.matmul import mmt4d
@@ -35,19 +35,19 @@ ROWS: Final[tuple[tuple[str, str, Callable[..., Any]], ...]] = (
 """Name, calling convention, function. Two forms of pack: before and since compilers of June 2024."""
 
 
-class VmvxModule(NativeModule):
+class VmvxModule(HostModule):
     """Without state: one object serves all contexts."""
 
     name = "vmvx"
     version = 0
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         return _exports()
 
 
 @cache
-def _exports() -> tuple[NativeExport, ...]:
+def _exports() -> tuple[HostExport, ...]:
     return tuple(
-        NativeExport(name, cconv, operation(function), compiled=native.address(name, cconv))
+        HostExport(name, cconv, operation(function), compiled=native.address(name, cconv))
         for name, cconv, function in ROWS
     )

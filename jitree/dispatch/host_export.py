@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 
-class NativeExport:
-    """A function of a native module.
+class HostExport:
+    """A function of a host module.
 
     ``function(state, *arguments)`` gets integers in the signed range of their width, floats, objects (None
     for null); a span as one list, of tuples or (one character in the span) of values. It returns None, the

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ON_STACK: Final = platform.machine() == "x86_64"
 
 
-class HostModule:
+class ProxyModule:
     """One module of the context, for one library."""
 
     def __init__(self, name: str, version: int, state: Caller) -> None:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jitree.dispatch.native_export import NativeExport
+from jitree.dispatch.host_export import HostExport
 from jitree.vmfb.schema import Attr, Dependency, Import
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Signal(enum.IntEnum):
     FORK = 3
 
 
-class NativeModule:
-    """Base of native modules. One object serves any number of contexts; what belongs to one context is in the
+class HostModule:
+    """Base of host modules. One object serves any number of contexts; what belongs to one context is in the
     state that :meth:`create_state` makes.
 
     The same name may be exported with several calling conventions; an import takes the one it states.
@@ -51,9 +51,9 @@ class NativeModule:
     dependencies: Sequence[Dependency] = ()
     imports: Sequence[Import] = ()
     attrs: Sequence[Attr] = ()
-    _by_name: dict[str, dict[str, NativeExport]] | None = None
+    _by_name: dict[str, dict[str, HostExport]] | None = None
 
-    def exports(self) -> Iterable[NativeExport]:
+    def exports(self) -> Iterable[HostExport]:
         """All functions. Asked once per module object."""
         return ()
 
@@ -77,20 +77,20 @@ class NativeModule:
     def notify(self, state: object, signal: Signal) -> None:
         """The context was told of a change."""
 
-    def find(self, name: str) -> dict[str, NativeExport]:
+    def find(self, name: str) -> dict[str, HostExport]:
         """The functions of a name by calling convention."""
         return self._table().get(name, {})
 
-    def get(self, name: str, cconv: str) -> NativeExport | None:
+    def get(self, name: str, cconv: str) -> HostExport | None:
         """The function with that calling convention; asked before :meth:`find`."""
         return self.find(name).get(cconv)
 
     def export_names(self) -> list[str]:
         return list(self._table())
 
-    def _table(self) -> dict[str, dict[str, NativeExport]]:
+    def _table(self) -> dict[str, dict[str, HostExport]]:
         if self._by_name is None:
-            table: dict[str, dict[str, NativeExport]] = {}
+            table: dict[str, dict[str, HostExport]] = {}
             for export in self.exports():
                 table.setdefault(export.name, {})[export.cconv] = export
             self._by_name = table
