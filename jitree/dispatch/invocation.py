@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch import backtrace, conversion, forks
@@ -238,7 +238,8 @@ class Invoker:
             except StopIteration as end:
                 if shortcomings:  # of a call inside another, on whose thread the event loop runs
                     raise _failed(shortcomings) from None
-                return cast("list[Any]", end.value)
+                results: list[Any] = end.value
+                return results
             step = partial(next, call)
             try:
                 await happened(pending)
@@ -281,7 +282,8 @@ class Invoker:
             except StopIteration as end:
                 if not nesting:
                     self.end_call(None)
-                return cast("list[Any]", end.value)
+                results: list[Any] = end.value
+                return results
             except BaseException as error:
                 call.close()  # if Ctrl-C came between its steps
                 if not nesting:
