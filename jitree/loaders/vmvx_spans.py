@@ -53,9 +53,7 @@ def run_span(environment: Environment, dispatch: Dispatch, group: Workgroup) -> 
     return result
 
 
-def finish(
-    environment: Environment, dispatch: Dispatch, group: Workgroup, context: WorkerContext
-) -> int:
+def finish(environment: Environment, dispatch: Dispatch, group: Workgroup, context: WorkerContext) -> int:
     """Has the workgroup that the context has reached finished by the VM."""
     line = quotient(context.reached, dispatch.count_x)
     group.x = remainder(context.reached, dispatch.count_x)

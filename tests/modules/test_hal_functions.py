@@ -9,11 +9,12 @@ import pytest
 
 from jitree.codegen import image
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import free_entry, new_entry, release, retain
+from jitree.modules.hal.native.entries import free_entry, new_entry, release
 from jitree.modules.hal.native.fences import fence_create, fence_query, fence_signal
 from jitree.modules.hal.native.image import FREE, RECIPE
 from jitree.modules.hal.native.layout import NATIVES
 from jitree.modules.hal.native.records import Entry, Natives, Queue, State
+from jitree.regs.counting import retain
 from jitree.regs.layout import ENTRY, OWNER_CODE, STATE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32
 
