@@ -36,6 +36,10 @@ ENTRY_SPAN: Final = 2
 ``code`` finds the span in WORKGROUP: ``first`` and ``last``. When it fails it leaves the id of the workgroup
 there; its executable is asked for the error (``hal.executable.KeepsFailures``).
 """
+ENTRY_INTERPRETED: Final = 4
+"""Python runs the spans. Threads wait for each other on the way into each, so what a clock says of one is not
+its cost: the executable writes ``cost`` itself, and spans are long.
+"""
 
 COUNTS: Final = Record("workgroup counts", "u32 x\nu32 y\nu32 z")
 

@@ -15,8 +15,9 @@ from weakref import ref
 from jitree.base.callbacks import Callback, keep
 from jitree.base.endings import object_at
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
-from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SPAN
+from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
+from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import Dispatch, Workgroup
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
+_COST: Final = ENTRY_POINT.word("cost")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
@@ -43,6 +45,8 @@ class Workers:
         self._failures: dict[int, BaseException] = {}
         self._closed = False
         self._results = count(1)
+        self.entries = array("q")
+        """ENTRY_POINT records of the kernels."""
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
@@ -59,7 +63,11 @@ class Workers:
             return self.fail(error, label, dispatch, workgroup)
         try:
             worker.heed(_failure(dispatch))
-            write_first(workgroup, worker.run(ordinal, read_span(dispatch, workgroup)))
+            span = read_span(dispatch, workgroup)
+            start = time.thread_time_ns()
+            reached = worker.run(ordinal, span)
+            self._tell_cost(ordinal, time.thread_time_ns() - start, reached - span.first)
+            write_first(workgroup, reached)
         except BaseException as error:
             group = Workgroup(workgroup)
             group.x, group.y, group.z = worker.calls[ordinal].reached
@@ -89,6 +97,13 @@ class Workers:
         if result == _UNFINISHED:
             return ResourceExhaustedError("no stack or memory was left for the code that runs the kernel")
         return self._failures.pop(result, None)
+
+    def _tell_cost(self, ordinal: int, nanoseconds: int, workgroups: int) -> None:
+        """Says what workgroups of a kernel that the VM runs take of a processor (ENTRY_INTERPRETED)."""
+        row, executor = ordinal * _ENTRY_WORDS, native_executor()
+        if executor is not None and workgroups > 0 and self.entries[row + _CODE] == _RUN_ADDRESS:
+            ticks = nanoseconds * executor.ticks_per_microsecond / 1000
+            self.entries[row + _COST] = int(1024 * ticks / workgroups) | 1
 
     def _take(self) -> Worker:
         if self._closed:
@@ -217,11 +232,12 @@ class VmvxExecutable(TabledExecutable):
             [
                 EntryPoint(
                     row.name, _RUN_ADDRESS, function.environment, row.local_memory, row.constant_count,
-                    row.binding_count, row.flags | ENTRY_SPAN,
+                    row.binding_count, row.flags | ENTRY_SPAN | ENTRY_INTERPRETED,
                 )
                 for row, function in zip(rows, self._own_functions, strict=True)
             ],
         )  # fmt: skip
+        workers.entries = self._entries
         if compiled is not None:
             compiled.serve(self._entries)
 

@@ -14,7 +14,8 @@ from jitree.codegen import image
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
-from jitree.hal.command_layout import ENTRY_POINT
+from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
+from jitree.hal.local.executor.records import EntryPoint
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
@@ -28,6 +29,7 @@ not worth that much ends before a builder has started."""
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
+_COST: Final = ENTRY_POINT.word("cost")
 _ENVIRONMENT: Final = ENTRY_POINT.word("environment")
 
 
@@ -138,6 +140,8 @@ class CompiledKernels:
             if name in ready.addresses:
                 row = number * _ENTRY_WORDS
                 Environment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
+                EntryPoint(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
+                self._records[row + _COST] = 0
                 self._records[row + _CODE] = run_span
 
     def _add_context(self) -> bool:

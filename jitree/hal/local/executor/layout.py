@@ -94,6 +94,9 @@ BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
 """More chunks balance better, fewer cost less."""
+INTERPRETED_SHIFT: Final = 14
+"""Of a chunk that Python runs: 16 times what is worth waking a worker, in units of ENTRY_POINT.cost. Python's
+part is 0.1 ms, for which threads wait one after the other."""
 MOST_CHUNKS: Final = (1 << 31) - 1
 TURNS_BETWEEN_YIELDS: Final = 1023
 """Looks of the submitting thread at what is finished before others may have its processor: all bits set."""

@@ -21,6 +21,7 @@ from jitree.codegen.record import place_of
 from jitree.hal.command_layout import (
     COMMAND,
     DISPATCH,
+    ENTRY_INTERPRETED,
     ENTRY_SPAN,
     KIND_BARRIER,
     KIND_COPY,
@@ -108,10 +109,10 @@ def longer(ticks_before: int, more: int) -> int:
 
 def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
     """Runs workgroups or bytes [first, last) of a row, at least one. With a thread team, the cost of a
-    workgroup is averaged."""
+    workgroup is averaged, where the executable does not say it."""
     if row.kind < KIND_DISPATCH:
         run_bytes(job, row, first, last)
-    elif job.team:
+    elif job.team and not row.entry.flags & ENTRY_INTERPRETED:
         run_measured(job, row, share, worker, first, last)
     else:
         run_workgroups(job, row, share, worker, first, last)

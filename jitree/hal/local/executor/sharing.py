@@ -6,9 +6,15 @@ from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
 from jitree.codegen.primitives import call, greater, lesser, quotient
 from jitree.codegen.processor import pause, ticks
 from jitree.codegen.record import place_of
-from jitree.hal.command_layout import ENTRY_SEQUENTIAL, KIND_BARRIER, KIND_DISPATCH
+from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_SEQUENTIAL, KIND_BARRIER, KIND_DISPATCH
 from jitree.hal.local.executor.chunks import claim_chunks
-from jitree.hal.local.executor.layout import BYTES_CHUNK, CHUNKS_PER_THREAD, MOST_CHUNKS, TURNS_BETWEEN_YIELDS
+from jitree.hal.local.executor.layout import (
+    BYTES_CHUNK,
+    CHUNKS_PER_THREAD,
+    INTERPRETED_SHIFT,
+    MOST_CHUNKS,
+    TURNS_BETWEEN_YIELDS,
+)
 from jitree.hal.local.executor.records import Command, Job, ThreadTeam, next_row, next_share, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
 from jitree.hal.local.executor.serving import wake
@@ -106,7 +112,10 @@ def chunk_size(team: ThreadTeam, row: Command, units: int, even: int) -> int:
     entry = row.entry
     if entry.flags & ENTRY_SEQUENTIAL:
         return units
-    return greater(even, quotient(team.spinning_ticks << 9, atomic_load(entry.cost) | 1))
+    least = team.spinning_ticks << 9
+    if entry.flags & ENTRY_INTERPRETED:
+        least = team.parked_ticks << INTERPRETED_SHIFT
+    return greater(even, quotient(least, atomic_load(entry.cost) | 1))
 
 
 def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, worth: int) -> None:
