@@ -33,7 +33,7 @@ from jitree.api.session_arguments import (
     require_option,
     require_path,
 )
-from jitree.base.endings import require_interpreter
+from jitree.base.endings import Ended, require_interpreter
 from jitree.base.identity import Unique
 from jitree.base.memory import give_back_free_memory
 from jitree.base.once import once
@@ -72,7 +72,7 @@ STANDARD_INPUT: Final = "-"
 DeviceChoice = str | Device | Sequence[str | Device] | None
 
 
-class Session(Unique):
+class Session(Ended, Unique):
     """A set of modules that may call each other, with their state, and the devices that they run on.
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
@@ -142,6 +142,7 @@ class Session(Unique):
                 known = ", ".join(BUILTIN_MODULES)
                 raise NotFoundError(f"no builtin module '{name}'; there are: {known}")
         self._owned: list[Device] = []
+        self.will_end()
         self._instance = Instance.default() if instance is None else instance
         self._modules: dict[str, Module] = {}
         self._functions: dict[str, Function] = {}
@@ -452,9 +453,8 @@ class Session(Unique):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing():  # kept by the function: this module may have lost its names by now
-            return
+    def end(self) -> None:
+        """Nothing refers to it any more."""
         if not self._closed:
             self.close()
         self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session

@@ -16,6 +16,7 @@ import ctypes
 import sys
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter, call
 from typing import Any, Final
 
@@ -77,6 +78,25 @@ def carefully(action: Callable[[], object]) -> Callable[[], object]:
     steps = _steps(action)
     next(steps)
     return steps.__next__
+
+
+class Ended:
+    """What has ``end``, which is called when it dies, before what it refers to does: Ctrl-C that comes
+    meanwhile is raised after it. It starts with :meth:`will_end`. At exit of the interpreter nothing ends."""
+
+    __slots__ = ()
+    _end: Callable[[], object] = bool
+    __del__: Any = property(attrgetter("_end"))
+
+    def will_end(self) -> None:
+        self._end = carefully(partial(_end, Borrowed(self)))
+
+    def end(self) -> None: ...
+
+
+def _end(owner: Borrowed, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    if not is_finalizing():  # kept by the function: this module may have lost its names by now
+        owner().end()
 
 
 def _steps(action: Callable[[], object]) -> Iterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from jitree.base.callbacks import Callback, keep
-from jitree.base.endings import object_at
+from jitree.base.endings import Ended, object_at
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
@@ -35,7 +34,7 @@ _UNFINISHED: Final = -1
 """What the C functions return when Python could not even say why they failed."""
 
 
-class Workers:
+class Workers(Ended):
     """The workers of one executable: as many as threads have been in it at once."""
 
     def __init__(self, create: Callable[[], Worker], compiled: CompiledKernels | None) -> None:
@@ -47,12 +46,12 @@ class Workers:
         self._results = count(1)
         self.entries = array("q")
         """ENTRY_POINT records of the kernels."""
+        self.will_end()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            self._closed = True  # other finalizers may still run kernels
-            for worker in getattr(self, "_idle", ()):
-                worker.close()
+    def end(self) -> None:
+        self._closed = True  # other finalizers may still run kernels
+        for worker in self._idle:
+            worker.close()
 
     def run(self, ordinal: int, label: str, dispatch: int, workgroup: int) -> int:
         """Runs the span that the two states describe; 0, or the number of the failure. A span that compiled

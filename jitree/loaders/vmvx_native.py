@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
+from jitree.base.endings import Ended
 from jitree.codegen import image
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
@@ -33,7 +33,7 @@ _COST: Final = ENTRY_POINT.word("cost")
 _ENVIRONMENT: Final = ENTRY_POINT.word("environment")
 
 
-class CompiledKernels:
+class CompiledKernels(Ended):
     """The compiled kernels of one executable; its entry points are changed over when they are there.
 
     Any thread may call any method.
@@ -61,13 +61,13 @@ class CompiledKernels:
         self._images: tuple[image.Image, image.Image] | None = None
         self._closed = False
         self._run_span: Callable[[int, int, int], int]
+        self.will_end()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            self._closed = True  # other finalizers may still run kernels
-            self._table[CONTEXTS.word("count")] = 0
-            for context in getattr(self, "_contexts", {}).values():
-                context.close()
+    def end(self) -> None:
+        self._closed = True  # other finalizers may still run kernels
+        self._table[CONTEXTS.word("count")] = 0
+        for context in self._contexts.values():
+            context.close()
 
     @property
     def contexts_address(self) -> int:

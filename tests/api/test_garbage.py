@@ -96,5 +96,5 @@ def test_calls_in_finalizers_and_at_exit(tier: str, device: str) -> None:
 
 def test_a_session_that_the_collector_has_ended_can_be_shown() -> None:
     session = Session("local-sync")
-    session.__del__()
+    session.end()
     assert session.closed and repr(session) == "<jitree.Session on ; closed>"

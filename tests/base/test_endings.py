@@ -86,3 +86,11 @@ def test_an_interrupted_action_is_done() -> None:
 
     _drop_interrupted([Ending(carefully(act))])
     assert seen == ["ended"]
+
+
+def test_an_interrupted_session_ends() -> None:
+    for _ in range(2):
+        holder = [Session("local-sync")]
+        context = holder[0].context
+        _drop_interrupted(holder)
+        assert context.invoker.closed
