@@ -87,9 +87,26 @@ def multiply_add(x: float, y: float, z: float) -> float:
     return x * y + z
 
 
+def fused_multiply_add(x: float, y: float, z: float) -> float:
+    """``x * y + z`` of binary32 numbers, as binary32; exact if that is such a number."""
+    return f32(x * y + z)
+
+
 def lookup(table: Callable[[], Sequence[float]], index: int) -> float:
     """An element of the constant table that a function makes."""
     return table()[index]
+
+
+def row(table: Callable[[], Sequence[tuple[float, ...]]], index: int) -> tuple[float, ...]:
+    """The row of a constant table, of 32 of binary32 numbers, that the low bits of an index tell."""
+    return table()[index & 31]
+
+
+def seldom(
+    condition: bool, function: Callable[..., float], arguments: tuple[float, ...], value: float
+) -> float:
+    """As :func:`rarely`; but where the condition holds for some lanes, the function tells for all."""
+    return function(*arguments) if condition else value
 
 
 def rarely(

@@ -2,7 +2,7 @@
 a whole vector at a time.
 
 A value is computed in binary64, good for some 40 bits, and rounded. Where its error could decide how it is
-rounded (for one argument in ten thousand), a function of :mod:`vector_math_exact` gives the result. So it
+rounded (for one argument in forty thousand), a function of :mod:`vector_math_exact` gives the result. So it
 does not matter how the value comes about: :func:`multiply_add` rounds once or twice, as suits the processor.
 
 Decisions are choices between two computed values, and nothing is used but primitives; so plain Python
@@ -46,9 +46,12 @@ from jitree.dispatch.vector_math_exact import (
 )
 from jitree.dispatch.vector_math_polynomials import (
     BIASED_ROUNDING_F64,
+    HALF_PI,
     INFINITY,
     LN2,
     LOG2_E,
+    LOG10_E,
+    PI,
     POSITIVE_NAN,
     ROUNDING_F64,
     SHORT_LOG_COEFFICIENTS,
@@ -65,8 +68,10 @@ from jitree.dispatch.vector_math_polynomials import (
     split,
 )
 from jitree.dispatch.vector_math_tables import (
+    ERF_LIMIT,
     ERF_MASK,
     ERF_STEP,
+    TANH_LIMIT,
     TANH_MASK,
     TANH_STEP,
     erf_slopes,
@@ -79,16 +84,13 @@ MAGNITUDE: Final = 0x7FFFFFFF
 ROUNDING_F32: Final = 12582912.0
 """1.5 * 2**23: added and taken away it rounds to an integer, which the low bits of the sum hold."""
 
-TOLERANCE: Final = 2.0**-38
+TOLERANCE: Final = 2.0**-40
 """What is rounded is nearer to the exact value, in relation to it."""
-NEAR: Final = 2**14
+NEAR: Final = 2**12
 """The same in units of binary64."""
 NEAR_OFFSET: Final = NEAR - 2**28
 NEAR_MASK: Final = 2**29 - 2 * NEAR
 
-LOG10_E: Final = 0.4342944819032518
-HALF_PI: Final = 1.5707963267948966
-PI: Final = 3.141592653589793
 TWO_OVER_PI: Final = 0.6366197723675814
 HALF_PI_PARTS: Final = (
     float.fromhex("0x1.921fb54p+0"), float.fromhex("0x1.10b46118p-30"),
@@ -109,12 +111,8 @@ COS_COEFFICIENTS: Final = (
 """cos(r) in r**2 for abs(r) <= pi / 4: 2**-54."""
 
 TANH_RATE: Final = f32(1.0 / TANH_STEP)
-TANH_LIMIT: Final = 9.125
-"""tanh of more rounds to 1."""
 TANH_SECOND: Final = 2.0 / 3.0 + 0.83 * 2.0 / 15.0 * (TANH_STEP / 2.0) ** 2
 """The second derivative's constant; the small part stands for the fourth derivative."""
-ERF_LIMIT: Final = 3.9375
-"""erf of more rounds to 1."""
 ERF_THIRD, ERF_TENTH, ERF_TWO_THIRDS = f32(1.0 / 3.0), f32(0.1), f32(2.0 / 3.0)
 
 EXP_LOWEST: Final = -104.5
@@ -146,25 +144,25 @@ def exp2_f32(x: float) -> float:
     argument = f64(clamp(x, -151.0, 129.0))
     shifted = argument + ROUNDING_F64
     power = power_of_two(shifted)
-    fraction = (argument - (shifted - ROUNDING_F64)) * LN2
+    fraction = (argument - (shifted - ROUNDING_F64)) * LN2[0]
     return _rounded(exp_reduced(fraction, power), exp2_exact, x)
 
 
 def log_f32(x: float) -> float:
     exponent, f = split(f64(x))
-    result = _rounded(multiply_add(exponent, LN2, _short_log1p(f)), log_exact, x)
+    result = _rounded(multiply_add(exponent, LN2[0], _short_log1p(f)), log_exact, x)
     return defined_from(0.0, x, result, INVALID_NAN)
 
 
 def log2_f32(x: float) -> float:
     exponent, f = split(f64(x))
-    result = _rounded(multiply_add(_short_log1p(f), LOG2_E, exponent), log2_exact, x)
+    result = _rounded(multiply_add(_short_log1p(f), LOG2_E[0], exponent), log2_exact, x)
     return defined_from(0.0, x, result, INVALID_NAN)
 
 
 def log10_f32(x: float) -> float:
     exponent, f = split(f64(x))
-    result = _rounded(multiply_add(exponent, LN2, _short_log1p(f)) * LOG10_E, log10_exact, x)
+    result = _rounded(multiply_add(exponent, LN2[0], _short_log1p(f)) * LOG10_E[0], log10_exact, x)
     return defined_from(0.0, x, result, POSITIVE_NAN)
 
 
@@ -173,14 +171,14 @@ def log1p_f32(x: float) -> float:
     exponent, f = split(argument + 1.0)
     # The sum has lost digits of a small argument.
     f = choose(exponent == 0.0, argument, f)
-    value = multiply_add(exponent, LN2, _short_log1p(f))
+    value = multiply_add(exponent, LN2[0], _short_log1p(f))
     result = choose(x == 0.0, x, _rounded(value, log1p_exact, x))
     return defined_from(-1.0, x, result, INVALID_NAN)
 
 
 def tanh_f32(x: float) -> float:
     """tanh(c + h) with the nearest c of a table, by derivatives in c: they are polynomials in tanh(c)."""
-    size = _magnitude(x)
+    size = magnitude(x)
     limited = choose(size > TANH_LIMIT, TANH_LIMIT, size)
     shifted = f32(multiply_add(limited, TANH_RATE, ROUNDING_F32))
     h = f64(f32(multiply_add(f32(shifted - ROUNDING_F32), -TANH_STEP, limited)))
@@ -189,12 +187,12 @@ def tanh_f32(x: float) -> float:
     third = (slope - 1.0 / 3.0) * t
     factor = multiply_add(h, multiply_add(h, third, TANH_SECOND - slope), -t)
     value = multiply_add(slope * h, multiply_add(h, factor, 1.0), t)
-    return _with_sign_of(x, rarely(_nearly_between(value), tanh_exact, (size,), f32(value)))
+    return with_sign_of(x, rarely(_nearly_between(value), tanh_exact, (size,), f32(value)))
 
 
 def erf_f32(x: float) -> float:
     """As tanh; the derivatives are a second table times polynomials in c, which binary32 is enough for."""
-    size = _magnitude(x)
+    size = magnitude(x)
     limited = choose(size > ERF_LIMIT, ERF_LIMIT, size)
     shifted = f32(f32(limited * (1.0 / ERF_STEP)) + ROUNDING_F32)
     index = f32_to_bits(shifted) & ERF_MASK
@@ -207,7 +205,7 @@ def erf_f32(x: float) -> float:
     factor = f64(f32(h * f32(f32(h * factor) - c)))
     step = lookup(erf_slopes, index) * f64(h)
     value = lookup(erf_values, index) + multiply_add(step, factor, step)
-    return _with_sign_of(x, _rounded(value, erf_exact, size))
+    return with_sign_of(x, _rounded(value, erf_exact, size))
 
 
 def sin_f32(x: float) -> float:
@@ -230,38 +228,38 @@ def cos_far(x: float) -> float:
 
 
 def atan_f32(x: float) -> float:
-    size = _magnitude(x)
+    size = magnitude(x)
     wide = f64(size)
     steep = wide > 1.0
     angle = arc_tangent(choose(steep, 1.0, wide), choose(steep, wide, 1.0))
-    angle = choose(steep, HALF_PI - angle, angle)
-    return _with_sign_of(x, _rounded(angle, atan_exact, size))
+    angle = choose(steep, HALF_PI[0] - angle, angle)
+    return with_sign_of(x, _rounded(angle, atan_exact, size))
 
 
 def atan2_f32(y: float, x: float) -> float:
-    height, width = _magnitude(y), _magnitude(x)
+    height, width = magnitude(y), magnitude(x)
     n, d = f64(height), f64(width)
     steep = n > d
     angle = arc_tangent(choose(steep, d, n), choose(steep, n, d))
-    angle = choose(steep, HALF_PI - angle, angle)
-    angle = choose(f32_to_bits(x) < 0, PI - angle, angle)
-    angle = choose((n == 0.0) & (d == 0.0), choose(f32_to_bits(x) < 0, PI, 0.0), angle)
+    angle = choose(steep, HALF_PI[0] - angle, angle)
+    angle = choose(f32_to_bits(x) < 0, PI[0] - angle, angle)
+    angle = choose((n == 0.0) & (d == 0.0), choose(f32_to_bits(x) < 0, PI[0], 0.0), angle)
     angle = choose(x != x, f64(x), angle)
-    return _with_sign_of(y, _rounded(angle, atan2_exact, height, x))
+    return with_sign_of(y, _rounded(angle, atan2_exact, height, x))
 
 
 def pow_f32(x: float, y: float) -> float:
     """As C's ``powf``: 1 for y = 0 and for x = 1, NaN or not."""
-    magnitude, wide = _magnitude(x), f64(y)
-    exponent, f = split(f64(magnitude))
-    logarithm = multiply_add(log1p_reduced(f), LOG2_E, exponent)
-    logarithm = choose(magnitude == 0.0, -INFINITY, choose(magnitude == INFINITY, INFINITY, logarithm))
-    product = choose(magnitude == 1.0, 0.0, wide * logarithm)
+    size, wide = magnitude(x), f64(y)
+    exponent, f = split(f64(size))
+    logarithm = multiply_add(log1p_reduced(f), LOG2_E[0], exponent)
+    logarithm = choose(size == 0.0, -INFINITY, choose(size == INFINITY, INFINITY, logarithm))
+    product = choose(size == 1.0, 0.0, wide * logarithm)
     product = clamp(product, -POW_EXPONENT_LIMIT, POW_EXPONENT_LIMIT)
     shifted = product + ROUNDING_F64
     power = power_of_two(shifted)
-    value = exp_reduced((product - (shifted - ROUNDING_F64)) * LN2, power)
-    result = _rounded(value, pow_exact, magnitude, y)
+    value = exp_reduced((product - (shifted - ROUNDING_F64)) * LN2[0], power)
+    result = _rounded(value, pow_exact, size, y)
 
     moved = wide + ROUNDING_F64
     large = (wide >= ALL_INTEGERS_EVEN) | (wide <= -ALL_INTEGERS_EVEN)
@@ -289,8 +287,8 @@ def _rounded(value: float, exact: Callable[..., float], *arguments: float) -> fl
 
 def _reduced_exponent(x: float) -> tuple[float, float]:
     """``(r, 2**k)``: x is k * log(2) + r."""
-    shifted = multiply_add(x, LOG2_E, BIASED_ROUNDING_F64)
-    return multiply_add(shifted - BIASED_ROUNDING_F64, -LN2, x), biased_power_of_two(shifted)
+    shifted = multiply_add(x, LOG2_E[0], BIASED_ROUNDING_F64)
+    return multiply_add(shifted - BIASED_ROUNDING_F64, -LN2[0], x), biased_power_of_two(shifted)
 
 
 def _short_log1p(f: float) -> float:
@@ -322,7 +320,7 @@ def _turned_far(x: float) -> tuple[float, int]:
     products = products_of_quarter_turns(x)
     shifted = (products[0] + products[1]) + ROUNDING_F64
     left = (((products[0] - (shifted - ROUNDING_F64)) + products[1]) + products[2]) + products[3]
-    return left * HALF_PI, f64_to_bits(shifted)
+    return left * HALF_PI[0], f64_to_bits(shifted)
 
 
 def _sine(r: float, quarters: int) -> float:
@@ -337,17 +335,17 @@ def _cosine(r: float, quarters: int) -> float:
 
 
 def _rounded_turning(x: float, value: float, exact: Callable[..., float], far: Callable[..., float]) -> float:
-    size = _magnitude(x)
+    size = magnitude(x)
     low, high = f32(multiply_add(value, -TOLERANCE, value)), f32(multiply_add(value, TOLERANCE, value))
     result = rarely(((low < high) | (low > high)) & (size < TURNS_LIMIT), exact, (x,), high)
     result = rarely((size >= TURNS_LIMIT) & (size < INFINITY), far, (x,), result)
     return choose(size == INFINITY, INVALID_NAN, choose(x != x, x, result))
 
 
-def _magnitude(x: float) -> float:
+def magnitude(x: float) -> float:
     return f32_of_bits(f32_to_bits(x) & MAGNITUDE)
 
 
-def _with_sign_of(x: float, magnitude: float) -> float:
+def with_sign_of(x: float, magnitude: float) -> float:
     """Of a magnitude without a sign."""
     return f32_of_bits(f32_to_bits(magnitude) | (f32_to_bits(x) & SIGN))

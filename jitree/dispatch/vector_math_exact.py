@@ -1,8 +1,8 @@
 """The functions of vector math for arguments where 40 bits do not decide how a result is rounded.
 
 Numbers are pairs of binary64 numbers, a value and what it lacks: some 100 bits. Each step rounds by itself.
-All the functions come from three series, of exp, of sine and cosine, and of erf: a logarithm or an angle is
-an approximation plus what the series says it lacks. One value at a time: this is rare.
+The functions come from two series, of exp and of sine and cosine: a logarithm or an angle is an approximation
+plus what the series says it lacks. One value at a time: this is rare.
 """
 
 from __future__ import annotations
@@ -20,19 +20,28 @@ from jitree.dispatch.primitives import (
     f64_of_bits,
     f64_to_bits,
     i64,
+    lookup,
 )
 from jitree.dispatch.vector_math_polynomials import (
+    HALF_PI,
+    LN2,
     LOG2_E,
+    LOG10_E,
+    PI,
     ROUNDING_F64,
     arc_tangent,
+    bend_of_erf,
     log1p_reduced,
     power_of_two,
     products_of_quarter_turns,
     split,
 )
 from jitree.dispatch.vector_math_tables import (
+    ERF_MASK,
+    ERF_STEP,
     cosine_rows,
-    error_rows,
+    erf_rests,
+    erf_values,
     exponential_rows,
     sine_rows,
 )
@@ -46,11 +55,6 @@ ONE: Final = (1.0, 0.0)
 LN2_HIGH: Final = float.fromhex("0x1.62e42fefa2p-1")
 """40 bits: products with exponents are exact."""
 LN2_LOW: Final = (float.fromhex("0x1.9ef35793c7673p-41"), float.fromhex("0x1.f97b57a079a19p-103"))
-LN2: Final = (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56"))
-LOG2_E_PAIR: Final = (float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.777d0ffda0d24p-56"))
-LOG10_E: Final = (float.fromhex("0x1.bcb7b1526e50ep-2"), float.fromhex("0x1.95355baaafad3p-57"))
-PI: Final = (float.fromhex("0x1.921fb54442d18p+1"), float.fromhex("0x1.1a62633145c07p-53"))
-HALF_PI: Final = (float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c07p-54"))
 TWO_OVER_ROOT_PI: Final = (float.fromhex("0x1.20dd750429b6dp+0"), float.fromhex("0x1.1ae3a914fed80p-56"))
 
 SMALLEST_NORMAL: Final = 2.0**-1022
@@ -92,7 +96,7 @@ def log_exact(x: float) -> float:
 
 def log2_exact(x: float) -> float:
     exponent, f = split(f64(x))
-    return _rounded(_add((exponent, 0.0), _multiply(_log1p((f, 0.0)), LOG2_E_PAIR)), 1.0)
+    return _rounded(_add((exponent, 0.0), _multiply(_log1p((f, 0.0)), LOG2_E)), 1.0)
 
 
 def log10_exact(x: float) -> float:
@@ -119,12 +123,16 @@ def log1p_exact(x: float) -> float:
 
 
 def erf_exact(x: float) -> float:
-    """Of a positive number: 2 / sqrt(pi) * exp(-x**2) times a series of positive terms."""
-    square = f64(x) * f64(x)
-    series = accumulate(_series_of_products, error_rows, ONE, (square, 0.0))
-    fraction, power = _exponential((-square, 0.0))
-    factor = _multiply(_scale(TWO_OVER_ROOT_PI, f64(x)), _add(ONE, fraction))
-    return _rounded(_multiply(series, factor), power)
+    """Of a positive number up to 7: by the derivatives in the nearest multiple of a table's step."""
+    shifted = f64(x) * (1.0 / ERF_STEP) + ROUNDING_F64
+    c = (shifted - ROUNDING_F64) * ERF_STEP
+    h = f64(x) - c
+    index = f64_to_bits(shifted) & ERF_MASK
+    fraction, power = _exponential((-c * c, 0.0))
+    slope = _scale(_multiply(TWO_OVER_ROOT_PI, _add(ONE, fraction)), power)
+    step = _scale(slope, h)
+    value = _add((lookup(erf_values, index), lookup(erf_rests, index)), step)
+    return _rounded(_add(value, (step[0] * bend_of_erf(c, h), 0.0)), 1.0)
 
 
 def sin_exact(x: float) -> float:
@@ -159,7 +167,7 @@ def pow_exact(x: float, y: float) -> float:
     """Of a positive x, for results that are neither infinite nor zero."""
     exponent, f = split(f64(x))
     whole = f64(y) * exponent
-    product = _scale(_multiply(_log1p((f, 0.0)), LOG2_E_PAIR), f64(y))
+    product = _scale(_multiply(_log1p((f, 0.0)), LOG2_E), f64(y))
     shifted = (whole + product[0]) + ROUNDING_F64
     left = _add((whole - (shifted - ROUNDING_F64), 0.0), product)
     high, low = _add(ONE, _expm1(_multiply(left, LN2)))
@@ -184,7 +192,7 @@ def _rounded(value: Pair, power: float) -> float:
 
 def _exponential(x: Pair) -> tuple[Pair, float]:
     """``(f, p)``, where exp(x) is (1 + f) * p, p a power of two."""
-    shifted = x[0] * LOG2_E + ROUNDING_F64
+    shifted = x[0] * LOG2_E[0] + ROUNDING_F64
     exponent = shifted - ROUNDING_F64
     left = _add((x[0] - exponent * LN2_HIGH, x[1]), _scale(LN2_LOW, -exponent))
     return _expm1(left), power_of_two(shifted)
@@ -243,10 +251,6 @@ def _angle(n: float, d: float) -> Pair:
 
 def _horner(value: Pair, row: Pair, x: Pair) -> Pair:
     return _add(_multiply(value, x), row)
-
-
-def _series_of_products(value: Pair, row: Pair, x: Pair) -> Pair:
-    return _add(_multiply(_multiply(value, x), row), ONE)
 
 
 # -- pairs --------------------------------------------------------------------------------------------------

@@ -16,18 +16,19 @@ from jitree.dispatch.vector_math_polynomials import (
     LOG2_E,
     POSITIVE_NAN,
     ROUNDING_F64,
+    bend_of_erf,
     defined_from,
     expm1_reduced_exactly,
     power_of_two,
 )
 from jitree.dispatch.vector_math_tables import (
+    ERF_MASK,
     ERF_STEP,
-    LONG_ERF_MASK,
     TANH_MASK,
     TANH_STEP,
-    long_erf_rests,
-    long_erf_slopes,
-    long_erf_values,
+    erf_rests,
+    erf_slopes,
+    erf_values,
     tanh_rests,
     tanh_values,
 )
@@ -57,9 +58,9 @@ def tanh_f64(x: float) -> float:
     inside = high + (((rest + lacking) - bend) + low)
 
     double = choose(size > TANH_LIMIT, TANH_LIMIT, size) * -2.0
-    turns = double * LOG2_E + ROUNDING_F64
+    turns = double * LOG2_E[0] + ROUNDING_F64
     power = power_of_two(turns)
-    decay = power + power * expm1_reduced_exactly(double - (turns - ROUNDING_F64) * LN2)
+    decay = power + power * expm1_reduced_exactly(double - (turns - ROUNDING_F64) * LN2[0])
     beyond = 1.0 - divide(2.0 * decay, 1.0 + decay)
     result = choose(size > TANH_TABLE_END, beyond, inside)
     result = choose(x < 0.0, -result, result)
@@ -73,17 +74,11 @@ def erf_f64(x: float) -> float:
     shifted = limited * (1.0 / ERF_STEP) + ROUNDING_F64
     c = (shifted - ROUNDING_F64) * ERF_STEP
     h = limited - c
-    index = f64_to_bits(shifted) & LONG_ERF_MASK
-    square = c * c
-    fifth = c * (((8.0 / 45.0) * square - 8.0 / 9.0) * square + 2.0 / 3.0) * -0.25
-    fourth = ((2.0 / 15.0) * square - 0.4) * square + 0.1
-    third = c * (0.5 - square * (1.0 / 3.0))
-    second = square * (2.0 / 3.0) - 1.0 / 3.0
-    factor = h * (h * (h * (h * (h * fifth + fourth) + third) + second) - c)
-    step, lacking = exact_product(lookup(long_erf_slopes, index), h)
+    index = f64_to_bits(shifted) & ERF_MASK
+    step, lacking = exact_product(lookup(erf_slopes, index), h)
     lacking = lacking + choose(c == 0.0, h * SLOPE_REST, 0.0)
-    high, low = exact_sum(lookup(long_erf_values, index), step)
-    result = high + (((lookup(long_erf_rests, index) + step * factor) + lacking) + low)
+    high, low = exact_sum(lookup(erf_values, index), step)
+    result = high + (((lookup(erf_rests, index) + step * bend_of_erf(c, h)) + lacking) + low)
     result = choose(x < 0.0, -result, result)
     return choose(x == 0.0, x, choose(x != x, x, result))
 

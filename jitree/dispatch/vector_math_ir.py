@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
 from jitree.dispatch import vector_math, vector_math_f64
@@ -36,16 +36,24 @@ def llvm_type(kind: str, lanes: int) -> str:
     return _LLVM[kind] if lanes == 1 else f"<{lanes} x {_LLVM[kind]}>"
 
 
-def function_texts(mnemonic: str, symbol: str, lanes: int, linkage: str = "") -> list[str]:
+def function_texts(
+    mnemonic: str,
+    symbol: str,
+    lanes: int,
+    linkage: str = "",
+    functions: Mapping[str, Callable[..., float]] = MappingProxyType({}),
+) -> list[str]:
     """Lines and definitions of a module that has the function, as ``symbol`` names it (with its @), over
     scalars or vectors. Functions have texts in common: each text goes into a module once.
 
-    Inlined into its callers, without any flag that would let LLVM change results.
+    Inlined into its callers, without any flag that would let LLVM change results. ``functions`` stand for
+    the meaning of their instructions.
     """
     semantic = SEMANTICS[mnemonic]
+    function = functions.get(mnemonic, semantic.function)
     writer = _Writer(lanes)
     signature = (semantic.argument_types, semantic.result_type)
-    text = _definition(writer, semantic.function, signature, f"{linkage} {{}} {symbol}", "alwaysinline")
+    text = _definition(writer, function, signature, f"{linkage} {{}} {symbol}", "alwaysinline")
     return [*writer.others, text]
 
 
@@ -226,7 +234,10 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
         "INVALID_NAN": INVALID_NAN,
         "choose": choose,
         "divide": lambda left, right: writer.binary("fdiv", left, right),
-        "multiply_add": functools.partial(_multiply_add, writer),
+        "multiply_add": functools.partial(_multiply_add, writer, "fmuladd"),
+        "fused_multiply_add": functools.partial(_multiply_add, writer, "fma"),
+        "row": functools.partial(_row, writer),
+        "seldom": functools.partial(_seldom, writer),
         "lookup": functools.partial(_lookup, writer),
         "rarely": functools.partial(_rarely, writer),
         "accumulate": functools.partial(_accumulate, writer),
@@ -247,13 +258,14 @@ def _kind_of(*values: Any) -> str:
     return next((value.kind for value in values if isinstance(value, _Value)), "f64")
 
 
-def _multiply_add(writer: _Writer, *operands: Any) -> _Value:
-    """One instruction where the processor has it, two where not."""
+def _multiply_add(writer: _Writer, intrinsic: str, *operands: Any) -> _Value:
+    """``fmuladd`` is one instruction where the processor has it, two where not."""
     kind = _kind_of(*operands)
     suffix = kind if writer.lanes == 1 else f"v{writer.lanes}{kind}"
     vector = llvm_type(kind, writer.lanes)
-    writer.others.append(f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})")
-    return writer.call(kind, f"@llvm.fmuladd.{suffix}", [writer.value(x, kind) for x in operands])
+    name = f"@llvm.{intrinsic}.{suffix}"
+    writer.others.append(f"declare {vector} {name}({vector}, {vector}, {vector})")
+    return writer.call(kind, name, [writer.value(x, kind) for x in operands])
 
 
 def _table(writer: _Writer, name: str, numbers: Iterable[float], count: int) -> str:
@@ -274,6 +286,30 @@ def _lookup(writer: _Writer, table: Callable[[], tuple[float, ...]], index: _Val
     return writer.instruction("f64", f"call {vector} {name}(<{lanes} x ptr> {places}, i32 8, {mask})")
 
 
+def _row(writer: _Writer, table: Callable[[], tuple[tuple[float, ...], ...]], index: _Value) -> list[_Value]:
+    """Each column is two registers of AVX-512."""
+    name, kind, numbers = "@llvm.x86.avx512.vpermi2var.ps.512", "<16 x float>", "<16 x i32>"
+    writer.others.append(f"declare {kind} {name}({kind}, {numbers}, {kind})")
+    values = []
+    for column in zip(*table(), strict=True):
+        texts = [f"float {_literal(number, 'f32')}" for number in column]
+        low, high = (f"{kind} <{', '.join(half)}>" for half in (texts[:16], texts[16:]))
+        values.append(writer.instruction("f32", f"call {kind} {name}({low}, {writer.typed(index)}, {high})"))
+    return values
+
+
+def _seldom(
+    writer: _Writer, condition: _Value, function: Any, arguments: tuple[_Value, ...], value: _Value
+) -> _Value:
+    """A branch around a call with the same lanes."""
+    symbol = f'@"math.{function.__name__}.{writer.lanes}"'
+    whole = _Writer(writer.lanes)
+    signature = tuple(argument.kind for argument in arguments), value.kind
+    text = _definition(whole, function.__wrapped__, signature, f"internal {{}} {symbol}", "noinline cold")
+    writer.others += [*whole.others, text]
+    return _branch(writer, condition, value, lambda: writer.call(value.kind, symbol, [*arguments]))
+
+
 def _rarely(
     writer: _Writer, condition: _Value, function: Any, arguments: tuple[_Value, ...], value: _Value
 ) -> _Value:
@@ -281,6 +317,12 @@ def _rarely(
     symbol = _rare_function(
         writer, function.__wrapped__, [argument.kind for argument in arguments], value.kind
     )
+    operands = [*arguments] if writer.lanes == 1 else [condition, *arguments, value]
+    return _branch(writer, condition, value, lambda: writer.call(value.kind, symbol, operands))
+
+
+def _branch(writer: _Writer, condition: _Value, value: _Value, otherwise: Callable[[], _Value]) -> _Value:
+    """The value; if the condition holds for a lane, what is written in the branch."""
     chosen = condition
     if writer.lanes > 1:
         bits = writer.instruction("i1", f"bitcast {writer.typed(condition)} to i{writer.lanes}")
@@ -288,13 +330,12 @@ def _rarely(
     rare, done, before = writer.label("rare"), writer.label("done"), writer.block
     writer.line(f"br i1 {chosen.name}, label %{rare}, label %{done}")
     writer.begin(rare)
-    operands = [*arguments] if writer.lanes == 1 else [condition, *arguments, value]
-    exact = writer.call(value.kind, symbol, operands)
+    other = otherwise()
     writer.line(f"br label %{done}")
     writer.begin(done)
     kind = llvm_type(value.kind, writer.lanes)
     return writer.instruction(
-        value.kind, f"phi {kind} [ {value.name}, %{before} ], [ {exact.name}, %{rare} ]"
+        value.kind, f"phi {kind} [ {value.name}, %{before} ], [ {other.name}, %{rare} ]"
     )
 
 

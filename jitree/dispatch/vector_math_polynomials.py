@@ -30,8 +30,13 @@ ROUNDING_F64_BITS: Final = 0x4338000000000000
 BIASED_ROUNDING_F64: Final = ROUNDING_F64 + 1023.0
 """The same with the bias of exponents: the low bits are a power of two as soon as they are shifted."""
 
-LOG2_E: Final = 1.4426950408889634
-LN2: Final = 0.6931471805599453
+LN2: Final = (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56"))
+LOG2_E: Final = (float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.777d0ffda0d24p-56"))
+LOG10_E: Final = (float.fromhex("0x1.bcb7b1526e50ep-2"), float.fromhex("0x1.95355baaafad3p-57"))
+PI: Final = (float.fromhex("0x1.921fb54442d18p+1"), float.fromhex("0x1.1a62633145c07p-53"))
+HALF_PI: Final = (float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c07p-54"))
+"""The nearest numbers, and what they lack."""
+
 EXP_COEFFICIENTS: Final = (
     0.9999999999999889, 0.4999999999979732, 0.16666666666944588, 0.041666666891859404, 0.008333333230690052,
     0.0013888821445809014, 0.00019841372120851884, 2.4876312966025695e-05, 2.755733902982783e-06,
@@ -135,6 +140,16 @@ def arc_tangent(n: float, d: float) -> float:
     under = choose(equal, 1.0, choose(steep, n + d, d))
     q = divide(over, under)
     return multiply_add(polynomial(q * q, ATAN_COEFFICIENTS), q, choose(steep, QUARTER_PI, 0.0))
+
+
+def bend_of_erf(c: float, h: float) -> float:
+    """``(erf(c + h) - erf(c)) / (h * s) - 1``, s being the slope in c, for abs(h) <= 1 / 512: 2**-59."""
+    square = c * c
+    fifth = c * (((8.0 / 45.0) * square - 8.0 / 9.0) * square + 2.0 / 3.0) * -0.25
+    fourth = ((2.0 / 15.0) * square - 0.4) * square + 0.1
+    third = c * (0.5 - square * (1.0 / 3.0))
+    second = square * (2.0 / 3.0) - 1.0 / 3.0
+    return h * (h * (h * (h * (h * fifth + fourth) + third) + second) - c)
 
 
 def defined_from(lowest: float, x: float, result: float, undefined: float) -> float:

@@ -16,9 +16,10 @@ ONE: Final = 1 << BITS
 TANH_STEP: Final = 37.0 / 8192.0
 TANH_MASK: Final = 2047
 ERF_STEP: Final = 1.0 / 256.0
-ERF_MASK: Final = 1023
-LONG_ERF_MASK: Final = 2047
-"""Of what binary64 needs."""
+ERF_MASK: Final = 2047
+TANH_LIMIT: Final = 9.125
+ERF_LIMIT: Final = 3.9375
+"""tanh and erf of more round to 1 in binary32."""
 
 PIECE_BITS: Final = 28
 FIRST_PIECE_BITS: Final = 26
@@ -33,7 +34,7 @@ Rows = tuple[tuple[float, float], ...]
 @functools.cache
 def tanh_pairs() -> Rows:
     """tanh of all multiples of the step, and what that lacks."""
-    decay = _exponential(-2 * Fraction(TANH_STEP))
+    decay = exponential(-2 * Fraction(TANH_STEP))
     values, power = [], ONE
     for _ in range(TANH_MASK + 1):
         values.append(_pair(Fraction(ONE - power, ONE + power)))
@@ -52,12 +53,12 @@ def tanh_rests() -> tuple[float, ...]:
 
 
 @functools.cache
-def long_erf_slopes() -> tuple[float, ...]:
+def erf_slopes() -> tuple[float, ...]:
     """2 / sqrt(pi) * exp(-c**2) for all multiples c of the step."""
-    quotient = _exponential(-2 * Fraction(ERF_STEP) ** 2)
-    factor, slope = _exponential(-(Fraction(ERF_STEP) ** 2)), _two_over_root_pi()
+    quotient = exponential(-2 * Fraction(ERF_STEP) ** 2)
+    factor, slope = exponential(-(Fraction(ERF_STEP) ** 2)), _two_over_root_pi()
     slopes = []
-    for _ in range(LONG_ERF_MASK + 1):
+    for _ in range(ERF_MASK + 1):
         slopes.append(_number(slope))
         slope, factor = slope * factor >> BITS, factor * quotient >> BITS
     return tuple(slopes)
@@ -66,38 +67,32 @@ def long_erf_slopes() -> tuple[float, ...]:
 @functools.cache
 def erf_pairs() -> Rows:
     """erf of all multiples of the step, and what that lacks."""
-    return tuple(map(_error_function, range(LONG_ERF_MASK + 1)))
-
-
-@functools.cache
-def erf_slopes() -> tuple[float, ...]:
-    return long_erf_slopes()[: ERF_MASK + 1]
+    return tuple(_pair(Fraction(error_function(n * Fraction(ERF_STEP)), ONE)) for n in range(ERF_MASK + 1))
 
 
 @functools.cache
 def erf_values() -> tuple[float, ...]:
-    return long_erf_values()[: ERF_MASK + 1]
-
-
-@functools.cache
-def long_erf_values() -> tuple[float, ...]:
     return tuple(high for high, _ in erf_pairs())
 
 
 @functools.cache
-def long_erf_rests() -> tuple[float, ...]:
+def erf_rests() -> tuple[float, ...]:
     return tuple(low for _, low in erf_pairs())
 
 
-def _error_function(multiple: int) -> tuple[float, float]:
+def error_function(x: Fraction) -> int:
     """By Taylor's series."""
-    power = multiple * int(ONE * Fraction(ERF_STEP))
+    power = int(ONE * x)
     square, total, n = power * power >> BITS, 0, 0
     while power:
         total += power // (2 * n + 1)
         n += 1
         power = -(power * square >> BITS) // n
-    return _pair(Fraction(total * _two_over_root_pi() >> BITS, ONE))
+    return total * _two_over_root_pi() >> BITS
+
+
+def slope_of_error_function(x: Fraction) -> int:
+    return exponential(-x * x) * _two_over_root_pi() >> BITS
 
 
 @functools.cache
@@ -116,12 +111,6 @@ def sine_rows() -> Rows:
 def cosine_rows() -> Rows:
     """Of cos(r) in r**2, the last first."""
     return tuple(_pair(Fraction((-1) ** n, _factorial(2 * n))) for n in range(16, -1, -1))
-
-
-@functools.cache
-def error_rows() -> Rows:
-    """2 / (2n + 1) from 120 to 1: a term of the series of erf is that times x**2 of the one before."""
-    return tuple(_pair(Fraction(2, 2 * n + 1)) for n in range(120, 0, -1))
 
 
 @functools.cache
@@ -153,7 +142,7 @@ def _factorial(n: int) -> int:
     return n * _factorial(n - 1) if n else 1
 
 
-def _exponential(x: Fraction) -> int:
+def exponential(x: Fraction) -> int:
     """exp of a small number."""
     argument, term, total, n = int(x * ONE), ONE, 0, 0
     while abs(term) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from jitree.codegen.image.compile import Target, host_target, target_machine
 from jitree.dispatch import vector_math_ir
+from jitree.dispatch.native.nests.registers import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
 
 Array = npt.NDArray[np.float32]
@@ -27,7 +28,9 @@ def plain_target() -> Target:
 
 @functools.cache
 def compiled(mnemonic: str, target: Target | None = None) -> Callable[..., Any]:
-    """``f(*arguments, out=None)`` over arrays whose length is a multiple of LANES."""
+    """``f(*arguments, out=None)`` over arrays whose length is a multiple of LANES; as nests have it, or for
+    another processor."""
+    functions: Mapping[str, Callable[..., float]] = {} if target else vector_functions(LANES)
     target = target or host_target()
     count = len(SEMANTICS[mnemonic].argument_types)
     element = {"f32": "float", "f64": "double"}[SEMANTICS[mnemonic].result_type]
@@ -39,8 +42,9 @@ def compiled(mnemonic: str, target: Target | None = None) -> Callable[..., Any]:
             steps.append(f"%x{n} = load <{LANES} x {element}>, ptr %q{n}, align 1")
     operands = ", ".join(f"<{LANES} x {element}> %x{n}" for n in range(count))
     newline = "\n"
+    texts = vector_math_ir.function_texts(mnemonic, "@function", LANES, "internal", functions)
     text = f"""
-{newline.join(dict.fromkeys(vector_math_ir.function_texts(mnemonic, "@function", LANES, "internal")))}
+{newline.join(dict.fromkeys(texts))}
 define void @run({", ".join(f"ptr {place}" for place in places)}, i64 %n) {{
 entry:
   br label %loop

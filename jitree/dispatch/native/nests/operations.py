@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch import semantics_rows, vector_math_ir
 from jitree.dispatch.native import rows
+from jitree.dispatch.native.nests.registers import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.vector_math_ir import llvm_type
 
@@ -129,7 +130,8 @@ def _own_function(mnemonic: str) -> Emitter:
 
     def emit(w: Writer, n: int, a: list[str]) -> str:
         symbol = f'@"math.{mnemonic}"' if n == 1 else f'@"math.{mnemonic}.{n}"'
-        for text in vector_math_ir.function_texts(mnemonic, symbol, n, "internal"):
+        functions = vector_functions(n)
+        for text in vector_math_ir.function_texts(mnemonic, symbol, n, "internal", functions):
             w.context.define(text)
         vector = llvm_type(kind, n)
         return w.let(f"call {vector} {symbol}({', '.join(f'{vector} {operand}' for operand in a)})")

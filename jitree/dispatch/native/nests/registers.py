@@ -1,10 +1,12 @@
-"""How many vectors this processor keeps in registers."""
+"""What this processor keeps in registers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from jitree.base import processor
+from jitree.dispatch import vector_math_registers
 
 
 @cache
@@ -15,3 +17,9 @@ def accumulators() -> int:
     made matrix products twice and convolutions four times as slow on AVX2.
     """
     return 16 if "avx512f" in processor.words("flags") else 6
+
+
+def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
+    """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
+    tables = lanes == vector_math_registers.LANES and "avx512f" in processor.words("flags")
+    return vector_math_registers.FUNCTIONS if tables else {}

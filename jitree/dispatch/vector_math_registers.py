@@ -1,0 +1,124 @@
+"""Functions of binary32 for processors that look 32 numbers up in registers: 16 lanes of AVX-512.
+
+A first computation in pairs of binary32 numbers, a sum and what it lacks, is good for some 35 bits, with all
+16 lanes at a time. Where that does not decide how a result of the vector is rounded, once in 40 to 150
+vectors, the functions of :mod:`vector_math` give all its results.
+
+Pairs come from :func:`fused_multiply_add`: ``total = a * b + c`` lacks ``a * b + (c - total)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from jitree.dispatch.primitives import (
+    choose,
+    f32,
+    f32_of_bits,
+    f32_to_bits,
+    fused_multiply_add,
+    i32,
+    row,
+    seldom,
+)
+from jitree.dispatch.vector_math import (
+    EXP_LOWEST,
+    EXP_OF_NORMAL,
+    ROUNDING_F32,
+    erf_f32,
+    exp_f32,
+    magnitude,
+    tanh_f32,
+    with_sign_of,
+)
+from jitree.dispatch.vector_math_pieces import (
+    ERF_OFFSET,
+    ERF_SHIFT,
+    TANH_OFFSET,
+    TANH_SHIFT,
+    erf_pieces,
+    powers_of_two,
+    tanh_pieces,
+)
+from jitree.dispatch.vector_math_tables import ERF_LIMIT, TANH_LIMIT
+
+LANES: Final = 16
+
+PIECES_OF_EXPONENT: Final = 46.16624069213867
+"""32 / log(2); what it lacks moves a piece's ends."""
+PIECE_HIGH: Final = float.fromhex("0x1.62e430p-6")
+PIECE_LOW: Final = float.fromhex("-0x1.05c610p-34")
+"""log(2) / 32, in two parts."""
+SIXTH, TWENTY_FOURTH = f32(1.0 / 6.0), f32(1.0 / 24.0)
+EXP_DOUBT: Final = 1.5 * 2.0**-36
+"""See :func:`exp_lanes`."""
+EXP_OF_FINITE: Final = 88.6875
+"""exp of more may be infinite."""
+ERF_OF_PAIRS: Final = 2.0**-80
+"""What a product lacks in erf of less may be no binary32 number."""
+
+
+def exp_lanes(x: float) -> float:
+    """2**n times 2**(k / 32) times exp(r), which is 1 + r and a rest.
+
+    r is below 0.01084 and exact: it ends at 2**-30 or before, or is x. The rest is below 2**-13.98; five
+    steps round it by 2**-24, and it lacks r**5 / 120: 2**-35.5 in all, in relation to the power.
+    """
+    shifted = fused_multiply_add(x, PIECES_OF_EXPONENT, ROUNDING_F32)
+    pieces = f32(shifted - ROUNDING_F32)
+    r = fused_multiply_add(pieces, -PIECE_HIGH, x)
+    power, rest = row(powers_of_two, f32_to_bits(shifted))
+    rest = fused_multiply_add(pieces, -PIECE_LOW, rest)
+    tail = fused_multiply_add(r, fused_multiply_add(r, TWENTY_FOURTH, SIXTH), 0.5)
+    rest = fused_multiply_add(f32(r * r), tail, fused_multiply_add(rest, r, rest))
+    total = fused_multiply_add(power, r, power)
+    lacking = fused_multiply_add(power, r, f32(power - total))
+    rest = fused_multiply_add(power, rest, lacking)
+    low = f32(total + fused_multiply_add(power, -EXP_DOUBT, rest))
+    high = f32(total + fused_multiply_add(power, EXP_DOUBT, rest))
+    value = f32_of_bits(i32(f32_to_bits(low) + i32(i32(f32_to_bits(shifted) >> 5) << 23)))
+    unusual = (low != high) | (x < EXP_OF_NORMAL) | (x > EXP_OF_FINITE)
+    return seldom(unusual & ((x < EXP_LOWEST) ^ True), exp_f32, (x,), choose(x < EXP_LOWEST, 0.0, value))
+
+
+def tanh_lanes(x: float) -> float:
+    low, high = _by_pieces(*_place(x, TANH_LIMIT, TANH_OFFSET, TANH_SHIFT), tanh_pieces)
+    return seldom(low != high, tanh_f32, (x,), with_sign_of(x, low))
+
+
+def erf_lanes(x: float) -> float:
+    low, high = _by_pieces(*_place(x, ERF_LIMIT, ERF_OFFSET, ERF_SHIFT), erf_pieces)
+    small = (magnitude(x) < ERF_OF_PAIRS) & (x != 0.0)
+    return seldom((low != high) | small, erf_f32, (x,), with_sign_of(x, low))
+
+
+FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
+    "exp.f32": exp_lanes, "tanh.f32": tanh_lanes, "erf.f32": erf_lanes,
+}  # fmt: skip
+
+
+def _place(x: float, limit: float, offset: float, shift: int) -> tuple[float, int]:
+    """The magnitude up to a limit, and its piece."""
+    size = magnitude(x)
+    limited = choose(size > limit, limit, size)
+    return limited, f32_to_bits(f32(limited + offset)) >> shift
+
+
+def _by_pieces(
+    x: float, index: int, pieces: Callable[[], tuple[tuple[float, ...], ...]]
+) -> tuple[float, float]:
+    """The polynomial of a piece: two steps in pairs, the others below 2**-10. Less what it may be off by, and
+    more: the result where they are the same, which NaN is not."""
+    centre, value, slope, slope_rest, second, *further, doubt = row(pieces, index)
+    h = f32(x - centre)
+    steep = fused_multiply_add(h, second, slope)
+    steep_rest = fused_multiply_add(h, second, f32(slope - steep))
+    total = fused_multiply_add(h, steep, value)
+    rest = fused_multiply_add(h, steep, f32(value - total))
+    tail = further[-1]
+    for coefficient in further[-2::-1]:
+        tail = fused_multiply_add(h, tail, coefficient)
+    tail = fused_multiply_add(f32(h * h), tail, f32(slope_rest + steep_rest))
+    rest = fused_multiply_add(h, tail, rest)
+    return f32(total + fused_multiply_add(x, -doubt, rest)), f32(total + fused_multiply_add(x, doubt, rest))
