@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from jitree.regs.layout import ENTRY, KIND_BUFFER
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+from tests import exact_functions
 from tests.assembler import Assembler
+from tests.dispatch.vector_math_cases import HARD
 
 MODULE = VmvxModule()
 BINARY = sorted(name for name, cconv in SYMBOLS if cconv == native_loops.BINARY_CCONV)
@@ -136,6 +139,16 @@ def test_unary(name: str, strides: tuple[int, int], sizes: tuple[int, int], tran
         ..., 1, *strides, ..., 3, *result, *sizes,
     )  # fmt: skip
     assert got == expected
+
+
+@pytest.mark.parametrize("name", ["exp", "log"])
+def test_functions_are_correctly_rounded(name: str) -> None:
+    source = np.array(HARD[f"{name}.f32"], np.uint32).view(np.float32)
+    exact = getattr(exact_functions, name)
+    expected = np.array([exact_functions.rounded(exact(Fraction(x))) for x in source.tolist()], np.float32)
+    places = (..., 0, 0, 1, ..., 0, 0, 1, 1, len(source))
+    for result in both(f"{name}.2d.f32", native_loops.UNARY_CCONV, [source], source, *places):
+        assert result == expected.tobytes()
 
 
 def test_fill() -> None:

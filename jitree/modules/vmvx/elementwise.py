@@ -96,9 +96,16 @@ def _shift_right(lhs: Array, rhs: Array) -> Array:
     return shifted
 
 
-def _exact(function: Callable[..., Array]) -> Unary:
-    """A function of binary32 with one rounding: numpy's own of that width differ by processor."""
-    return lambda operand: function(operand, dtype=np.float64)
+def _instruction(mnemonic: str) -> Unary:
+    """An instruction for each element: numpy's functions round otherwise."""
+
+    def compute(operand: Array) -> Array:
+        from jitree.dispatch.semantics import SEMANTICS  # programs that do not call this start without it
+
+        result: Array = np.frompyfunc(SEMANTICS[mnemonic].function, 1, 1)(operand).astype(np.float32)
+        return result
+
+    return compute
 
 
 def _reciprocal_square_root(operand: Array) -> Array:
@@ -136,8 +143,8 @@ _UNARY: Final[dict[str, tuple[Any, Unary]]] = {
     "ceil.2d.f32": (np.float32, np.ceil),
     "floor.2d.f32": (np.float32, np.floor),
     "neg.2d.f32": (np.float32, np.negative),
-    "exp.2d.f32": (np.float32, _exact(np.exp)),
-    "log.2d.f32": (np.float32, _exact(np.log)),
+    "exp.2d.f32": (np.float32, _instruction("exp.f32")),
+    "log.2d.f32": (np.float32, _instruction("log.f32")),
     "rsqrt.2d.f32": (np.float32, _reciprocal_square_root),
     "ctlz.2d.i32": (np.uint32, _count_leading_zeros),
     "copy.2d.x8": (np.uint8, _same),

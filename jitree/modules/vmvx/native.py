@@ -13,6 +13,7 @@ from jitree.modules.vmvx.native_code import Thunk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_PACKAGE: Final = Path(__file__).parents[2]
 PACK: Final = "0rIIIrIIIIIIIIIIi_v"
 PACK_DENSE: Final = "0rIIrIIIIIIIIIi_v"
 UNPACK: Final = "0rIIIrIIIIIIIIIi_v"
@@ -42,8 +43,10 @@ RECIPE: Final = image.Recipe(
     sources=(
         *sorted(Path(__file__).parent.glob("native*.py")),
         Path(packing.__file__),
-        Path(__file__).parents[2] / "regs" / "layout.py",
-        Path(__file__).parents[2] / "dispatch" / "native" / "module_text.py",
+        _PACKAGE / "regs" / "layout.py",
+        _PACKAGE / "dispatch" / "native" / "module_text.py",
+        *map(Path, image.files(str(_PACKAGE / "dispatch"), "vector_math", ".py")),
+        _PACKAGE / "dispatch" / "primitives.py",
     ),
     entries=tuple(SYMBOLS.values()),
     seconds=1.0,
@@ -63,7 +66,14 @@ def _address(symbol: str) -> int:
 
 def texts() -> list[str]:
     """LLVM IR of all functions."""
-    parts = [native_code.HEADER]
+    from jitree.dispatch import vector_math_ir  # only the builder needs it
+
+    functions = [
+        text
+        for name in native_loops.FUNCTIONS
+        for text in vector_math_ir.function_texts(f"{name}.f32", f'@"math.{name}.f32"', 1, "internal")
+    ]
+    parts = [native_code.HEADER, *dict.fromkeys(functions)]
     for (name, cconv), symbol in SYMBOLS.items():
         if name == "mmt4d":
             parts += _either(

@@ -10,6 +10,8 @@ from jitree.modules.vmvx.packing import TRANSPOSE_INNER, TRANSPOSE_OUTER
 BINARY_CCONV: Final = "0rIIIrIIIrIIIII_v"
 UNARY_CCONV: Final = "0rIIIrIIIII_v"
 
+FUNCTIONS: Final = ("exp", "log")
+"""One value at a time."""
 BINARY: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **{
         f"{name}.2d.f32": ("float", (f"{{r}} = f{name} float {{a}}, {{b}}",))
@@ -31,10 +33,14 @@ UNARY: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "floor.2d.f32": ("float", ("{r} = call float @llvm.floor.f32(float {a})",)),
     "neg.2d.f32": ("float", ("{r} = fneg float {a}",)),
     "rsqrt.2d.f32": ("float", ("{m} = call float @llvm.sqrt.f32(float {a})", "{r} = fdiv float 1.0, {m}")),
+    **{
+        f"{name}.2d.f32": ("float", (f'{{r}} = call float @"math.{name}.f32"(float {{a}})',))
+        for name in FUNCTIONS
+    },
     "ctlz.2d.i32": ("i32", ("{r} = call i32 @llvm.ctlz.i32(i32 {a}, i1 false)",)),
     **{f"copy.2d.x{bits}": (f"i{bits}", ()) for bits in (8, 16, 32, 64)},
 }
-"""As above. ``exp`` and ``log`` are numpy's, which needs no library for them."""
+"""As above."""
 
 
 def elementwise(name: str, symbol: str) -> str:
@@ -53,7 +59,7 @@ def elementwise(name: str, symbol: str) -> str:
             thunk.place(place, kind, thunk.multiply(operand[2], i))
             for place, operand in zip(places, operands, strict=True)
         ]
-        with thunk.loop(sizes[1], VECTORISED) as j:
+        with thunk.loop(sizes[1], "" if name.partition(".")[0] in FUNCTIONS else VECTORISED) as j:
             cells = [
                 thunk.place(row, kind, thunk.multiply(operand[3], j))
                 for row, operand in zip(rows, operands, strict=True)
