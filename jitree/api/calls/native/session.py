@@ -80,11 +80,12 @@ class DirectCalls:
         if self._pattern is None or elements.nbytes >= WRAP_MINIMUM:
             return None
         key = elements.dtype, elements.ndim
-        if key not in self._calls:
+        try:
+            call = self._calls[key]
+        except KeyError:
             if len(self._calls) >= _MAXIMUM_KINDS:
                 self._calls.clear()
-            self._calls[key] = self._make(self._pattern, elements)
-        call = self._calls[key]
+            call = self._calls[key] = self._make(self._pattern, elements)
         return None if call is None else self._place(call, elements)
 
     def _make(self, pattern: DirectCall, elements: npt.NDArray[Any]) -> DirectCall | None:
