@@ -13,7 +13,7 @@ TABLE = ("buffers", "context", "control", "lists", "refs", "values", "waiting")
 
 def test_the_table_of_programs_runs_through_the_function() -> None:
     files = [str(_HERE / f"test_{name}.py") for name in TABLE]
-    plugins = ["-p", "tests.dispatch.loop_function", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    plugins = ["-p", "tests.dispatch.loop_function", "-n", "0", "-p", "no:cacheprovider"]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "-k", "fast", *files],
         cwd=_HERE.parents[1], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280,
