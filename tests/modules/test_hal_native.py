@@ -131,7 +131,7 @@ def _told(result: object) -> object:
 
 
 @settings(
-    max_examples=120,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[
         HealthCheck.too_slow,
