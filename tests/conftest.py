@@ -1,9 +1,15 @@
 """Settings of all tests."""
 
 import gc
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from jitree.codegen.image.hashing import hashed
+from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
+from jitree.tools import build_stamp
 
 # Examples are judged by their results: on a busy machine any of them may be slow once.
 settings.register_profile("jitree", deadline=None)
@@ -15,3 +21,9 @@ def quick_collections() -> None:
     """Garbage collections, of which many tests make some, look at what the tests of one file have made."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_configure() -> None:
+    """Code that has changed since images were shipped is tested with images of its own, in the cache."""
+    if STAMP_VARIABLE not in os.environ and build_stamp.changed_since(Path(STAMP_FILE)):
+        os.environ[STAMP_VARIABLE] = hashed((build_stamp.text("").encode(),)).hex()

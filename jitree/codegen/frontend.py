@@ -147,7 +147,7 @@ class _Codegen:
         return _Library(self, name)
 
     def _create_empty_module(self, name: str) -> Any:
-        return ir.Module(name)
+        return ir.Module(name.partition("$")[0])  # what follows counts, from the start of the process
 
 
 class _Typing(typing.Context):  # type: ignore[misc]

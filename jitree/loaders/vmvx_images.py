@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from jitree.codegen.image import Recipe
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.native import tiering
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.vmfb.schema import Module
 
-_PACKAGE: Final = Path(__file__).parents[1]
 _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
 
-_SOURCES: Final = (
-    *sorted((_PACKAGE / "codegen").glob("*.py")),
-    *sorted((_PACKAGE / "hal" / "local" / "executor").glob("*.py")),
-    _PACKAGE / "hal" / "command_layout.py",
-    _PACKAGE / "regs" / "layout.py",
-    *sorted(Path(__file__).parent.glob("vmvx_*.py")),
-)
-
-SPANS: Final = Recipe(
-    name="spans",
-    title="the code around VMVX kernels",
-    generator="jitree.loaders.vmvx_span_texts:generate",
-    sources=_SOURCES,
-    entries=("run_span",),
-    seconds=1.0,
-)
+SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx_span_texts:generate", 1.0)
 """Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
 
 
@@ -54,8 +36,6 @@ def _recipe(name: str, generator: str, executable: BytecodeModule, ordinals: Seq
         name=name,
         title=_title(executable.name, len(ordinals)),
         generator=f"jitree.loaders.vmvx_build:{generator}",
-        sources=(*tiering.sources(), *_SOURCES),
-        entries=(),
         seconds=max(0.5, _SECONDS_A_KERNEL * len(ordinals)),
         data=(encode(from_program(executable.program)), array("i", ordinals).tobytes()),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen import functions
 from jitree.codegen.frontend import compiled, signature_of
-from jitree.codegen.image.generated import Generated, Unit
-from jitree.loaders.vmvx_images import SPANS
+from jitree.codegen.image.generated import Generated, one_unit
 from jitree.loaders.vmvx_spans import run_span
 from jitree.loaders.vmvx_workgroups import workgroups
 
@@ -13,4 +12,4 @@ from jitree.loaders.vmvx_workgroups import workgroups
 def generate() -> Generated:
     """The code that runs spans; as notes, the IR of ``workgroups``."""
     notes = compiled(workgroups, workgroups.__name__, signature_of(workgroups)).text.encode()
-    return Generated([Unit(functions.texts([run_span]), SPANS.entries)], (), notes)
+    return one_unit(functions.texts([run_span]), [run_span.__name__], notes)

@@ -42,16 +42,17 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
     """What every program uses, then what each module does; statuses as of loading a module."""
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.native import tiering
+    from jitree.hal.local.executor import recipe
     from jitree.loaders import vmvx_images
 
-    yield from own_recipes()
+    yield from (item for item in own_recipes() if item != recipe.RECIPE or recipe.supported())
     for path in paths:
         module = BytecodeModule.load(path)
         yield tiering.recipe(module.program, module.name)
         yield from map(vmvx_images.recipe, vmvx_images.executables(module.module))
 
 
-def own_recipes() -> Iterator[Recipe]:
+def own_recipes() -> tuple[Recipe, ...]:
     """The images of the package itself, for any program."""
     from jitree.api.calls.native.image import RECIPE as CALLS
     from jitree.dispatch.fast.image import LOOP
@@ -60,10 +61,4 @@ def own_recipes() -> Iterator[Recipe]:
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
 
-    yield LOOP
-    if recipe.supported():
-        yield recipe.RECIPE
-    yield hal.RECIPE
-    yield CALLS
-    yield vmvx.RECIPE
-    yield SPANS
+    return LOOP, recipe.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS

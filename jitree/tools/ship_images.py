@@ -1,8 +1,8 @@
-"""Makes everything anew that is generated and comes with the package: ``python -m jitree.tools.ship_images``.
+"""Makes anew what is generated and comes with the package: ``python -m jitree.tools.ship_images``.
 
-To be run after a change of the instruction table, the semantics, or any other file that an image of the
-package is made from; the same files, numba, llvmlite and Python give the same bytes. Images only on x86-64,
-since one may be generated for the machine.
+To be run after a change of the instruction table or of code that decides machine code, and after a merge.
+Images whose LLVM IR is as it was stay as they are; the same IR, numba, llvmlite and Python give the same
+bytes on every machine.
 """
 
 from __future__ import annotations
@@ -10,61 +10,99 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from jitree.codegen.image import Recipe, shipped
-from jitree.codegen.image.build import build
+from jitree.base.records import NamedTuple
+from jitree.codegen.forks import spread
+from jitree.codegen.image import Generated, Recipe, shipped
+from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import Target
-from jitree.codegen.image.digests import digest_of
-from jitree.codegen.image.flat import encode
-from jitree.errors import UnavailableError
+from jitree.codegen.image.flat import encode, key_of
+from jitree.codegen.image.hashing import hashed
+from jitree.tools import build_stamp
 from jitree.tools.cache_warm import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
 TABLES: Final = ("jitree.vmfb.generate_fused", "jitree.dispatch.plain.generate_shapes")
 """What writes the Python files that are derived from the instruction table and the semantics."""
-COMPILER_FILE: Final = Path(shipped.FOLDER, "compiler.txt")
-"""Says what the images were compiled with."""
-TARGET: Final = Target("x86_64-unknown-linux-gnu", shipped.PROCESSORS, "")
+_BACK_END: Final = tuple(
+    f"codegen/{name}.py"
+    for name in ("image/compile", "image/link", "image/object_file", "image/relocations", "processor_texts")
+)
+"""What machine code is made with, from IR."""
 
 
-def main() -> int:
-    """Writes tables, builds images and removes what is no longer one. UNAVAILABLE on another machine."""
-    write_tables()
-    if os.uname().machine != "x86_64":
-        raise UnavailableError(
-            f"images are shipped for x86-64 and have to be built there, not on {os.uname().machine}"
-        )
-    folder = Path(shipped.FOLDER)
-    folder.mkdir(exist_ok=True)
-    made = {COMPILER_FILE}
-    for recipe in own_recipes():
-        path = Path(shipped.path_of(recipe.name))
-        data = image_file(recipe)
-        path.write_bytes(data)
-        made.add(path)
-        print(f"{path.name}: {len(data)} bytes")
-    COMPILER_FILE.write_text(compiler() + "\n", encoding="ascii")
-    for path in set(folder.iterdir()) - made:
+class Job(NamedTuple):
+    """An image to be shipped."""
+
+    recipe: Recipe
+    generated: Generated
+    level: str
+
+    @property
+    def path(self) -> Path:
+        return Path(shipped.path_of(self.recipe.name, self.level))
+
+    @property
+    def target(self) -> Target:
+        machine, _ = shipped.LEVELS[self.level]
+        return Target(f"{machine}-unknown-linux-gnu", "generic" if self.level == machine else self.level, "")
+
+    def key(self) -> bytes:
+        """Of all that decides the bytes."""
+        parts = compiler(), *map(build_stamp.line, _BACK_END), self.target, self.generated
+        return hashed((repr(parts).encode(),))
+
+    def is_current(self) -> bool:
+        """Whether the file that is shipped was made from the same."""
+        return self.path.exists() and key_of(self.path.read_bytes()) == self.key()
+
+    def file(self) -> bytes:
+        """The file to be shipped, built now."""
+        return encode(build(self.generated, self.target), self.key(), self.recipe.title)
+
+
+def main(arguments: list[str]) -> int:
+    """Writes tables and the stamp, builds images that are out of date, and removes what is no longer one.
+    ``--check`` only names images that are out of date."""
+    if os.environ.get("PYTHONHASHSEED") != "0":  # Numba orders some variables by their hash
+        command = [sys.executable, "-m", "jitree.tools.ship_images", *arguments]
+        os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
+    if not arguments:
+        write_tables()
+    jobs = [job for recipe in own_recipes() for job in jobs_of(recipe)]
+    old = [job for job in jobs if not job.is_current()]
+    if arguments == ["--check"]:
+        print(*(job.path.name for job in old))
+        return int(bool(old))
+    for job, data in zip(old, spread(Job.file, old), strict=True):
+        job.path.write_bytes(data)
+        print(f"{job.path.name}: {len(data)} bytes")
+    stamp = Path(shipped.STAMP_FILE)
+    stamp.write_text(build_stamp.text(compiler()), encoding="ascii")
+    for path in set(Path(shipped.FOLDER).iterdir()) - {stamp, *(job.path for job in jobs)}:
         path.unlink()
         print(f"{path.name}: removed")
+    print(f"{len(jobs) - len(old)} of {len(jobs)} images were current")
     return 0
 
 
 def write_tables() -> None:
-    """Each by a process of its own: the opcode words that this one may have loaded are those of before."""
+    """Each by a process of its own, so that this one loads what they have written."""
     for table in TABLES:
         subprocess.run([sys.executable, "-m", table], check=True)
 
 
-def image_file(recipe: Recipe) -> bytes:
-    """The file that is shipped for a recipe, built now."""
-    return encode(build(recipe, target=TARGET), digest_of(recipe), recipe.title)
+def jobs_of(recipe: Recipe) -> Iterator[Job]:
+    """The images of a recipe, one for each kind of processors."""
+    generated = generate(recipe)
+    return (Job(recipe, generated, level) for level in shipped.LEVELS)
 
 
 def compiler() -> str:
-    """What :data:`COMPILER_FILE` says of the compiler that is installed."""
+    """The compilers that are installed."""
     import llvmlite
     import numba
     from llvmlite.binding import llvm_version_info
@@ -75,4 +113,4 @@ def compiler() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from jitree.codegen.image import Generated, Unit
+from jitree.codegen.image import Generated, Unit, one_unit
 
 ENTRY = "twice"
 
@@ -32,12 +32,12 @@ define i64 @twice(i64 %x) {
 _LIBRARY = "define i64 @doubled(i64 %x) { %y = mul i64 %x, 2\n ret i64 %y }"
 
 
-def texts() -> list[str]:
+def texts() -> Generated:
     """``twice(x)`` is 2x for even and -2x for odd numbers, through a table of addresses."""
-    return [_MAIN, _LIBRARY]
+    return one_unit([_MAIN, _LIBRARY], [ENTRY])
 
 
-def slow_texts(*data: bytes) -> list[str]:
+def slow_texts(*data: bytes) -> Generated:
     """As :func:`texts`, whatever the data; notes that it was called."""
     with open(os.environ["JITREE_TEST_BUILDS"], "a", encoding="ascii") as log:
         log.write(f"{os.getpid()}\n")
@@ -45,17 +45,21 @@ def slow_texts(*data: bytes) -> list[str]:
     return texts()
 
 
-def failing_texts() -> list[str]:
+def failing_texts() -> Generated:
     raise ValueError("no text today")
 
 
-def external_texts() -> list[str]:
+def external_texts() -> Generated:
     """Refers to a function that is not there."""
-    return [_MAIN]
+    return one_unit([_MAIN], [ENTRY])
 
 
-def writable_texts() -> list[str]:
-    return ["@count = global i64 7\ndefine ptr @twice() { ret ptr @count }"]
+def writable_texts() -> Generated:
+    return one_unit(["@count = global i64 7\ndefine ptr @twice() { ret ptr @count }"], [ENTRY])
+
+
+def missing_entry() -> Generated:
+    return Generated((Unit([_MAIN, _LIBRARY], (ENTRY,)),), (ENTRY, "thrice"))
 
 
 def sum_of_constants(*numbers: bytes) -> Generated:

@@ -17,25 +17,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.codegen import image
-from jitree.codegen.image import cache, digests
-from jitree.codegen.image.build import build, from_json, to_json
+from jitree.codegen.image import cache, keys
+from jitree.codegen.image.build import from_json, to_json
 from jitree.codegen.image.flat import FlatImage, decode, encode
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.link import link
 from jitree.codegen.image.mapping import map_image
 from jitree.codegen.image.recipe import Recipe
 from jitree.codegen.image.relocations import RELOCATIONS
 from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
+from tests.codegen.images import built
 
 _ROOT = Path(__file__).parents[2]
-_TEXTS = Path(__file__).with_name("image_texts.py")
 KEY = bytes(range(32))
 
 
 def recipe(generator: str, name: str = "sample") -> Recipe:
-    return Recipe(
-        name, "a sample", f"tests.codegen.image_texts:{generator}", (_TEXTS,), ("twice",), seconds=1.0
-    )
+    return Recipe(name, "a sample", f"tests.codegen.image_texts:{generator}", 1.0)
 
 
 @pytest.fixture
@@ -53,14 +50,14 @@ def twice(mapped: image.Image, value: int) -> int:
 
 
 def test_built_and_mapped() -> None:
-    flat = build(recipe("texts"))
+    flat = built(recipe("texts"))
     assert len(flat.rebase) == 8, "the two entries of the table"
     mapped = map_image(flat)
     assert [twice(mapped, value) for value in (20, 21)] == [40, -42]
 
 
 def test_memory_is_not_writable() -> None:
-    mapped = map_image(build(recipe("texts")))
+    mapped = map_image(built(recipe("texts")))
     address = mapped.addresses["twice"]
     for line in Path("/proc/self/maps").read_text(encoding="ascii").splitlines():
         start, end = (int(part, 16) for part in line.split()[0].split("-"))
@@ -72,24 +69,21 @@ def test_memory_is_not_writable() -> None:
 
 def test_references_must_be_inside() -> None:
     with pytest.raises(NotFoundError, match="doubled"):
-        build(recipe("external_texts"))
+        built(recipe("external_texts"))
     with pytest.raises(UnimplementedError, match="writable"):
-        build(recipe("writable_texts"))
+        built(recipe("writable_texts"))
 
 
 def test_entries_must_exist() -> None:
-    from jitree.codegen.image.compile import compile_object, host_target
-    from tests.codegen.image_texts import texts
-
     with pytest.raises(NotFoundError, match="thrice"):
-        link([compile_object(texts(), ["twice"], host_target())], ["twice", "thrice"])
+        built(recipe("missing_entry"))
 
 
 # -- the file --------------------------------------------------------------------------------------------
 
 
 def test_file_round_trip() -> None:
-    flat = build(recipe("texts"))
+    flat = built(recipe("texts"))
     assert decode(encode(flat, KEY, "a sample"), KEY) == flat
     assert decode(encode(flat, KEY, "a sample"), bytes(32)) is None
 
@@ -116,15 +110,24 @@ def test_longer_file_is_a_miss() -> None:
 # -- the cache -------------------------------------------------------------------------------------------
 
 
-def test_key_depends_on_sources(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    keys = set()
-    for text in ("a", "b"):
-        source.write_text(text)
-        keys.add(key_of(Recipe("n", "t", "m:f", (source,), (), 1.0)))
-        keys.add(key_of(Recipe("n", "t", "m:f", (source, source), (), 1.0)))
-        keys.add(key_of(Recipe("n", "t", "m:g", (source,), (), 1.0)))
-    assert len(keys) == 6
+def test_what_keys_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = Recipe("n", "t", "m:f", 1.0)
+    recipes = [
+        sample,
+        sample._replace(name="o"),
+        sample._replace(generator="m:g"),
+        sample._replace(data=(b"",)),
+    ]
+    found = set()
+    for stamp in (b"one", b"two"):
+        monkeypatch.setattr(keys, "build_stamp", lambda stamp=stamp: stamp)
+        for version in (b"0.44.0", b"0.99.0", b""):
+            monkeypatch.setattr(keys, "_version", lambda package, version=version: version)
+            keys._environment.cache_clear()
+            found |= {key_of(recipe) for recipe in recipes}
+            assert key_of(sample._replace(title="u", seconds=2.0)) == key_of(sample)
+    keys._environment.cache_clear()
+    assert len(found) == 2 * 3 * len(recipes)
 
 
 def test_recipe_survives_the_command_line() -> None:
@@ -215,14 +218,9 @@ def test_finished_build_leaves_only_the_image(folder: Path) -> None:
     sample = recipe("texts")
     image.wait(sample)
     deadline = time.monotonic() + 10
-    while len(files := left_in(folder)) > 1 and time.monotonic() < deadline:
+    while len(files := list(folder.iterdir())) > 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert files == [cache.path_of(sample, key_of(sample))]
-
-
-def left_in(folder: Path) -> list[Path]:
-    """What is there but digests of sources."""
-    return [path for path in folder.iterdir() if path.suffix != digests.SUFFIX]
 
 
 def test_refused_memory_is_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,10 +264,8 @@ def test_mapping_imports_no_compiler(folder: Path) -> None:
     image.wait(recipe("texts"))
     program = (
         "import sys, tests\n"
-        "from pathlib import Path\n"
         "from jitree.codegen import image\n"
-        f"sample = image.Recipe('sample', 'a sample', {recipe('texts').generator!r},"
-        f" (Path({str(_TEXTS)!r}),), ('twice',), 1.0)\n"
+        f"sample = image.Recipe('sample', 'a sample', {recipe('texts').generator!r}, 1.0)\n"
         "assert image.get(sample) is not None\n"
         "print(sorted({'numba', 'llvmlite', 'elftools', 'subprocess'} & set(sys.modules)))"
     )

@@ -20,8 +20,8 @@ _PROGRAM = """
 import os, sys
 from jitree.codegen import image
 os.environ["JITREE_TEST_STARTER"] = str(os.getpid())
-generator, source = sys.argv[1:]
-image.wait(image.Recipe("sample", "a sample", generator, (source,), ("twice",), 1.0))
+(generator,) = sys.argv[1:]
+image.wait(image.Recipe("sample", "a sample", generator, 1.0))
 print("built")
 """
 _PLANTED = """
@@ -35,13 +35,12 @@ raise ImportError("planted")
 
 
 def built(
-    folder: Path, *command: str, python_path: str = "", generator: str = "", source: Path = _TEXTS
+    folder: Path, *command: str, python_path: str = "", generator: str = "tests.codegen.image_texts:texts"
 ) -> None:
     """Has a program, started in a folder, build an image."""
     environment = os.environ | {"JITREE_CACHE_DIR": str(folder.parent / "cache"), "PYTHONPATH": python_path}
-    arguments = (generator or "tests.codegen.image_texts:texts", str(source))
     result = subprocess.run(
-        [sys.executable, *command, *arguments],
+        [sys.executable, *command, generator],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -126,7 +125,7 @@ def test_packages_of_an_archive(folder: Path, tmp_path: Path) -> None:
         file.write(_TEXTS, "zipped/texts.py")
         file.writestr("zipped/__init__.py", "")
     path = f"{_ROOT}{os.pathsep}{archive}"
-    built(folder, "-c", _PROGRAM, python_path=path, generator="zipped.texts:texts", source=archive)
+    built(folder, "-c", _PROGRAM, python_path=path, generator="zipped.texts:texts")
 
 
 def test_the_current_folder_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,11 @@ from jitree.codegen.image.recipe import Recipe
 from jitree.cuda import cubin_cache
 from jitree.errors import UnavailableError
 
-_TEXTS = Path(__file__).with_name("image_texts.py")
 KEY = bytes(range(32))
 
 
 def recipe(generator: str = "texts") -> Recipe:
-    return Recipe("sample", "a sample", f"tests.codegen.image_texts:{generator}", (_TEXTS,), ("twice",), 1.0)
+    return Recipe("sample", "a sample", f"tests.codegen.image_texts:{generator}", 1.0)
 
 
 @pytest.fixture

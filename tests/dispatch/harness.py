@@ -44,23 +44,23 @@ def _without_state(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_here(module: BytecodeModule) -> tiering.NativeModule:
-    """Builds a module's native code in this process, which takes a tenth of what a builder takes."""
-    from jitree.codegen.image.build import build  # imports llvmlite
+    """Builds a module's native code in this process."""
     from jitree.codegen.image.mapping import map_image
+    from tests.codegen.images import built  # imports llvmlite
 
     recipe = tiering.recipe(module.program, module.name)
     native = tiering.NativeModule(image.provider(recipe))
-    native.provider.image = map_image(build(native.provider.recipe))
+    native.provider.image = map_image(built(native.provider.recipe))
     tiering._modules[module.program] = native
     return native
 
 
 def start_here(provider: image.Provider, niceness: int | None) -> None:
     """In place of the builder process of what is waited for: starting one takes longer than most tests."""
-    from jitree.codegen.image.build import build
+    from tests.codegen.images import built
 
     if niceness == 0:
-        provider._map(build(provider.recipe))
+        provider._map(built(provider.recipe))
     else:
         _start(provider, niceness)
 

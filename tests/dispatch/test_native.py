@@ -217,15 +217,14 @@ def test_what_python_executes_in_between_sees_and_changes_registers(vm: Vm) -> N
 
 def test_builds_for_aarch64() -> None:
     """The text does not depend on the machine, and the linker knows every relocation that comes out."""
-    from jitree.codegen.image.compile import Target, compile_object
-    from jitree.codegen.image.link import link
+    from jitree.codegen.image.build import build
+    from jitree.codegen.image.compile import Target
     from jitree.dispatch.native.generate import program
     from jitree.dispatch.native.source import encode, from_program
 
     module = load(Assembler("m").function("f", "0i_i", DEEP).function("sum", "0i_i", SUM))
-    (unit,) = (generated := program(encode(from_program(module.program)))).units
-    target = Target("aarch64-linux-gnu", "generic", "")
-    flat = link([compile_object(unit.texts, unit.entries, target)], generated.entries)
+    generated = program(encode(from_program(module.program)))
+    flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
     assert set(flat.entries) == {"enter.0", "enter.1", "resume.1"}
     assert all(offset % 4 == 0 for offset in flat.entries.values())
 

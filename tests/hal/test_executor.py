@@ -17,8 +17,7 @@ from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumen
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import executor
-from jitree.hal.local.executor.recipe import RECIPE
-from jitree.hal.local.executor.texts import texts
+from jitree.hal.local.executor.texts import generate
 from jitree.regs.memory import address_of, zeroed
 from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import (
@@ -265,9 +264,10 @@ def test_generated_code_is_valid_for_every_machine(machine: str) -> None:
     from jitree.codegen.image.compile import Target, optimized_module
 
     target = Target(f"{machine}-unknown-linux-gnu", "", "")
-    module = optimized_module(texts(), RECIPE.entries, target)
+    (unit,) = generate().units
+    module = optimized_module(unit.texts, unit.entries, target)
     defined = {function.name for function in module.functions if not function.is_declaration}
-    assert set(RECIPE.entries) <= defined
+    assert set(unit.entries) <= defined
 
 
 def test_python_executor_needs_no_compiler() -> None:

@@ -270,16 +270,15 @@ def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatc
 
 def test_kernels_for_another_machine() -> None:
     """The text is for any machine; the code of each kernel needs nothing from outside."""
-    from jitree.codegen.image.compile import Target, one_by_one
-    from jitree.codegen.image.link import link
+    from jitree.codegen.image.build import build
+    from jitree.codegen.image.compile import Target
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders import vmvx_build, vmvx_images
     from tests.loaders.samples import sample
 
     recipe = vmvx_images.recipe(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))
     generated = vmvx_build.generate(*recipe.data)
-    target = Target("aarch64-linux-gnu", "generic", "")
-    flat = link(one_by_one(generated.units, target), generated.entries)
+    flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
     assert set(flat.entries) == set(generated.entries) != set()
 
 

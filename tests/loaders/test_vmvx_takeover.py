@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.image.build import build
 from jitree.codegen.image.mapping import map_image
 from jitree.dispatch import grid_call
 from jitree.dispatch.fast.engine import FastEngine
@@ -20,6 +19,7 @@ from jitree.loaders import vmvx_native, vmvx_promotion
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
+from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import NUMBER, load
 
@@ -61,7 +61,7 @@ def _compiled(executable: VmvxExecutable) -> vmvx_native.CompiledKernels:
 
 
 def _build(provider: image.Provider) -> None:
-    provider.image = map_image(build(provider.recipe))
+    provider.image = map_image(built(provider.recipe))
 
 
 def _run(executable: VmvxExecutable, count: tuple[int, int, int] = (1, 1, 1)) -> np.ndarray:

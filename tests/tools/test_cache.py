@@ -17,8 +17,6 @@ from jitree.errors import InvalidArgumentError
 from jitree.tools import cache as command
 from jitree.tools import cache_contents, cache_warm
 
-_TEXTS = Path(__file__).parents[1] / "codegen" / "image_texts.py"
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -32,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def store(name: str, title: str, number: int, size: int = 100) -> Path:
     """An image that was last used ``number`` hours after the epoch."""
-    recipe = Recipe(name, title, "m:f", (), (), 1.0)
+    recipe = Recipe(name, title, "m:f", 1.0)
     path = cache.store(recipe, bytes([number]) * 32, FlatImage(b"x" * size, b"", {}))
     os.utime(path, (3600 * number, 3600 * number))
     return path
@@ -92,7 +90,7 @@ def test_bound_drops_what_was_not_used_for_longest(folder: Path) -> None:
 
 def test_use_counts(folder: Path) -> None:
     old, new = store("native", "a module", 1), store("native", "a module", 2)
-    assert cache.load(Recipe("native", "", "", (), (), 1.0), bytes([1]) * 32) is not None
+    assert cache.load(Recipe("native", "", "", 1.0), bytes([1]) * 32) is not None
     contents.shrink(old.stat().st_size, Path("none"))
     assert list(folder.iterdir()) == [old]
     assert not new.exists()
@@ -125,7 +123,7 @@ def test_built_images_are_kept_within_the_bound(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("JITREE_CACHE_SIZE", "1")
     generator = "tests.codegen.image_texts:texts"
     for name in ("one", "two"):
-        image.provider(Recipe(name, "a sample", generator, (_TEXTS,), ("twice",), 1.0)).wait()
+        image.provider(Recipe(name, "a sample", generator, 1.0)).wait()
     deadline = time.monotonic() + 60
     while len(list(folder.glob("*.image"))) > 1 and time.monotonic() < deadline:
         time.sleep(0.01)  # the builder makes room after its own image is there
@@ -133,7 +131,7 @@ def test_built_images_are_kept_within_the_bound(folder: Path, monkeypatch: pytes
 
 
 def test_warm(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = Recipe("sample", "a sample", "tests.codegen.image_texts:texts", (_TEXTS,), ("twice",), 1.0)
+    sample = Recipe("sample", "a sample", "tests.codegen.image_texts:texts", 1.0)
     monkeypatch.setattr(cache_warm, "recipes", lambda paths: [sample])
     assert printed(capsys, "warm").startswith("a sample: built in ")
     assert printed(capsys, "warm") == "a sample: ready\n"

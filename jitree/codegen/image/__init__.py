@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from jitree.codegen.image import cache, shipped
-from jitree.codegen.image.digests import digest_of
 from jitree.codegen.image.flat import FlatImage
-from jitree.codegen.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.generated import Generated, Pipeline, Unit, one_unit
 from jitree.codegen.image.mapping import Image, map_image
-from jitree.codegen.image.recipe import Recipe, files
+from jitree.codegen.image.recipe import Recipe
 from jitree.errors import StatusError, UnavailableError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit",
-    "files", "get", "provider", "start", "wait",
+    "get", "one_unit", "provider", "start", "wait",
 ]  # fmt: skip
 
 _POLL_SECONDS: Final = 0.02
@@ -41,24 +40,23 @@ there the program takes many times as long."""
 class Provider:
     """The state of one image in this process: mapped, being built, or failed. It keeps the mapped image."""
 
-    def __init__(self, recipe: Recipe, digest: bytes) -> None:
+    def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.image: Image | None = None
         self.failure: str | None = None
-        self._digest = digest
         self._lock = allocate_lock()
         self._builder: Builder | None = None
         self._next_look = 0.0
-        ready = shipped.load(recipe, digest)
+        ready = shipped.load(recipe)
         if ready is not None:
             self._map(ready)
 
     @cached_property
     def key(self) -> bytes:
         """Of the file in the cache."""
-        from jitree.codegen.image.keys import host_key
+        from jitree.codegen.image.keys import key_of
 
-        return host_key(self._digest)
+        return key_of(self.recipe)
 
     @property
     def settled(self) -> bool:
@@ -167,18 +165,18 @@ def _builders_at_work() -> int:
     return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
 
 
-_providers: Final[WeakValueDictionary[bytes, Provider]] = WeakValueDictionary()
+_providers: Final[WeakValueDictionary[tuple[object, ...], Provider]] = WeakValueDictionary()
 _static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = allocate_lock()
 
 
 def provider(recipe: Recipe) -> Provider:
     """The provider of an image, shared by all who want it at the same time."""
-    digest = digest_of(recipe)
+    identity = recipe.name, recipe.generator, recipe.data
     with _providers_lock:
-        found = _providers.get(digest)
+        found = _providers.get(identity)
         if found is None:
-            found = _providers[digest] = Provider(recipe, digest)
+            found = _providers[identity] = Provider(recipe)
         return found
 
 

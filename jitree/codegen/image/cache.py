@@ -14,13 +14,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import private_files
-from jitree.codegen.image.flat import FlatImage, decode, encode
+from jitree.codegen.image.flat import SUFFIX, FlatImage, decode, encode
 from jitree.codegen.image.recipe import Recipe
 
 if TYPE_CHECKING:
     from pathlib import Path  # 3 ms to import: not for a look that finds its file
 
-IMAGE_SUFFIX: Final = ".image"
 LOCK_SUFFIX: Final = ".lock"
 LOG_SUFFIX: Final = ".log"
 """Of files beside an image while it is built; the log of a failed build stays."""
@@ -76,7 +75,7 @@ def path_of(recipe: Recipe, key: bytes) -> Path:
 
 
 def _file_name(recipe: Recipe, key: bytes) -> str:
-    return f"{recipe.name}-{key.hex()[:32]}{IMAGE_SUFFIX}"
+    return f"{recipe.name}-{key.hex()[:32]}{SUFFIX}"
 
 
 def load(recipe: Recipe, key: bytes) -> FlatImage | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +11,6 @@ import llvmlite.binding as llvm
 
 from jitree.codegen import processor_texts
 from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
-from jitree.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,50 +77,6 @@ def compile_object(
 
 def compile_unit(unit: Unit, target: Target) -> bytes:
     return compile_object(unit.texts, unit.entries, target, unit.pipeline)
-
-
-def one_by_one(units: Sequence[Unit], target: Target) -> list[bytes]:
-    """The objects of units."""
-    return [compile_unit(unit, target) for unit in units]
-
-
-def at_once(units: Sequence[Unit], target: Target) -> list[bytes]:
-    """The objects of units, each but the first by a copy of this process, which must have no other threads:
-    in one process llvmlite lets LLVM do one thing at a time."""
-    if len(units) < 2 or len(os.sched_getaffinity(0)) < 2:
-        return one_by_one(units, target)
-    others = [_Fork(unit, target) for unit in units[1:]]
-    return [compile_unit(units[0], target), *(other.result() for other in others)]
-
-
-class _Fork:
-    """A copy of this process that compiles a unit."""
-
-    def __init__(self, unit: Unit, target: Target) -> None:
-        source, drain = os.pipe()
-        self._process = os.fork()
-        if self._process:
-            os.close(drain)
-            self._output = open(source, "rb")
-            return
-        code = 1
-        try:
-            with open(drain, "wb") as output:
-                output.write(compile_unit(unit, target))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-
-    def result(self) -> bytes:
-        """INTERNAL if it failed; what it printed says why."""
-        with self._output:
-            data = self._output.read()
-        _, status = os.waitpid(self._process, 0)
-        if status:
-            raise InternalError("a unit of the image could not be compiled")
-        return data
 
 
 def _parse(text: str, target: Target) -> Any:

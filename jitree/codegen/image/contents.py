@@ -16,7 +16,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
-from jitree.codegen.image.flat import title_of
+from jitree.codegen.image.flat import SUFFIX, title_of
 from jitree.errors import InvalidArgumentError
 
 SIZE_VARIABLE: Final = "JITREE_CACHE_SIZE"
@@ -72,7 +72,7 @@ def entries() -> list[Entry]:
     """The images in the folder, the most recently used first."""
     found = []
     for file in _files():
-        if file.suffix == cache.IMAGE_SUFFIX:
+        if file.suffix == SUFFIX:
             title = title_of(cache.read(file.path.name) or b"")
             found.append(Entry(file.path, file.name, title, file.size, file.used))
     return sorted(found, key=lambda entry: (-entry.used, entry.path.name))
@@ -82,7 +82,7 @@ def clear() -> tuple[int, int]:
     """Removes everything that is not being built: (number of images, their bytes)."""
     count = size = 0
     for file in _files():
-        if file.suffix == cache.IMAGE_SUFFIX:
+        if file.suffix == SUFFIX:
             if _remove(file):
                 count, size = count + 1, size + file.size
         elif _is_abandoned(file, 0.0):
@@ -95,7 +95,7 @@ def shrink(limit: int, kept: Path) -> None:
     killed builders left. ``kept`` stays whatever its size."""
     images = []
     for file in _files():
-        if file.suffix == cache.IMAGE_SUFFIX:
+        if file.suffix == SUFFIX:
             images.append(file)
         elif _is_abandoned(file, _ABANDONED_SECONDS):
             _remove(file)

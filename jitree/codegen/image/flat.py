@@ -1,24 +1,27 @@
 """The flat image: position-free machine code with the few facts needed to map it, and its file form.
 
-File: digest of all that follows, magic, key, sizes, title, entry table (offset, name length, name), offsets
-of the 64-bit words that hold image-relative addresses, notes, the image itself. The digest tells damage by
-disks, copies and bugs. It is no signature: who may write the file can write one that fits, so who may is
-checked where files are read (:mod:`jitree.base.private_files`).
+File: digest of all that follows, magic, key, sizes of the parts; title, entry table (offset, name length,
+name), offsets of the 64-bit words that hold image-relative addresses, notes, the image itself. The digest
+tells damage by disks, copies and bugs. It is no signature: who may write the file can write one that fits, so
+who may is checked where files are read (:mod:`jitree.base.private_files`).
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import accumulate, pairwise
 from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.hashing import DIGEST_SIZE, hashed
 
-MAGIC: Final = b"jitree\x00\x03"
+MAGIC: Final = b"jitree\x00\x04"
+"""Ends in the number of the format."""
+SUFFIX: Final = ".image"
 KEY_SIZE: Final = 32
-_HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}s")
-_SIZES: Final = struct.Struct("<IIIII")
+_HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}s5I")
 _ENTRY: Final = struct.Struct("<IH")
+_START: Final = DIGEST_SIZE + _HEADER.size
 
 
 class FlatImage(NamedTuple):
@@ -32,49 +35,70 @@ class FlatImage(NamedTuple):
     """What the generator wants kept with the code."""
 
 
+class _Parts(NamedTuple):
+    """What a file consists of, in its order."""
+
+    key: bytes
+    title: bytes
+    names: bytes
+    rebase: bytes
+    notes: bytes
+    code: bytes
+
+
 def encode(image: FlatImage, key: bytes, title: str) -> bytes:
     """The file form of an image made for ``key``; ``title`` says what it is to people who list files."""
     names = b"".join(
         _ENTRY.pack(offset, len(name.encode())) + name.encode() for name, offset in image.entries.items()
     )
-    label = title.encode()
-    sizes = _SIZES.pack(len(label), len(image.entries), len(image.rebase), len(image.notes), len(image.code))
-    data = _HEADER.pack(MAGIC, key) + sizes + label + names + image.rebase + image.notes + image.code
+    parts = (title.encode(), names, image.rebase, image.notes, image.code)
+    data = b"".join((_HEADER.pack(MAGIC, key, *map(len, parts)), *parts))
     return hashed((data,)) + data
 
 
 def decode(data: bytes, key: bytes) -> FlatImage | None:
     """The image of a file made for ``key``; None for any other, damaged or short file."""
-    payload = _payload(data, key)
-    if payload is None:
-        return None
-    label_size, entry_count, rebase_size, notes_size, code_size = _SIZES.unpack_from(payload)
-    entries: dict[str, int] = {}
-    position = _SIZES.size + label_size
-    for _ in range(entry_count):
-        offset, length = _ENTRY.unpack_from(payload, position)
-        position += _ENTRY.size
-        entries[str(payload[position : position + length], "utf-8")] = offset
-        position += length
-    notes, code = position + rebase_size, position + rebase_size + notes_size
-    if len(payload) != code + code_size:
-        return None
-    return FlatImage(
-        bytes(payload[code:]), bytes(payload[position:notes]), entries, bytes(payload[notes:code])
-    )
+    parts = _parts(data)
+    return _image(parts) if parts is not None and parts.key == key and _is_whole(data) else None
+
+
+def decode_trusted(data: bytes) -> FlatImage | None:
+    """The image of a file for any key, which is not searched for damage; None for one of another format."""
+    parts = _parts(data)
+    return None if parts is None else _image(parts)
+
+
+def key_of(data: bytes) -> bytes | None:
+    """The key that a file was made for; None for one that is damaged, short or of another format."""
+    parts = _parts(data)
+    return parts.key if parts is not None and _is_whole(data) else None
 
 
 def title_of(data: bytes) -> str | None:
-    """What a file says it is; None for a file that is damaged, short or of another version."""
-    payload = _payload(data, data[DIGEST_SIZE + len(MAGIC) : DIGEST_SIZE + _HEADER.size])
-    if payload is None:
-        return None
-    (size, *_) = _SIZES.unpack_from(payload)
-    return str(payload[_SIZES.size : _SIZES.size + size], "utf-8", "replace")
+    """What a file says it is; None for one that is damaged, short or of another format."""
+    parts = _parts(data)
+    return parts.title.decode() if parts is not None and _is_whole(data) else None
 
 
-def _payload(data: bytes, key: bytes) -> memoryview | None:
-    whole = memoryview(data)[DIGEST_SIZE:]
-    if len(whole) < _HEADER.size + _SIZES.size or _HEADER.unpack_from(whole) != (MAGIC, key):
+def _parts(data: bytes) -> _Parts | None:
+    if len(data) < _START:
         return None
-    return whole[_HEADER.size :] if hashed((whole,)) == data[:DIGEST_SIZE] else None
+    magic, key, *sizes = _HEADER.unpack_from(data, DIGEST_SIZE)
+    ends = list(accumulate(sizes, initial=_START))
+    if magic != MAGIC or ends[-1] != len(data):
+        return None
+    return _Parts(key, *(data[start:end] for start, end in pairwise(ends)))
+
+
+def _image(parts: _Parts) -> FlatImage:
+    entries: dict[str, int] = {}
+    position = 0
+    while position < len(parts.names):
+        offset, length = _ENTRY.unpack_from(parts.names, position)
+        position += _ENTRY.size + length
+        entries[parts.names[position - length : position].decode()] = offset
+    return FlatImage(parts.code, parts.rebase, entries, parts.notes)
+
+
+def _is_whole(data: bytes) -> bool:
+    return hashed((memoryview(data)[DIGEST_SIZE:],)) == data[:DIGEST_SIZE]

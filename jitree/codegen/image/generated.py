@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -32,11 +32,17 @@ class Unit(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Everything an image is made of, from a generator that decides it from data."""
+    """Everything an image is made of. It is the same on every machine, for every machine."""
 
     units: Sequence[Unit]
     """Functions of one may call those of another, without being inlined."""
     entries: tuple[str, ...]
-    """Functions of any unit to be called from outside, besides the recipe's."""
+    """Functions of any unit to be called from outside."""
     notes: bytes = b""
-    """Kept with the image, for whoever maps or lists it."""
+    """Kept with the image, for code that maps or lists it."""
+
+
+def one_unit(texts: Sequence[str], entries: Iterable[str], notes: bytes = b"") -> Generated:
+    """Texts that become one object with some functions."""
+    names = tuple(entries)
+    return Generated((Unit(texts, names),), names, notes)

@@ -11,22 +11,18 @@ from functools import cache
 from typing import Final
 
 from jitree.base import processor
-from jitree.codegen.image.digests import digest_of
 from jitree.codegen.image.hashing import hashed
 from jitree.codegen.image.packages import folders_of
 from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.shipped import build_stamp
 
 _COMPILERS: Final = ("llvmlite", "numba")
 
 
-def host_key(digest: bytes) -> bytes:
-    """The key of a recipe's digest on this machine, with the compiler that is installed."""
-    return hashed((*_environment(), digest))
-
-
 def key_of(recipe: Recipe) -> bytes:
-    """The :func:`host_key` of a recipe."""
-    return host_key(digest_of(recipe))
+    """The key on this machine, with this package and the compiler that is installed."""
+    stated = f"{recipe.name} {recipe.generator}".encode()
+    return hashed((build_stamp(), *_environment(), stated, *recipe.data))
 
 
 @cache

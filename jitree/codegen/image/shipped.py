@@ -1,7 +1,7 @@
 """Images that come with the package, so that the first program on a machine need not wait for a builder.
 
-There is one of each image that depends on nothing but the package's files, for x86-64 processors of level v3,
-which is every one since Haswell and Zen. Elsewhere, and when the files have changed since, it is a miss.
+There is one of each image that depends on nothing but the package, for each of :data:`LEVELS`. Which of them
+a process maps follows from the processor alone: that they are those of the package is for tests to say.
 """
 
 from __future__ import annotations
@@ -11,38 +11,59 @@ from functools import cache
 from typing import Final
 
 from jitree.base import processor
-from jitree.codegen.image.cache import IMAGE_SUFFIX
-from jitree.codegen.image.flat import FlatImage, decode
+from jitree.codegen.image.flat import SUFFIX, FlatImage, decode_trusted
 from jitree.codegen.image.recipe import Recipe
 
-PROCESSORS: Final = "x86-64-v3"
-"""LLVM's name of the processors."""
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "shipped")
+STAMP_FILE: Final = os.path.join(FOLDER, "stamp.txt")
+STAMP_VARIABLE: Final = "JITREE_BUILD_STAMP"
+"""For tests of a package that has changed since its images were made: another stamp, with which none fits."""
 
-_FLAGS: Final = frozenset(
-    ("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2", "abm",
-     "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")
-)  # fmt: skip
-"""Level v3 (x86-64 psABI, "Micro-Architecture Levels") in the names of /proc/cpuinfo."""
+_V2: Final = frozenset(("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"))
+_V3: Final = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
+_V4: Final = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+LEVELS: Final = {
+    "x86-64-v4": ("x86_64", _V4),
+    "x86-64-v3": ("x86_64", _V3),
+    "x86-64-v2": ("x86_64", _V2),
+    "aarch64": ("aarch64", frozenset[str]()),
+}
+"""Kinds of processors that images are shipped for, the best first: the machine, and what must be among the
+flags in /proc/cpuinfo (x86-64 psABI, "Micro-Architecture Levels")."""
 
 
-def path_of(name: str) -> str:
+def path_of(name: str, level: str) -> str:
     """Where the image of a recipe of this name lies."""
-    return os.path.join(FOLDER, f"{name}-{PROCESSORS}{IMAGE_SUFFIX}")
+    return os.path.join(FOLDER, f"{name}-{level}{SUFFIX}")
 
 
-def load(recipe: Recipe, digest: bytes) -> FlatImage | None:
-    """The image of a recipe with this digest, or None."""
-    if recipe.data or not suits():
+def load(recipe: Recipe) -> FlatImage | None:
+    """The image of a recipe for this processor, or None."""
+    level = fitting_level()
+    if recipe.data or level is None:
         return None
     try:
-        with open(path_of(recipe.name), "rb") as file:
-            return decode(file.read(), digest)
+        with open(path_of(recipe.name, level), "rb") as file:
+            return decode_trusted(file.read())
     except OSError:  # not shipped, or left out of an installation
         return None
 
 
 @cache
-def suits() -> bool:
-    """Whether this processor is one that images are shipped for."""
-    return os.uname().machine == "x86_64" and processor.words("flags") >= _FLAGS
+def fitting_level() -> str | None:
+    """The best of the levels that this processor has; None if it has none, or with another stamp."""
+    if STAMP_VARIABLE in os.environ:
+        return None
+    machine, flags = os.uname().machine, processor.words("flags")
+    suiting = (level for level, (of, needed) in LEVELS.items() if of == machine and flags >= needed)
+    return next(suiting, None)
+
+
+@cache
+def build_stamp() -> bytes:
+    """Changes with all code of the package that decides machine code."""
+    given = os.environ.get(STAMP_VARIABLE)
+    if given is not None:
+        return given.encode()
+    with open(STAMP_FILE, "rb") as file:
+        return file.read()

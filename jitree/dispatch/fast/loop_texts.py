@@ -14,7 +14,7 @@ from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
 from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
-from jitree.codegen.image.generated import Generated, Unit
+from jitree.codegen.image.generated import Generated, one_unit
 from jitree.dispatch import semantics_code
 from jitree.dispatch.fast import skeleton
 
@@ -54,8 +54,4 @@ def run(state: int) -> int:
 def generate() -> Generated:
     """The loop's image: the function ``run``, what it links, and the rows as notes."""
     made = compiled(run, "run", SIGNATURE)
-    return Generated(
-        [Unit([made.text, *made.linked], ("run",))],
-        (),
-        semantics_code.rows(),
-    )
+    return one_unit([made.text, *made.linked], ("run",), semantics_code.rows())

@@ -5,9 +5,6 @@ It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.codege
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from functools import cache
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -18,31 +15,9 @@ from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.program import Program
 
-_NATIVE: Final = os.path.dirname(__file__)
-_DISPATCH: Final = os.path.dirname(_NATIVE)
-_PACKAGE: Final = os.path.dirname(_DISPATCH)
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
 """Notes that list the ways into functions, and their entries."""
-
-
-@cache
-def sources() -> tuple[str, ...]:
-    """The files that decide what a module is lowered to."""
-    return (
-        *(path for folder in sorted(_folders(_NATIVE)) for path in image.files(folder, "", ".py")),
-        *image.files(_DISPATCH, "semantics", ".py"),
-        *image.files(_DISPATCH, "vector_math", ".py"),
-        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
-        os.path.join(_DISPATCH, "primitives.py"),
-        *(os.path.join(_PACKAGE, "vmfb", name) for name in ("isa.tsv", "isa.py", "words.py", "forms.py")),
-        *(os.path.join(_PACKAGE, "regs", name) for name in ("layout.py", "counting.py")),
-    )
-
-
-def _folders(folder: str) -> Iterator[str]:
-    """A folder and all inside it."""
-    return (path for path, _, _ in os.walk(folder))
 
 
 def recipe(program: Program, name: str) -> image.Recipe:
@@ -51,8 +26,6 @@ def recipe(program: Program, name: str) -> image.Recipe:
         name="native",
         title=f"native code of module '{name}'",
         generator="jitree.dispatch.native.generate:program",
-        sources=sources(),
-        entries=(),
         seconds=0.5,
         data=(source.encode(source.from_program(program)),),
     )

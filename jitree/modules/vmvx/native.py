@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen import image
@@ -13,7 +12,6 @@ from jitree.modules.vmvx.native_code import Thunk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PACKAGE: Final = Path(__file__).parents[2]
 PACK: Final = "0rIIIrIIIIIIIIIIi_v"
 PACK_DENSE: Final = "0rIIrIIIIIIIIIi_v"
 UNPACK: Final = "0rIIIrIIIIIIIIIi_v"
@@ -37,20 +35,8 @@ SYMBOLS: Final = {
 """The functions that there is machine code for."""
 
 RECIPE: Final = image.Recipe(
-    name="vmvx",
-    title="the microkernels of module vmvx",
-    generator="jitree.modules.vmvx.native:texts",
-    sources=(
-        *sorted(Path(__file__).parent.glob("native*.py")),
-        Path(packing.__file__),
-        _PACKAGE / "regs" / "layout.py",
-        _PACKAGE / "dispatch" / "native" / "module_text.py",
-        *map(Path, image.files(str(_PACKAGE / "dispatch"), "vector_math", ".py")),
-        _PACKAGE / "dispatch" / "primitives.py",
-    ),
-    entries=tuple(SYMBOLS.values()),
-    seconds=1.0,
-)  # fmt: skip
+    "vmvx", "the microkernels of module vmvx", "jitree.modules.vmvx.native:generate", 1.0
+)
 
 
 def address(name: str, cconv: str) -> Callable[[], int] | None:
@@ -64,7 +50,7 @@ def _address(symbol: str) -> int:
     return 0 if built is None else built.addresses[symbol]
 
 
-def texts() -> list[str]:
+def generate() -> image.Generated:
     """LLVM IR of all functions."""
     from jitree.dispatch import vector_math_ir  # only the builder needs it
 
@@ -96,7 +82,7 @@ def texts() -> list[str]:
             parts.append(native_loops.fill(symbol, cconv))
         else:
             parts.append(native_loops.elementwise(name, symbol))
-    return ["\n".join(parts)]
+    return image.one_unit(["\n".join(parts)], SYMBOLS.values())
 
 
 def _either(symbol: str, functions: dict[str, str]) -> list[str]:

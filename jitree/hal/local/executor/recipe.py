@@ -7,21 +7,8 @@ from typing import Final
 
 from jitree.codegen import image, processor_texts
 
-_FOLDER: Final = os.path.dirname(__file__)
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
-
 RECIPE: Final = image.Recipe(
-    name="executor",
-    title="the executor of command buffers",
-    generator="jitree.hal.local.executor.texts:texts",
-    sources=(
-        *image.files(_FOLDER, "", ".py"),
-        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
-        os.path.join(_PACKAGE, "regs", "layout.py"),
-        os.path.join(_PACKAGE, "hal", "command_layout.py"),
-    ),
-    entries=("execute", "serve", "dismiss", "estimate", "clock"),
-    seconds=1,
+    "executor", "the executor of command buffers", "jitree.hal.local.executor.texts:generate", 1.0
 )
 
 

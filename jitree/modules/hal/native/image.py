@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,9 +10,6 @@ from jitree.codegen import image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_FOLDER: Final = os.path.dirname(__file__)
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
 
 
 class Answer(NamedTuple):
@@ -86,30 +82,7 @@ SWEEP: Final = "sweep"
 FREE: Final = "free_entry"
 
 RECIPE: Final = image.Recipe(
-    name="hal",
-    title="the answers of module hal",
-    generator="jitree.modules.hal.native.texts:texts",
-    sources=(
-        *image.files(_FOLDER, "", ".py"),
-        *image.files(os.path.join(_PACKAGE, "codegen"), "", ".py"),
-        *(
-            os.path.join(_PACKAGE, name)
-            for name in (
-                "regs/layout.py",
-                "regs/counting.py",
-                "types.py",
-                "vmfb/words.py",
-                "hal/enums.py",
-                "hal/heap.py",
-                "hal/command_layout.py",
-                "hal/local/executor/layout.py",
-                "hal/local/executor/records.py",
-                "hal/local/queue_record.py",
-            )
-        ),
-    ),
-    entries=(*(answer.symbol for answer in ANSWERS), SWEEP, FREE),
-    seconds=1.0,
+    "hal", "the answers of module hal", "jitree.modules.hal.native.texts:generate", 1.0
 )
 
 _SYMBOLS: Final = {(answer.name, answer.cconv): answer.symbol for answer in ANSWERS}

@@ -1,0 +1,61 @@
+"""What the build stamp of the package should say, from its sources; only developers and tests ask."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import jitree
+from jitree.codegen.image.hashing import hashed
+
+_PACKAGE: Final = Path(jitree.__file__).parent
+_SOURCES: Final = (
+    "api/calls/native/*", "codegen/**/*", "dispatch/fast/*", "dispatch/native/**/*", "dispatch/primitives.py",
+    "dispatch/semantics*", "dispatch/vector_math*", "hal/*_layout.py", "hal/enums.py", "hal/heap.py",
+    "hal/local/executor/*", "hal/local/queue_record.py", "loaders/vmvx_*", "modules/hal/native/*",
+    "modules/vmvx/*", "regs/counting.py", "regs/layout.py", "types.py", "vmfb/cconv.py", "vmfb/forms.py",
+    "vmfb/fused_table.py", "vmfb/isa*", "vmfb/words.py",
+)  # fmt: skip
+"""What decides machine code: of programs, and of the package's own images."""
+_SUFFIXES: Final = (".py", ".ll", ".tsv")
+
+
+def text(compiler: str) -> str:
+    """The compiler and a line for each file of code, so that branches that change different files merge."""
+    return "\n".join([compiler, *map(line, sources()), ""])
+
+
+def sources() -> list[str]:
+    """The files that decide machine code, by their names in the package."""
+    found = {path for pattern in _SOURCES for path in _PACKAGE.glob(pattern) if path.suffix in _SUFFIXES}
+    return sorted(path.relative_to(_PACKAGE).as_posix() for path in found)
+
+
+def changed_since(stamp: Path) -> bool:
+    """Whether a file that is younger than a stamp has other code than the stamp says."""
+    lines, age = set(stamp.read_text(encoding="ascii").splitlines()), stamp.stat().st_mtime
+    young = [name for name in sources() if (_PACKAGE / name).stat().st_mtime >= age]
+    return any(line(name) not in lines for name in young)
+
+
+def line(name: str) -> str:
+    """A digest of a file's code, without comments, documentation and layout; and the file's name."""
+    content = (_PACKAGE / name).read_text(encoding="utf-8")
+    if name.endswith(".py"):
+        content = repr(_code(ast.parse(content)))
+    return f"{hashed((content.encode(),)).hex()[:16]} {name}"
+
+
+def _code(node: object) -> object:
+    """A tree without documentation and without fields that some versions of Python have and others do not."""
+    if isinstance(node, ast.AST):
+        fields = [(name, _code(value)) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return type(node).__name__, fields
+    if isinstance(node, list):
+        return [_code(item) for item in node if not _is_documentation(item)]
+    return node
+
+
+def _is_documentation(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
