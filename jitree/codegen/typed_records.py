@@ -88,6 +88,10 @@ def _word(builder: Any, given: Sequence[Any]) -> Any:
     return builder.inttoptr(given[0], _LONG.as_pointer())
 
 
+def _set(builder: Any, stated: Any, given: Sequence[Any]) -> None:
+    builder.store_atomic(given[1], _word(builder, given), "release", 8)
+
+
 def _replace(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
     found = builder.cmpxchg(_word(builder, given), given[1], given[2], "seq_cst")
     return builder.extract_value(found, 1)
@@ -98,11 +102,7 @@ primitive(
     _atomic(types.int64, 0),
     lambda builder, _, given: builder.load_atomic(_word(builder, given), "seq_cst", 8),
 )
-primitive(
-    atomic_store,
-    _atomic(types.none, 1),
-    lambda builder, _, given: builder.store_atomic(given[1], _word(builder, given), "release", 8) and None,
-)
+primitive(atomic_store, _atomic(types.none, 1), _set)
 primitive(
     atomic_add,
     _atomic(types.int64, 1),

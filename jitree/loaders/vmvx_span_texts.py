@@ -10,6 +10,7 @@ from jitree.loaders.vmvx_workgroups import workgroups
 
 
 def generate() -> Generated:
-    """The code that runs spans; as notes, the IR of ``workgroups``."""
-    notes = compiled(workgroups, workgroups.__name__, signature_of(workgroups)).text.encode()
-    return one_unit(functions.texts([run_span]), [run_span.__name__], notes)
+    """The code that runs spans; as notes, the IR of ``workgroups`` without its first line, a comment that
+    counts what the process compiled before."""
+    _, _, text = compiled(workgroups, workgroups.__name__, signature_of(workgroups)).text.partition("\n")
+    return one_unit(functions.texts([run_span]), [run_span.__name__], text.encode())

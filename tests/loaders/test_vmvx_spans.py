@@ -200,3 +200,11 @@ def test_workgroups_are_counted(
     assert seen == list(range(7, 7 + len(seen)))
     monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: False)
     assert (workgroups(memory.dispatch, context, 8, 30), context.reached) == (REFUSED, 8)
+
+
+def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:
+    from jitree.loaders.vmvx_span_texts import generate
+
+    first, second = generate(), generate()
+    assert first.notes == second.notes
+    assert b"workgroups" in first.notes
