@@ -11,7 +11,7 @@ from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
 from jitree.base.endings import require_interpreter
 from jitree.base.identity import Unique
-from jitree.dispatch.function import Function as VmFunction
+from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
 

@@ -9,7 +9,7 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, Signature, signatur
 from jitree.api.calls.number_packing import describe
 from jitree.api.function import Function
 from jitree.base.identity import Unique
-from jitree.dispatch.function import Function as VmFunction
+from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 
 if TYPE_CHECKING:

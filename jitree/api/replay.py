@@ -29,7 +29,7 @@ from jitree.api.replay_state import (
     place_of,
     state_key,
 )
-from jitree.dispatch.function import Function as VmFunction
+from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -37,7 +37,7 @@ from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
     from jitree.api.function import Owner
-    from jitree.hal.recording import Recording
+    from jitree.hal.recording import CallRecording
     from jitree.hal.replays import Replay, Replays
 
 _KINDS_KEPT: Final = 16
@@ -335,7 +335,7 @@ def _buffers(packed: Iterable[object]) -> list[Buffer]:
 
 
 def _outputs(
-    results: Sequence[Any], made: Recording, lasting: Sequence[Buffer]
+    results: Sequence[Any], made: CallRecording, lasting: Sequence[Buffer]
 ) -> tuple[_Output | _ViewOutput, ...] | None:
     """How to make the results again; None when that is not known."""
     kept = {id(buffer.allocation) for buffer in lasting}

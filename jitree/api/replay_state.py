@@ -23,7 +23,7 @@ from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import Context
-    from jitree.hal.recording import Recording
+    from jitree.hal.recording import CallRecording
     from jitree.regs.records import ModuleRecord
 
 _STORE_REFERENCE: Final = OPCODE["global.store.ref"]
@@ -56,7 +56,7 @@ class Place(NamedTuple):
         return whole.subspan(self.offset, self.length)
 
 
-def place_of(buffer: Buffer, made: Recording) -> Place | None:
+def place_of(buffer: Buffer, made: CallRecording) -> Place | None:
     """Where a buffer comes from; None when it was there before and is no argument."""
     allocation = buffer.allocation
     for number, argument in enumerate(made.arguments):
@@ -99,7 +99,7 @@ class Variables:
         self._table.release(old)
 
     def stores(
-        self, before: Sequence[object], made: Recording, caller_count: int
+        self, before: Sequence[object], made: CallRecording, caller_count: int
     ) -> tuple[Store, ...] | None:
         """What a recorded call has changed; None when that cannot be done again.
 

@@ -39,7 +39,7 @@ from jitree.base.memory import give_back_free_memory
 from jitree.base.once import once
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
-from jitree.dispatch.function import Function as VmFunction
+from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.tiers import WAITING_TIERS, default_tier
 from jitree.errors import (

@@ -36,7 +36,7 @@ VERSIONED_NAME: Final = b"dltensor_versioned"
 """Of capsules that nobody has used yet."""
 
 
-class Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
     """DLTensor."""
 
     _fields_ = (
@@ -56,7 +56,7 @@ class Tensor(ctypes.Structure):
 class Managed(ctypes.Structure):
     """DLManagedTensor."""
 
-    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class Versioned(ctypes.Structure):
@@ -68,7 +68,7 @@ class Versioned(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
+        ("tensor", DLTensor),
     )
 
 

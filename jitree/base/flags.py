@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 else:
 
-    class _Maker(type):
+    class _FlagsMaker(type):
         """Makes members of the integers in a class."""
 
         __members__: dict[str, Flags]
 
-        def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _Maker:
+        def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _FlagsMaker:
             keys = [key for key, value in body.items() if isinstance(value, int) and key[0] != "_"]
             values = {key: body.pop(key) for key in keys}
             made = type.__new__(cls, name, bases, body)
@@ -40,7 +40,7 @@ else:
             """The members of one bit."""
             return (member for member in cls.__members__.values() if member.bit_count() == 1)
 
-    class Flags(int, metaclass=_Maker):
+    class Flags(int, metaclass=_FlagsMaker):
         """See :class:`enum.IntFlag`; a combination is a new object."""
 
         @property

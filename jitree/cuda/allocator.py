@@ -23,7 +23,7 @@ import numpy as np
 from jitree.base.endings import Ending, carefully
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
-from jitree.cuda.suballocator import ALIGNMENT, Piece, Source, Suballocator
+from jitree.cuda.suballocator import ALIGNMENT, Piece, RegionSource, Suballocator
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal import recording
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
@@ -55,7 +55,7 @@ _MOST_PINNED: Final = 2 << 30
 class _Pool:
     """Pieces of one kind of memory, and the pieces that have come back."""
 
-    def __init__(self, owner: CudaAllocator, source: Source, region_size: int) -> None:
+    def __init__(self, owner: CudaAllocator, source: RegionSource, region_size: int) -> None:
         self.owner = owner
         self.pieces = Suballocator(source, region_size)
         self.returned: deque[tuple[Piece, int]] = deque()

@@ -6,7 +6,7 @@ import ctypes
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from jitree.base.dlpack import NAME, VERSIONED_NAME, Managed, Tensor, Versioned, is_valid, pointer
+from jitree.base.dlpack import NAME, VERSIONED_NAME, DLTensor, Managed, Versioned, is_valid, pointer
 from jitree.base.endings import Ending
 
 _USED: Final = b"used_dltensor"
@@ -46,7 +46,7 @@ def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None
     rank = len(contents.shape)
     shape = (ctypes.c_int64 * rank)(*contents.shape)
     strides = (ctypes.c_int64 * rank)(*_row_major(contents.shape))
-    tensor = Tensor(
+    tensor = DLTensor(
         contents.address, *contents.device, rank, contents.code, contents.bits, contents.lanes,
         ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
         ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0,

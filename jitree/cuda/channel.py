@@ -14,19 +14,19 @@ from jitree.hal import checks
 from jitree.hal.objects import Channel, ChannelProvider
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
 
 _UNSTATED: Final = -1
 """As rank or count: what the provider says."""
 
-_abandoned: Final[deque[tuple[nccl.Nccl, Context, int]]] = deque()
+_abandoned: Final[deque[tuple[nccl.Nccl, CudaContext, int]]] = deque()
 """Communicators of channels that nothing refers to; finalizers run anywhere, so they only note them."""
 
 
 class CudaChannel(Channel):
     """One member of a group."""
 
-    def __init__(self, library: nccl.Nccl, context: Context, communicator: int) -> None:
+    def __init__(self, library: nccl.Nccl, context: CudaContext, communicator: int) -> None:
         """Takes over the communicator."""
         self.library = library
         self.context = context
@@ -58,7 +58,7 @@ class CudaChannel(Channel):
 
 
 def create_channel(
-    context: Context,
+    context: CudaContext,
     queue_affinity: int,
     identifier: bytes | None,
     group: str | None,
@@ -98,7 +98,7 @@ def create_channel(
     return CudaChannel(library, context, library.join(count, identifier, rank))
 
 
-def check_channel(channel: Channel, context: Context) -> CudaChannel:
+def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:
     """The channel, if its collectives can run in a context. INVALID_ARGUMENT for another device's."""
     if not isinstance(channel, CudaChannel):
         raise InvalidArgumentError(

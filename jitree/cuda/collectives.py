@@ -38,7 +38,7 @@ _NOBODY: Final = 0xFFFF
 """As source or target of a send_recv."""
 
 
-class Call(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A collective with the ranges of one run; addresses are the device's, lengths bytes."""
 
     collective: Collective
@@ -116,7 +116,7 @@ class Call(NamedTuple):
                 )
 
 
-def run_collectives(stream: Stream, calls: Sequence[Call]) -> None:
+def run_collectives(stream: Stream, calls: Sequence[CollectiveCall]) -> None:
     """Enqueues collectives, which NCCL may run together.
 
     OUT_OF_RANGE for ranges with too few elements and members that do not exist; else as NCCL says.
@@ -148,7 +148,7 @@ class _Widened:
     """A reduction of 16-bit integers, which NCCL does not have, as one of 32-bit ones: the low halves of its
     sums and products are right, and its other results fit."""
 
-    def __init__(self, stream: Stream, call: Call) -> None:
+    def __init__(self, stream: Stream, call: CollectiveCall) -> None:
         self._stream = stream
         self._call = call
         self._sign = int(call.element_type == _SI16)
@@ -162,7 +162,7 @@ class _Widened:
         self._send = allocator.allocate(_DEVICE_LOCAL, _STORAGE, 4 * self._sent)
         self._receive = allocator.allocate(_DEVICE_LOCAL, _STORAGE, 4 * self._received)
         operation = call.collective.operation & 0xFFFF | (_SI32 if self._sign else _UI32) << 16
-        self.wide = Call(
+        self.wide = CollectiveCall(
             call.collective._replace(operation=operation), self._send.address, self._receive.address,
             4 * self._sent, 4 * self._received,
         )  # fmt: skip
@@ -183,14 +183,14 @@ class _Work(NamedTuple):
     """A range (address, bytes) that is filled with zeros."""
 
 
-def _work(call: Call) -> _Work:
+def _work(call: CollectiveCall) -> _Work:
     kind = _KINDS.get(call.kind)
     if kind is None:
         raise InvalidArgumentError(f"a collective of kind {call.kind}, which does not exist")
     return kind(call)
 
 
-def _all_gather(call: Call) -> _Work:
+def _all_gather(call: CollectiveCall) -> _Work:
     """Compilers state the elements sent up to 20240129, later those received: the ranges tell which."""
     stated, members = call.collective.element_count, call.members
     sent = call.send_length // call.element_size
@@ -203,7 +203,7 @@ def _all_gather(call: Call) -> _Work:
     return _Work([("ncclAllGather", (call.send, call.receive, bytes_sent, _BYTES, call.communicator))])
 
 
-def _all_reduce(call: Call) -> _Work:
+def _all_reduce(call: CollectiveCall) -> _Work:
     count = call.collective.element_count
     call.check(count, count)
     return _Work([
@@ -212,7 +212,7 @@ def _all_reduce(call: Call) -> _Work:
     ])  # fmt: skip
 
 
-def _all_to_all(call: Call) -> _Work:
+def _all_to_all(call: CollectiveCall) -> _Work:
     count, members = call.collective.element_count, call.members
     call.check(count, count)
     if count % members:
@@ -225,7 +225,7 @@ def _all_to_all(call: Call) -> _Work:
     return _Work(calls)
 
 
-def _broadcast(call: Call) -> _Work:
+def _broadcast(call: CollectiveCall) -> _Work:
     count = call.collective.element_count
     root = call.member(call.collective.parameter, "root")
     call.check(count if call.channel.rank == root else 0, count)
@@ -233,7 +233,7 @@ def _broadcast(call: Call) -> _Work:
     return _Work([("ncclBroadcast", (call.send, call.receive, length, _BYTES, root, call.communicator))])
 
 
-def _reduce(call: Call) -> _Work:
+def _reduce(call: CollectiveCall) -> _Work:
     count = call.collective.element_count
     root = call.member(call.collective.parameter, "root")
     call.check(count, count if call.channel.rank == root else 0)
@@ -243,7 +243,7 @@ def _reduce(call: Call) -> _Work:
     ])  # fmt: skip
 
 
-def _reduce_scatter(call: Call) -> _Work:
+def _reduce_scatter(call: CollectiveCall) -> _Work:
     """The count may be of what is sent or of what is received, as with all_gather."""
     stated, members = call.collective.element_count, call.members
     received = call.receive_length // call.element_size
@@ -259,21 +259,21 @@ def _reduce_scatter(call: Call) -> _Work:
     ])  # fmt: skip
 
 
-def _send(call: Call) -> _Work:
+def _send(call: CollectiveCall) -> _Work:
     count = call.collective.element_count
     call.check(count, 0)
     peer = call.member(call.collective.parameter, "target")
     return _Work([("ncclSend", (call.send, count * call.element_size, _BYTES, peer, call.communicator))])
 
 
-def _receive(call: Call) -> _Work:
+def _receive(call: CollectiveCall) -> _Work:
     count = call.collective.element_count
     call.check(0, count)
     peer = call.member(call.collective.parameter, "source")
     return _Work([("ncclRecv", (call.receive, count * call.element_size, _BYTES, peer, call.communicator))])
 
 
-def _send_receive(call: Call) -> _Work:
+def _send_receive(call: CollectiveCall) -> _Work:
     """The parameter has the target in its low and the source in its high 16 bits. Without a source zeros are
     received."""
     count, parameter = call.collective.element_count, call.collective.parameter & 0xFFFFFFFF
@@ -291,7 +291,7 @@ def _send_receive(call: Call) -> _Work:
     return _Work(calls)
 
 
-_KINDS: Final[dict[int, Callable[[Call], _Work]]] = {
+_KINDS: Final[dict[int, Callable[[CollectiveCall], _Work]]] = {
     0: _all_gather, 1: _all_reduce, 2: _all_to_all, 3: _broadcast, 4: _reduce, 5: _reduce_scatter, 6: _send,
     7: _receive, 8: _send_receive,
 }  # fmt: skip

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.cuda.channel import check_channel
 from jitree.cuda.commands import CudaCommandList, check_grid
-from jitree.cuda.executable import CudaExecutable, FunctionTable
-from jitree.cuda.plan import Plan, describe, make_plan
+from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
+from jitree.cuda.plan import LaunchPlan, describe, make_plan
 from jitree.cuda.profile import measures_dispatches, run_profiled
 from jitree.cuda.steps import PlanRunner
 from jitree.errors import InvalidArgumentError
@@ -35,7 +35,7 @@ _TABLES_KEPT: Final = 16
 class Bound(NamedTuple):
     """One submission."""
 
-    plan: Plan
+    plan: LaunchPlan
     block: array[int]
     key: bytes
     """The block's bytes; empty for a one-shot command buffer."""
@@ -59,7 +59,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._kept: set[int] = set()
         self._retained: list[object] = []
         """What the device may still use when nobody else keeps it: foreign memory, executables."""
-        self._plan: Plan | None = None
+        self._plan: LaunchPlan | None = None
         self._runner: PlanRunner | None = None
         self._data = 0
         self._blocks: OrderedDict[tuple[tuple[int, int], ...], tuple[array[int], bytes]] = OrderedDict()
@@ -111,7 +111,7 @@ class CudaCommandBuffer(ListCommandBuffer):
             found.add_event(recording.Submission(bound, bound.retained, persistent))
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> LaunchPlan:
         """What has been recorded, as launches; after :meth:`bind`."""
         assert self._plan is not None
         return self._plan
@@ -122,7 +122,7 @@ class CudaCommandBuffer(ListCommandBuffer):
             self._runner = PlanRunner(self._stream.context, self.plan, self.commands.collectives)
         return self._runner
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self) -> LaunchPlan:
         """The lock is held."""
         stream = self._stream
         stream.context.enter()
@@ -139,7 +139,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._plan = plan
         return plan
 
-    def _block(self, plan: Plan, ranges: tuple[tuple[int, int], ...]) -> tuple[array[int], bytes]:
+    def _block(self, plan: LaunchPlan, ranges: tuple[tuple[int, int], ...]) -> tuple[array[int], bytes]:
         """The words of a submission, and its key unless the command buffer is submitted once only."""
         if self.modes & _ONE_SHOT:
             addresses, lengths = self.commands.bind(ranges)
@@ -178,7 +178,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         check_channel(collective.channel, self._stream.context)
         self.commands.collective(collective, send and self._range(send), receive and self._range(receive))
 
-    def _functions(self, executable: Executable) -> FunctionTable:
+    def _functions(self, executable: Executable) -> CudaFunctionTable:
         if not isinstance(executable, CudaExecutable) or executable.context is not self._stream.context:
             raise InvalidArgumentError(
                 f"an executable of type {type(executable).__name__} that was not prepared for this device "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Final, cast
 
-from jitree.cuda.executable import FunctionTable, Kernel
+from jitree.cuda.executable import CudaFunctionTable, CudaKernel
 from jitree.errors import OutOfRangeError
 from jitree.hal.command_buffer import Collective
 from jitree.hal.command_layout import COMMAND, COMMAND_ROW, KIND_DISPATCH_INDIRECT
@@ -41,14 +41,14 @@ class CudaCommandList(CommandList):
         self.collectives.append(collective)
         self._append(COMMAND_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
 
-    def kernel(self, row: tuple[int, ...]) -> Kernel:
+    def kernel(self, row: tuple[int, ...]) -> CudaKernel:
         """What a dispatch row launches."""
-        return cast(FunctionTable, self.kept[row[13]]).kernel_at(row[8])
+        return cast(CudaFunctionTable, self.kept[row[13]]).kernel_at(row[8])
 
     @property
-    def tables(self) -> set[FunctionTable]:
+    def tables(self) -> set[CudaFunctionTable]:
         """Of the executables in use."""
-        return {kept for kept in self.kept if isinstance(kept, FunctionTable)}
+        return {kept for kept in self.kept if isinstance(kept, CudaFunctionTable)}
 
     def shape(self) -> bytes:
         """Equal for lists that have a plan in common."""

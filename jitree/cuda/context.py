@@ -13,7 +13,7 @@ from jitree.cuda.api import Api, Handle
 from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
 
 
-class Context:
+class CudaContext:
     """The primary context of a device, which PyTorch and CuPy use as well: pointers can be exchanged."""
 
     def __init__(self, driver: Any, ordinal: int) -> None:
@@ -37,7 +37,7 @@ class Context:
         """A device attribute by the end of its name in cuda.h: ``MULTIPROCESSOR_COUNT``."""
         return self.info.attribute(name)
 
-    def enable_peer(self, other: Context) -> None:
+    def enable_peer(self, other: CudaContext) -> None:
         """Lets kernels and copies here use memory of another device. UNIMPLEMENTED where that cannot
         be."""
         with self._lock:

@@ -22,7 +22,7 @@ Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""
 
 
-class Operation:
+class DeferredOperation:
     """One queue operation."""
 
     __slots__ = ("__weakref__", "action", "name", "signal", "timepoints", "wait")
@@ -50,19 +50,19 @@ class Operation:
             )
 
 
-_Ready = tuple[Callable[[Operation], None], Operation]
+_Ready = tuple[Callable[[DeferredOperation], None], DeferredOperation]
 """(who submits it, an operation)"""
 
 
 class DeferredWork:
     """The waiting list and the worker of one queue."""
 
-    def __init__(self, name: str, submit: Callable[[Operation], None]) -> None:
+    def __init__(self, name: str, submit: Callable[[DeferredOperation], None]) -> None:
         """``submit`` is called on the worker thread; it fails operations itself and raises nothing."""
         self._name = name
         self._submit = submit
         self._lock = allocate_lock()
-        self._waiting: dict[Operation, None] = {}
+        self._waiting: dict[DeferredOperation, None] = {}
         self._ready: SimpleQueue[_Ready | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -72,7 +72,7 @@ class DeferredWork:
         with self._lock:
             return len(self._waiting)
 
-    def defer(self, operation: Operation) -> None:
+    def defer(self, operation: DeferredOperation) -> None:
         """Submits the operation when its wait fence allows it, on the worker thread."""
         with self._lock:
             if self._closed:
@@ -105,7 +105,7 @@ class DeferredWork:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def _schedule(self, operation: Operation, failure: StatusError | None) -> None:
+    def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
         """The wait fence was reached, promised or failed, on whatever thread did that."""
         with self._lock:
             if operation not in self._waiting:

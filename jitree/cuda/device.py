@@ -13,12 +13,12 @@ from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import create_channel, release_channels
 from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.completion import CompletionThread
-from jitree.cuda.context import Context
+from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
 from jitree.cuda.gather import Gather
 from jitree.cuda.interop import CudaExchange
-from jitree.cuda.queue import Queue
-from jitree.cuda.replays import Replays
+from jitree.cuda.queue import CudaQueue
+from jitree.cuda.replays import CudaReplays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.errors import InvalidArgumentError, StatusError
@@ -54,7 +54,7 @@ class CudaDevice(Device):
         self, driver: Any, ordinal: int, host_transfers: HostTransfers = HostTransfers.IMPLICIT
     ) -> None:
         """``driver``: the bindings' module; ``ordinal``: of the GPU in this process."""
-        self.context = Context(driver, ordinal)
+        self.context = CudaContext(driver, ordinal)
         self.profiler = Profiler()
         self._uri = self.context.api.name
         self._completion = CompletionThread(self._uri)
@@ -64,10 +64,10 @@ class CudaDevice(Device):
         self._device_allocator: Allocator = self._own_allocator
         self.stream.allocator = self._own_allocator
         self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
-        self._replays = Replays(self.stream, self._own_allocator)
+        self._replays = CudaReplays(self.stream, self._own_allocator)
         self._own_allocator.relieve = self._replays.drop_idle
         self._host_allocator = HeapAllocator()
-        self._queue = Queue(self.stream, self._uri)
+        self._queue = CudaQueue(self.stream, self._uri)
         self._loader = CudaExecutableLoader(self.context)
         self.channel_provider: ChannelProvider | None = None
         self._closer = weakref.finalize(
@@ -86,7 +86,7 @@ class CudaDevice(Device):
         return self._exchange
 
     @property
-    def replays(self) -> Replays:
+    def replays(self) -> CudaReplays:
         return self._replays
 
     @property
@@ -263,7 +263,7 @@ class CudaDevice(Device):
 
 
 def _close(
-    queue: Queue, completion: CompletionThread, gather: Gather, allocator: CudaAllocator, stream: Stream
+    queue: CudaQueue, completion: CompletionThread, gather: Gather, allocator: CudaAllocator, stream: Stream
 ) -> None:
     """Ends what a device consists of; refers to none of it that would keep the device alive."""
     if stream.is_inherited:  # by a forked process: all of it is the parent's

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.cuda.api import Handle
-from jitree.cuda.context import Context
+from jitree.cuda.context import CudaContext
 
 _BLOCKING_SYNC: Final = 0x1
 """Threads that wait for an event sleep instead of spinning."""
@@ -17,7 +17,7 @@ class EventPool:
 
     __slots__ = ("_context", "_free")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self._context = context
         self._free: list[Handle] = []
 

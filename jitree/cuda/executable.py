@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.endings import Ending
 from jitree.cuda import executable_format, jit, ptx
-from jitree.cuda.executable_format import ExportDescription, SourceLocation
+from jitree.cuda.executable_format import ExportDescription, KernelLocation
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -23,7 +23,7 @@ from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, PipelineLayout
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
 
 FORMAT: Final = "cuda-nvptx-fb"
 _ENTRY: Final = struct.Struct("<3q6i")
@@ -38,7 +38,7 @@ _MAXIMUM_PARAMETERS: Final = 4096
 class CudaExecutableLoader(ExecutableLoader):
     """Loads ``cuda-nvptx-fb`` for one context."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self._context = context
 
     def query_support(self, format: str) -> bool:
@@ -62,7 +62,7 @@ class CudaExecutableLoader(ExecutableLoader):
                 )
             images = [_Image(self._context, image) for image in description.images]
             kernels = [
-                Kernel(images[export.module], export, layouts[index] if layouts else None)
+                CudaKernel(images[export.module], export, layouts[index] if layouts else None)
                 for index, export in enumerate(description.exports)
             ]
             return CudaExecutable(self._context, kernels, description.source_files)
@@ -71,7 +71,7 @@ class CudaExecutableLoader(ExecutableLoader):
 class _Image:
     """The modules that the driver made of one image; unloaded when nothing refers to them any more."""
 
-    def __init__(self, context: Context, image: bytes) -> None:
+    def __init__(self, context: CudaContext, image: bytes) -> None:
         self.context = context
         self.is_cubin = ptx.is_cubin(image)
         self.signatures = {} if self.is_cubin else ptx.signatures(image)
@@ -106,7 +106,7 @@ class _Image:
         return [self._modules[place], *self._modules[:place], *self._modules[place + 1 :]]
 
 
-class Kernel:
+class CudaKernel:
     """A kernel as it is launched."""
 
     __slots__ = ("binding_count", "block", "constant_count", "export", "function", "image", "shared_memory")
@@ -181,7 +181,7 @@ class Kernel:
             ) from error
 
 
-def _parameter_count(context: Context, function: Any) -> int | None:
+def _parameter_count(context: CudaContext, function: Any) -> int | None:
     """How many parameters a function of a cubin takes; None when the driver cannot tell (before 12.4)."""
     driver = context.api.driver
     query = getattr(driver, "cuFuncGetParamInfo", None)
@@ -201,7 +201,7 @@ def describe(export: ExportDescription) -> str:
     return f"'{export.name}'" + ("" if export.location is None else f" ({export.location})")
 
 
-class FunctionTable:
+class CudaFunctionTable:
     """ENTRY_POINT records of the kernels, in the form in which command lists take them.
 
     ``code`` is the CUfunction, ``environment`` the address of four i32: threads in x, y and z, bytes of
@@ -210,7 +210,7 @@ class FunctionTable:
 
     __slots__ = ("__weakref__", "_blocks", "_entries", "_first_entry", "kernels", "name")
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, kernels: Sequence[CudaKernel]) -> None:
         self.kernels = tuple(kernels)
         self.name = kernels[0].export.name if kernels else "empty"
         self._blocks = array("i")
@@ -236,7 +236,7 @@ class FunctionTable:
         """None on the host: shared memory is the device's."""
         return 0
 
-    def kernel_at(self, entry: int) -> Kernel:
+    def kernel_at(self, entry: int) -> CudaKernel:
         """The kernel of an ENTRY_POINT record's address."""
         return self.kernels[(entry - self._first_entry) // ENTRY_POINT.size]
 
@@ -244,9 +244,11 @@ class FunctionTable:
 class CudaExecutable(Executable):
     """Kernels by ordinal, for one context."""
 
-    def __init__(self, context: Context, kernels: Sequence[Kernel], source_files: dict[str, bytes]) -> None:
+    def __init__(
+        self, context: CudaContext, kernels: Sequence[CudaKernel], source_files: dict[str, bytes]
+    ) -> None:
         self.context = context
-        self.functions = FunctionTable(kernels)
+        self.functions = CudaFunctionTable(kernels)
         self._kernels = tuple(kernels)
         self._source_files = source_files
         self._ordinals = {kernel.export.name: ordinal for ordinal, kernel in enumerate(kernels)}
@@ -289,11 +291,11 @@ class CudaExecutable(Executable):
         """Threads of a block in x, y and z."""
         return self._kernels[ordinal].block
 
-    def source_location(self, ordinal: int) -> SourceLocation | None:
+    def source_location(self, ordinal: int) -> KernelLocation | None:
         """Where the kernel comes from, if the executable was compiled with that."""
         return self._kernels[ordinal].export.location
 
-    def stage_locations(self, ordinal: int) -> dict[str, SourceLocation]:
+    def stage_locations(self, ordinal: int) -> dict[str, KernelLocation]:
         """Source location by compilation stage, for executables with debug information."""
         return self._kernels[ordinal].export.stages
 

@@ -28,7 +28,7 @@ _MAXIMUM_SHARED_MEMORY: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLocation:
+class KernelLocation:
     path: str
     line: int
 
@@ -51,8 +51,8 @@ class ExportDescription:
     binding_count: int | None
     binding_flags: tuple[int, ...]
     """One a binding, BINDING_*; empty when nobody states them."""
-    location: SourceLocation | None
-    stages: dict[str, SourceLocation]
+    location: KernelLocation | None
+    stages: dict[str, KernelLocation]
     """Source location by compilation stage, of modules with debug information."""
 
     def reads_only(self, binding: int) -> bool:
@@ -136,7 +136,7 @@ def _current_export(table: Table, image_count: int) -> ExportDescription:
     )
 
 
-def _stages(debug: Table) -> dict[str, SourceLocation]:
+def _stages(debug: Table) -> dict[str, KernelLocation]:
     stages = {}
     for table in debug.tables(2):
         location = _location(table.table(1))
@@ -196,8 +196,8 @@ def _dimensions(buffer: FlatBuffer, position: int) -> tuple[int, int, int]:
     return buffer.uint32(position), buffer.uint32(position + 4), buffer.uint32(position + 8)
 
 
-def _location(table: Table | None) -> SourceLocation | None:
-    return None if table is None else SourceLocation(table.text(0) or "", table.uint32(1))
+def _location(table: Table | None) -> KernelLocation | None:
+    return None if table is None else KernelLocation(table.text(0) or "", table.uint32(1))
 
 
 def _checked(exports: tuple[ExportDescription, ...]) -> tuple[ExportDescription, ...]:

@@ -17,7 +17,7 @@ from jitree.cuda.plan_cache import PlanCache
 
 if TYPE_CHECKING:
     from jitree.cuda.commands import CudaCommandList
-    from jitree.cuda.plan import Plan, Segment
+    from jitree.cuda.plan import LaunchPlan, PlanSegment
     from jitree.cuda.stream import Stream
 
 _GATHERED: Final = 4
@@ -32,19 +32,19 @@ class Gather:
     def __init__(self, stream: Stream) -> None:
         self._stream = weakref.ref(stream)
         self.pending = 0
-        self._waiting: list[tuple[Plan, Segment, array[int]]] = []
+        self._waiting: list[tuple[LaunchPlan, PlanSegment, array[int]]] = []
         self._plans = PlanCache()
-        self._graphs: OrderedDict[tuple[Plan, ...], Graph] = OrderedDict()
+        self._graphs: OrderedDict[tuple[LaunchPlan, ...], Graph] = OrderedDict()
         self._launched = 0
         """The tick of the newest launch."""
 
-    def plan(self, commands: CudaCommandList) -> Plan:
+    def plan(self, commands: CudaCommandList) -> LaunchPlan:
         """The plan of a finished one-shot list."""
         kernels = self._owner().kernels
         assert kernels is not None
         return self._plans.plan(commands, kernels)
 
-    def add(self, plan: Plan, segment: Segment, block: array[int]) -> None:
+    def add(self, plan: LaunchPlan, segment: PlanSegment, block: array[int]) -> None:
         """Submits the only segment of a plan, now or with those that follow."""
         stream = self._owner()
         self._waiting.append((plan, segment, block))

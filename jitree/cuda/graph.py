@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.cuda.plan import Launch, Plan, Segment
+from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
     from jitree.cuda.stream import Stream
 
 PARAMETERS_SIZE: Final = 72
@@ -24,7 +24,7 @@ _MOST_EDGES: Final = 64
 INSTANCES_KEPT: Final = 8
 """Executable graphs of one segment, each with the parameters of its last run."""
 
-Part = tuple[Plan, Segment]
+Part = tuple[LaunchPlan, PlanSegment]
 
 
 class LaunchParameters:
@@ -49,7 +49,7 @@ class LaunchParameters:
 class Graph:
     """An executable graph of parts that run one after the other. The caller holds the stream's lock."""
 
-    def __init__(self, context: Context, parts: Sequence[Part], blocks: Sequence[array[int]]) -> None:
+    def __init__(self, context: CudaContext, parts: Sequence[Part], blocks: Sequence[array[int]]) -> None:
         """Instantiates it with the parameters in ``blocks``, one a part."""
         self._context = context
         self._api = context.api
@@ -136,7 +136,7 @@ def grid_of(launch: Launch, words: Sequence[int]) -> tuple[int, int, int]:
 class SegmentRunner:
     """Runs one segment of a plan: a single launch as it is, more of them as a graph."""
 
-    def __init__(self, context: Context, plan: Plan, segment: Segment) -> None:
+    def __init__(self, context: CudaContext, plan: LaunchPlan, segment: PlanSegment) -> None:
         self._context = context
         self._plan = plan
         self._segment = segment
@@ -179,6 +179,6 @@ def launch_one(stream: Stream, launch: Launch, parameters: LaunchParameters, blo
     )  # fmt: skip
 
 
-def launches_of(plan: Plan, segment: Segment) -> Iterator[Launch]:
+def launches_of(plan: LaunchPlan, segment: PlanSegment) -> Iterator[Launch]:
     """In an order that respects the groups."""
     return (plan.launches[number] for group in segment.groups for number in group)

@@ -11,7 +11,7 @@ from jitree.cuda import cubin_cache, ptx
 from jitree.errors import IncompatibleError, InvalidArgumentError, StatusError
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
 
 _TARGET: Final = re.compile(rb"^\s*\.target\s+sm_(\d+)", re.MULTILINE)
 _LOG_SIZE: Final = 8192
@@ -20,7 +20,7 @@ _MAXIMUM_THREADS: Final = 8
 """Beyond them compiling gets no faster: the largest kernel decides."""
 
 
-def compile_image(context: Context, image: bytes) -> list[bytes]:
+def compile_image(context: CudaContext, image: bytes) -> list[bytes]:
     """Cubins that together have the image's kernels: from the cache, else compiled now.
 
     A cubin is returned as it is. INCOMPATIBLE for PTX of a newer architecture than the device's,
@@ -37,7 +37,7 @@ def compile_image(context: Context, image: bytes) -> list[bytes]:
     return cubins
 
 
-def _check_target(context: Context, text: bytes) -> None:
+def _check_target(context: CudaContext, text: bytes) -> None:
     match = _TARGET.search(text)
     major, minor = context.info.compute_capability
     if match is not None and int(match[1]) > 10 * major + minor:
@@ -48,7 +48,7 @@ def _check_target(context: Context, text: bytes) -> None:
         )
 
 
-def _compile_all(context: Context, texts: list[bytes]) -> list[bytes]:
+def _compile_all(context: CudaContext, texts: list[bytes]) -> list[bytes]:
     if len(texts) == 1:
         return [_compile(context, texts[0])]
     from concurrent.futures import ThreadPoolExecutor  # not needed to start a process
@@ -58,7 +58,7 @@ def _compile_all(context: Context, texts: list[bytes]) -> list[bytes]:
         return list(pool.map(lambda text: _compile(context, text), texts))
 
 
-def _compile(context: Context, text: bytes) -> bytes:
+def _compile(context: CudaContext, text: bytes) -> bytes:
     """One PTX text to a cubin. The compiler takes about a millisecond per KB."""
     context.enter()
     api = context.api

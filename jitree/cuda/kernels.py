@@ -12,9 +12,9 @@ from jitree.cuda import jit, ptx
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Api, Handle
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
 
-    class Queue(Protocol):
+    class LaunchStream(Protocol):
         """The stream that work is submitted to."""
 
         api: Api
@@ -40,7 +40,7 @@ def block_count(length: int) -> int:
 class Kernels:
     """The functions of ``kernels.ptx`` in one context."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         context.enter()
         self._functions: dict[str, Any] = {}
         self._endings: list[Ending] = []
@@ -64,7 +64,7 @@ class Kernels:
         """Unloads the functions; nothing may run them any more."""
         self._endings.clear()
 
-    def copy(self, stream: Queue, target: int, source: int, length: int) -> None:
+    def copy(self, stream: LaunchStream, target: int, source: int, length: int) -> None:
         """Copies between ranges that do not overlap, of any size and alignment, in one launch.
 
         Addresses are the device's; the caller holds the stream's lock and has flushed it.
@@ -73,26 +73,28 @@ class Kernels:
         words[0], words[1], words[2] = target, source, length
         self._launch(stream, self.copy_function, length)
 
-    def fill(self, stream: Queue, address: int, length: int, pattern: int, pattern_length: int) -> None:
+    def fill(
+        self, stream: LaunchStream, address: int, length: int, pattern: int, pattern_length: int
+    ) -> None:
         """Repeats the low 1, 2 or 4 bytes of ``pattern`` over ``length`` bytes; for the rest as
         :meth:`copy`."""
         words = self._words
         words[0], words[1], words[2] = address, length, repeated(pattern, pattern_length)
         self._launch(stream, self.fill_function, length)
 
-    def widen(self, stream: Queue, target: int, source: int, count: int, sign: int) -> None:
+    def widen(self, stream: LaunchStream, target: int, source: int, count: int, sign: int) -> None:
         """Makes ``count`` 32-bit integers of 16-bit ones; ``sign`` 1 for signed ones, 0 for unsigned."""
         words = self._words
         words[0], words[1], words[2], words[3] = target, source, count, sign
         self._launch(stream, self._functions["jitree_widen"], 4 * count)
 
-    def narrow(self, stream: Queue, target: int, source: int, count: int) -> None:
+    def narrow(self, stream: LaunchStream, target: int, source: int, count: int) -> None:
         """Makes ``count`` 16-bit integers of the low halves of 32-bit ones."""
         words = self._words
         words[0], words[1], words[2] = target, source, count
         self._launch(stream, self._functions["jitree_narrow"], 4 * count)
 
-    def _launch(self, stream: Queue, function: Any, length: int) -> None:
+    def _launch(self, stream: LaunchStream, function: Any, length: int) -> None:
         if length:
             grid = (block_count(length), 1, 1)
             stream.api.launch_kernel(function, grid, (THREADS, 1, 1), 0, stream.handle, self._parameters)

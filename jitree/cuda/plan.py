@@ -48,7 +48,7 @@ class Launch(NamedTuple):
     name: str
 
 
-class Segment(NamedTuple):
+class PlanSegment(NamedTuple):
     """Launches between commands of other kinds: groups of numbers of launches, each waits for the one
     before."""
 
@@ -69,11 +69,11 @@ class CollectiveStep(NamedTuple):
     operations: tuple[tuple[int, int], ...]
 
 
-Step = Segment | IndirectDispatch | CollectiveStep
+Step = PlanSegment | IndirectDispatch | CollectiveStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class LaunchPlan:
     """Compared by identity."""
 
     launches: tuple[Launch, ...]
@@ -92,10 +92,10 @@ class Plan:
     """Those among them behind which commands may write."""
 
     @property
-    def segment(self) -> Segment | None:
+    def segment(self) -> PlanSegment | None:
         """The only step, when it is launches."""
         step = self.steps[0] if len(self.steps) == 1 else None
-        return step if isinstance(step, Segment) else None
+        return step if isinstance(step, PlanSegment) else None
 
     def block(
         self, commands: CudaCommandList, addresses: Sequence[int], lengths: Sequence[int], data: int
@@ -109,7 +109,7 @@ class Plan:
         return words
 
 
-class _Builder:
+class _PlanBuilder:
     """The state of going through a list's rows once."""
 
     def __init__(self, commands: CudaCommandList, kernels: Kernels) -> None:
@@ -130,7 +130,7 @@ class _Builder:
         self._group: list[int] = []
         self._collectives: list[tuple[int, int]] = []
 
-    def build(self) -> Plan:
+    def build(self) -> LaunchPlan:
         for row in self._commands.decoded_rows():
             self._add(row)
         self._end_segment()
@@ -140,7 +140,7 @@ class _Builder:
         sources = [*self.sources, self._literals_start]
         if len(sources) == 1:
             sources.append(self._literals_start)
-        return Plan(
+        return LaunchPlan(
             tuple(self.launches), tuple(self.steps), itemgetter(*sources), tuple(self.literals),
             tuple(self.updates), tuple(self.transfers), tuple(self.distances), tuple(addresses),
             tuple(self.written),
@@ -215,7 +215,7 @@ class _Builder:
     def _end_segment(self) -> None:
         self._end_group()
         if self._groups:
-            self.steps.append(Segment(tuple(self._groups)))
+            self.steps.append(PlanSegment(tuple(self._groups)))
             self._groups = []
 
     def _end_collectives(self) -> None:
@@ -224,12 +224,12 @@ class _Builder:
             self._collectives = []
 
 
-def make_plan(commands: CudaCommandList, kernels: Kernels) -> Plan:
+def make_plan(commands: CudaCommandList, kernels: Kernels) -> LaunchPlan:
     """The plan of a finished list."""
-    return _Builder(commands, kernels).build()
+    return _PlanBuilder(commands, kernels).build()
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: LaunchPlan) -> str:
     """Names of the kernels, for the error of a lost device."""
     found = list(dict.fromkeys(launch.name for launch in plan.launches))
     return ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")

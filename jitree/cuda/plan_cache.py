@@ -8,11 +8,11 @@ from collections import OrderedDict, deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.cuda.plan import Plan, make_plan
+from jitree.cuda.plan import LaunchPlan, make_plan
 
 if TYPE_CHECKING:
     from jitree.cuda.commands import CudaCommandList
-    from jitree.cuda.executable import FunctionTable
+    from jitree.cuda.executable import CudaFunctionTable
     from jitree.cuda.kernels import Kernels
 
 _KEPT: Final = 256
@@ -20,8 +20,8 @@ _KEPT: Final = 256
 
 
 class _Entry(NamedTuple):
-    plan: Plan
-    tables: tuple[weakref.ref[FunctionTable], ...]
+    plan: LaunchPlan
+    tables: tuple[weakref.ref[CudaFunctionTable], ...]
     """Of the executables in use; a shape has their addresses, so it means nothing when one has gone."""
 
 
@@ -32,7 +32,7 @@ class PlanCache:
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._gone: deque[bytes] = deque()
 
-    def plan(self, commands: CudaCommandList, kernels: Kernels) -> Plan:
+    def plan(self, commands: CudaCommandList, kernels: Kernels) -> LaunchPlan:
         """The plan of a finished list."""
         gone, entries = self._gone, self._entries
         while gone:
@@ -54,5 +54,5 @@ class PlanCache:
         self._entries.clear()
 
 
-def _note(gone: deque[bytes], shape: bytes, reference: weakref.ref[FunctionTable]) -> None:
+def _note(gone: deque[bytes], shape: bytes, reference: weakref.ref[CudaFunctionTable]) -> None:
     gone.append(shape)

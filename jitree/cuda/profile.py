@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitree.cuda.graph import LaunchParameters, grid_of, launches_of
-from jitree.cuda.plan import IndirectDispatch, Plan, Segment
+from jitree.cuda.plan import IndirectDispatch, LaunchPlan, PlanSegment
 from jitree.cuda.steps import read_counts, run_collective_step
 from jitree.hal.command_buffer import Collective
 from jitree.hal.profiling import ProfilingMode, now
@@ -62,12 +62,14 @@ class _Timer:
         return event
 
 
-def run_profiled(stream: Stream, plan: Plan, collectives: Sequence[Collective], block: array[int]) -> None:
+def run_profiled(
+    stream: Stream, plan: LaunchPlan, collectives: Sequence[Collective], block: array[int]
+) -> None:
     """Runs a plan launch by launch; each is a measurement with its kernel's name. Waits for the device."""
     timer = _Timer(stream)
     parameters = LaunchParameters(block)
     for step in plan.steps:
-        if isinstance(step, Segment):
+        if isinstance(step, PlanSegment):
             for launch in launches_of(plan, step):
                 timer.launch(
                     launch.name, launch.function, grid_of(launch, block), launch.block, launch.shared_memory,

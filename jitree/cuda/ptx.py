@@ -15,7 +15,7 @@ _WORD_BITS: Final = 32
 _ELF_MAGIC: Final = b"\x7fELF"
 
 
-class Signature(NamedTuple):
+class KernelSignature(NamedTuple):
     """What a kernel takes: pointers first, then 32-bit words."""
 
     binding_count: int
@@ -27,14 +27,14 @@ def is_cubin(image: bytes) -> bool:
     return image.startswith(_ELF_MAGIC)
 
 
-def signatures(text: bytes) -> dict[str, Signature | None]:
+def signatures(text: bytes) -> dict[str, KernelSignature | None]:
     """The kernels of a PTX text by name; None for one whose parameters are no pointers followed by words."""
-    found: dict[str, Signature | None] = {}
+    found: dict[str, KernelSignature | None] = {}
     for match in _ENTRY.finditer(text):
         opening = text.find(b"(", match.end())
         body = text.find(b"{", match.end())
         if opening < 0 or (body >= 0 and body < opening):  # a kernel without a parameter list
-            found[match[1].decode()] = Signature(0, 0)
+            found[match[1].decode()] = KernelSignature(0, 0)
             continue
         closing = text.find(b")", opening)
         parameters = _COMMENT.sub(b"", text[opening : closing if closing >= 0 else len(text)])
@@ -42,7 +42,7 @@ def signatures(text: bytes) -> dict[str, Signature | None]:
     return found
 
 
-def _signature(parameters: bytes) -> Signature | None:
+def _signature(parameters: bytes) -> KernelSignature | None:
     widths = []
     for kind, bits, array in _PARAMETER.findall(parameters):
         if array or kind not in (b"u", b"b", b"s", b"f"):
@@ -54,7 +54,7 @@ def _signature(parameters: bytes) -> Signature | None:
     words = len(widths) - pointers
     if widths != [_POINTER_BITS] * pointers + [_WORD_BITS] * words:
         return None
-    return Signature(pointers, words)
+    return KernelSignature(pointers, words)
 
 
 def split(text: bytes) -> list[bytes]:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from jitree.cuda.api import Handle
-from jitree.cuda.deferred import Action, DeferredWork, Operation
-from jitree.cuda.semaphore import CudaSemaphore, Source
+from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork
+from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream import Stream
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
 from jitree.hal.fence import Fence
@@ -22,7 +22,7 @@ from jitree.hal.semaphore import again
 T = TypeVar("T")
 
 
-class Queue:
+class CudaQueue:
     """Takes operations; everything it holds is released by :meth:`close`."""
 
     def __init__(self, stream: Stream, name: str) -> None:
@@ -40,7 +40,7 @@ class Queue:
         failure = None if wait is None else wait.failure
         if failure is None:
             if wait is not None and not is_scheduled(wait):
-                self._deferred.defer(Operation(name, wait, signal, action))
+                self._deferred.defer(DeferredOperation(name, wait, signal, action))
                 return
             failure = self._enter(name, wait, signal, action)
             if failure is None:
@@ -114,7 +114,7 @@ class Queue:
         for semaphore, value in signal.timepoints:
             self.stream.promise(semaphore, value)
 
-    def _marks(self, wait: Fence) -> list[tuple[Source, Handle]]:
+    def _marks(self, wait: Fence) -> list[tuple[SignallingStream, Handle]]:
         """Events of the other streams that the operation has to wait for.
 
         Made before this stream's lock is taken: that of another is needed, and somebody there may be waiting
@@ -128,7 +128,7 @@ class Queue:
                     others[id(other)] = other
         return [(other, other.mark()) for other in others.values()]
 
-    def _submit_deferred(self, operation: Operation) -> None:
+    def _submit_deferred(self, operation: DeferredOperation) -> None:
         """On the worker thread, when every wait is reached or promised."""
         action, operation.action = operation.action, None
         operation.timepoints = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.cuda.context import Context
+from jitree.cuda.context import CudaContext
 from jitree.cuda.suballocator import Region
 
 _PORTABLE: Final = 0x1
@@ -15,7 +15,7 @@ _DEVICE_MAP: Final = 0x2
 class DeviceRegions:
     """Memory of the device."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self._context = context
 
     def allocate(self, size: int) -> Region:
@@ -29,7 +29,7 @@ class DeviceRegions:
 class PinnedRegions:
     """Host memory that does not move and that the device sees."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: CudaContext) -> None:
         self._context = context
 
     def allocate(self, size: int) -> Region:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.cuda.command_buffer import Bound
 from jitree.cuda.graph import SegmentRunner
-from jitree.cuda.plan import Launch, Plan, Segment, describe
+from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment, describe
 from jitree.hal.buffer import Buffer
-from jitree.hal.recording import Read, Recording, Request, Submission
+from jitree.hal.recording import CallRecording, RecordedRead, Request, Submission
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
@@ -38,7 +38,7 @@ class Located(NamedTuple):
     """Whether memory of others is among them."""
 
 
-class Relocation(NamedTuple):
+class ReplayRelocation(NamedTuple):
     """A word of a block that is an address in an argument or a result."""
 
     word: int
@@ -53,11 +53,11 @@ class _Part:
     def __init__(
         self,
         stream: Stream,
-        plan: Plan,
-        segment: Segment,
+        plan: LaunchPlan,
+        segment: PlanSegment,
         block: array[int],
-        relocations: tuple[Relocation, ...],
-        reads: tuple[Read, ...],
+        relocations: tuple[ReplayRelocation, ...],
+        reads: tuple[RecordedRead, ...],
     ) -> None:
         self._runner = SegmentRunner(stream.context, plan, segment) if segment.groups else None
         self._describe = partial(describe, plan)
@@ -160,7 +160,7 @@ class CudaReplay:
         self.kept_bytes = 0
 
 
-def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) -> CudaReplay | str:
+def make_replay(stream: Stream, recording: CallRecording, results: Sequence[int]) -> CudaReplay | str:
     """The replay of a recording; else why it cannot be repeated.
 
     ``results`` are the numbers of the allocations that the caller gets.
@@ -171,11 +171,14 @@ def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) ->
     requests = [recording.requests[number] for number in results]
     moving = {id(request.buffer.allocation) for request in requests}
     moving |= {id(buffer.allocation) for buffer in recording.arguments}
-    if any(isinstance(event, Read) and id(event.buffer.allocation) in moving for event in recording.events):
+    if any(
+        isinstance(event, RecordedRead) and id(event.buffer.allocation) in moving
+        for event in recording.events
+    ):
         return "the host reads an argument or a result"
     buffers = [*recording.arguments, *(request.buffer for request in requests)]
     fresh = _Ranges([request.buffer for request in recording.requests])
-    builder = _Builder(stream, _Ranges(buffers), None if not _reads(recording) else fresh)
+    builder = _ReplayBuilder(stream, _Ranges(buffers), None if not _reads(recording) else fresh)
     for event in recording.events:
         if isinstance(event, Submission):
             builder.submit(event)
@@ -191,11 +194,11 @@ def make_replay(stream: Stream, recording: Recording, results: Sequence[int]) ->
     return CudaReplay(stream, builder.finish(), requests, kept, kept_bytes)
 
 
-def _reads(recording: Recording) -> int:
-    return sum(isinstance(event, Read) for event in recording.events)
+def _reads(recording: CallRecording) -> int:
+    return sum(isinstance(event, RecordedRead) for event in recording.events)
 
 
-def _refusal(recording: Recording) -> str | None:
+def _refusal(recording: CallRecording) -> str | None:
     if recording.refusal is not None:
         return recording.refusal
     if recording.announced != recording.submitted:
@@ -224,7 +227,7 @@ class _Ranges:
         return (number, address - start) if address < end else None
 
 
-class _Builder:
+class _ReplayBuilder:
     """Puts submissions behind each other into parts."""
 
     def __init__(self, stream: Stream, movable: _Ranges, writable: _Ranges | None) -> None:
@@ -253,11 +256,11 @@ class _Builder:
         for word in plan.addresses:
             found = self._movable.find(block[word])
             if found is not None:
-                self._relocations.append(Relocation(base + word, *found))
+                self._relocations.append(ReplayRelocation(base + word, *found))
         if self._writable is not None and not all(self._writable.find(block[word]) for word in plan.written):
             self.refusal = "it reads on the host and changes memory that outlives the call"
 
-    def read(self, event: Read) -> None:
+    def read(self, event: RecordedRead) -> None:
         self._reads.append(event)
         self._end()
 
@@ -270,12 +273,12 @@ class _Builder:
         self._block = array("q")
         self._launches: list[Launch] = []
         self._groups: list[tuple[int, ...]] = []
-        self._relocations: list[Relocation] = []
-        self._reads: list[Read] = []
+        self._relocations: list[ReplayRelocation] = []
+        self._reads: list[RecordedRead] = []
 
     def _end(self) -> None:
-        segment = Segment(tuple(self._groups))
-        plan = Plan(tuple(self._launches), (segment,), tuple, (), (), (), (), (), ())
+        segment = PlanSegment(tuple(self._groups))
+        plan = LaunchPlan(tuple(self._launches), (segment,), tuple, (), (), (), (), (), ())
         part = _Part(self._stream, plan, segment, self._block, tuple(self._relocations), tuple(self._reads))
         self._parts.append(part)
         self._start()

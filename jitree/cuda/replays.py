@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
     from jitree.hal.allocator import Allocator
     from jitree.hal.buffer import Buffer
-    from jitree.hal.recording import Recording
+    from jitree.hal.recording import CallRecording
 
 _RECORDED_PART: Final = 16
 """A recording may keep this part of the device's memory,"""
@@ -25,8 +25,8 @@ _KEPT_PART: Final = 4
 """and all of them together this part."""
 
 
-class Replays:
-    """The :class:`jitree.hal.replays.Replays` of one GPU."""
+class CudaReplays:
+    """The :class:`jitree.hal.replays.CudaReplays` of one GPU."""
 
     def __init__(self, stream: Stream, allocator: Allocator) -> None:
         """``allocator``: the one that recorded calls get their memory from."""
@@ -46,11 +46,11 @@ class Replays:
     def follows(self, fence: Fence) -> bool:
         return self._stream.follows(fence)
 
-    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[Recording | None]:
+    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[CallRecording | None]:
         """A recording keeps the transient memory of its call, which must not be too much."""
         return recording.recording(self._stream, arguments, self._memory // _RECORDED_PART)
 
-    def make(self, recorded: Recording, results: Sequence[int]) -> CudaReplay | None:
+    def make(self, recorded: CallRecording, results: Sequence[int]) -> CudaReplay | None:
         replay = make_replay(self._stream, recorded, results)
         if isinstance(replay, str):
             return None

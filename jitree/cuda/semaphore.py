@@ -16,7 +16,7 @@ from jitree.errors import StatusError
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
 
 
-class Source(Protocol):
+class SignallingStream(Protocol):
     """A stream, whose work reaches promised values."""
 
     events: EventPool
@@ -36,12 +36,12 @@ class CudaSemaphore(Semaphore):
         super().__init__(initial_value)
         self.promised = 0
         """The largest value that work already submitted reaches; 0 = none."""
-        self.stream: Source | None = None
+        self.stream: SignallingStream | None = None
         """Where that work is."""
         self._schedule: Semaphore | None = None
         """Its payload is what has been reached or promised; made when somebody waits for that."""
 
-    def promise(self, value: int, stream: Source) -> None:
+    def promise(self, value: int, stream: SignallingStream) -> None:
         """The work that has just been submitted to the stream reaches the value. The caller holds the
         stream's lock."""
         with self._lock:

@@ -6,26 +6,27 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jitree.cuda.collectives import Call, run_collectives
+from jitree.cuda.collectives import CollectiveCall, run_collectives
 from jitree.cuda.commands import check_grid
 from jitree.cuda.graph import LaunchParameters, SegmentRunner
-from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Plan, Segment
+from jitree.cuda.plan import CollectiveStep, IndirectDispatch, LaunchPlan, PlanSegment
 from jitree.hal.command_buffer import Collective
 from jitree.hal.command_list import check_workgroups
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
     from jitree.cuda.stream import Stream
 
 
 class PlanRunner:
     """The graphs of one plan. The caller of :meth:`run` holds the stream's lock."""
 
-    def __init__(self, context: Context, plan: Plan, collectives: Sequence[Collective]) -> None:
+    def __init__(self, context: CudaContext, plan: LaunchPlan, collectives: Sequence[Collective]) -> None:
         self._plan = plan
         self._collectives = collectives
         self._steps = [
-            SegmentRunner(context, plan, step) if isinstance(step, Segment) else step for step in plan.steps
+            SegmentRunner(context, plan, step) if isinstance(step, PlanSegment) else step
+            for step in plan.steps
         ]
 
     def run(self, stream: Stream, block: array[int], key: bytes) -> None:
@@ -41,7 +42,7 @@ class PlanRunner:
                 run_collective_step(stream, self._collectives, step, block)
 
 
-def run_indirect(stream: Stream, plan: Plan, step: IndirectDispatch, block: array[int]) -> None:
+def run_indirect(stream: Stream, plan: LaunchPlan, step: IndirectDispatch, block: array[int]) -> None:
     """Waits for the counts, which earlier commands write, and launches the grid; any zero is no work.
 
     Upstream's driver has no indirect dispatches. OUT_OF_RANGE for counts that no device can launch.
@@ -72,5 +73,6 @@ def run_collective_step(
 ) -> None:
     """The collectives between two barriers, which NCCL may run together."""
     run_collectives(
-        stream, [Call(collectives[number], *block[word : word + 4]) for number, word in step.operations]
+        stream,
+        [CollectiveCall(collectives[number], *block[word : word + 4]) for number, word in step.operations],
     )

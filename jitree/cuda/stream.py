@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.cuda import forks
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
-from jitree.cuda.semaphore import CudaSemaphore, Source
+from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.semaphore import Semaphore, again
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import Context
+    from jitree.cuda.context import CudaContext
     from jitree.cuda.kernels import Kernels
     from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.fence import Fence
@@ -74,7 +74,7 @@ class StagingAllocator(Protocol):
 class Stream:
     """In-order work of a device. Methods may be called from any thread."""
 
-    def __init__(self, context: Context, completion: Watcher, profiler: Profiler) -> None:
+    def __init__(self, context: CudaContext, completion: Watcher, profiler: Profiler) -> None:
         self.context = context
         self.api = context.api
         self.profiler = profiler
@@ -222,7 +222,7 @@ class Stream:
         """Names what has just been submitted, for the error of a lost device."""
         self._recent.append((self.tick, describe))
 
-    def wait_for(self, other: Source, event: Handle) -> None:
+    def wait_for(self, other: SignallingStream, event: Handle) -> None:
         """What is submitted here from now on waits for an event that the other stream has marked, and that
         goes back there."""
         self.context.enter()

@@ -32,7 +32,7 @@ class Region(NamedTuple):
     size: int
 
 
-class Source(Protocol):
+class RegionSource(Protocol):
     """Where regions come from."""
 
     def allocate(self, size: int) -> Region:
@@ -74,7 +74,7 @@ class Piece:
 class Suballocator:
     """Not safe for several threads: its owner has a lock."""
 
-    def __init__(self, source: Source, region_size: int) -> None:
+    def __init__(self, source: RegionSource, region_size: int) -> None:
         """``region_size``: bytes of the regions for pieces that are small compared with it."""
         self._source = source
         self._region_size = region_size

@@ -11,13 +11,13 @@ from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
 from jitree.vmfb.program import Program
-from jitree.vmfb.schema import Attr, Dependency, Import, Module
+from jitree.vmfb.schema import Attr, Dependency, Import, ModuleTables
 
 
 class BytecodeModule(NamedTuple):
     """A loaded module. It has no state: globals belong to the contexts."""
 
-    module: Module
+    module: ModuleTables
     program: Program
 
     @staticmethod

@@ -10,7 +10,7 @@ from jitree.base.flags import Flags
 from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
-from jitree.dispatch.function import Function
+from jitree.dispatch.function import VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.invocation import SUBMITTED, Invoker
 from jitree.dispatch.linking import (
@@ -182,7 +182,7 @@ class Context(Unique):
 
     # -- functions -----------------------------------------------------------------------------------
 
-    def lookup(self, full_name: str) -> Function:
+    def lookup(self, full_name: str) -> VmFunction:
         """The exported function ``module.function``; NOT_FOUND names what there is instead."""
         module_name, name = split_name(full_name)
         instance = self._find_module(module_name)
@@ -196,7 +196,7 @@ class Context(Unique):
             )
         return function
 
-    def invoke(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
+    def invoke(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """Calls a function and waits for its results: integers, floats, objects (None for null).
 
         INVALID_ARGUMENT if number or kind of the arguments is wrong. A failure of the program carries its
@@ -204,12 +204,12 @@ class Context(Unique):
         """
         return self.invoker.invoke(function, arguments)
 
-    def submit(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
+    def submit(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, for a host that goes on with something else as soon as it can: devices are not
         to use its thread for long work."""
         return self.invoker.invoke(function, arguments, SUBMITTED)
 
-    async def invoke_async(self, function: Function, arguments: Sequence[object] = ()) -> list[Any]:
+    async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, awaiting whatever the call has to wait for. The context may run other calls
         meanwhile."""
         return await self.invoker.invoke_async(function, arguments)

@@ -9,7 +9,7 @@ from jitree.base.records import NamedTuple
 from jitree.regs.machine import Machine
 
 
-class Entry(NamedTuple):
+class EngineEntry(NamedTuple):
     """The way into machine code for callers that fill STATE and the host's registers by themselves."""
 
     run: Callable[[int], int]
@@ -26,7 +26,7 @@ class Engine(Protocol):
     name: str
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> EngineEntry | None:
         """None as long as there is no machine code."""
 
     def run(self, machine: Machine) -> None:

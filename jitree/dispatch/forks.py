@@ -13,7 +13,7 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     import threading
 
-    class Caller(Protocol):
+    class ContextCaller(Protocol):
         """The invoker of a context."""
 
         lock: threading.RLock
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         def lose(self) -> None: ...
 
 
-_invokers: WeakSet[Caller] = WeakSet()
+_invokers: WeakSet[ContextCaller] = WeakSet()
 
 
-def attend(invoker: Caller) -> None:
+def attend(invoker: ContextCaller) -> None:
     """From now on forked children are told of calls of the context that they have lost."""
     _invokers.add(invoker)
 
@@ -36,7 +36,7 @@ def _after_fork() -> None:
         invoker.lose()
 
 
-def _is_free(invoker: Caller) -> bool:
+def _is_free(invoker: ContextCaller) -> bool:
     """Whether no other thread had the context."""
     if not invoker.lock.acquire(blocking=False):
         return False

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _CACHED_CONVENTIONS: Final = 1024
 
 
-class Function(Unique):
+class VmFunction(Unique):
     """A function of a module in a context."""
 
     __slots__ = ("__weakref__", "attrs", "convention", "module", "name", "ordinal")
@@ -80,7 +80,7 @@ class Function(Unique):
         return f"<Function {self.full_name}{self.convention}>"
 
 
-class HostFunction(Function):
+class HostFunction(VmFunction):
     """A function written in Python."""
 
     __slots__ = ("target",)
@@ -92,7 +92,7 @@ class HostFunction(Function):
         self.target = target
 
 
-class BytecodeFunction(Function):
+class BytecodeFunction(VmFunction):
     """A function of a compiled module: packs arguments into the host's frame and unpacks results from it."""
 
     __slots__ = ("_argument_count", "_pack", "argument_slots", "host", "record", "result_slots", "unpack")

@@ -10,7 +10,7 @@ from jitree.dispatch.host_export import HostExport
 from jitree.vmfb.schema import Attr, Dependency, Import
 
 if TYPE_CHECKING:
-    from jitree.dispatch.function import Function
+    from jitree.dispatch.function import VmFunction
     from jitree.regs.handles import HandleTable
     from jitree.regs.ref_types import RefTypes
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         def tier(self) -> str: ...
         @property
         def modules(self) -> Sequence[object]: ...
-        def invoke(self, function: Function, arguments: Sequence[object]) -> list[Any]: ...
+        def invoke(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]: ...
         def fail_at_end(self, text: str) -> None: ...
 
 
@@ -71,7 +71,7 @@ class HostModule:
         """The state for a fork of the context; a fresh one unless overridden."""
         return self.create_state(context)
 
-    def resolve_import(self, state: object, index: int, function: Function | None) -> None:
+    def resolve_import(self, state: object, index: int, function: VmFunction | None) -> None:
         """Receives each of ``imports`` in order; None for an optional one that is missing."""
 
     def notify(self, state: object, signal: Signal) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch import backtrace, conversion, forks
-from jitree.dispatch.engine import Engine, Entry
-from jitree.dispatch.function import BytecodeFunction, Function, HostFunction
+from jitree.dispatch.engine import Engine, EngineEntry
+from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
 from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.pending import Pending, happened
 from jitree.errors import (
@@ -172,7 +172,7 @@ class Invoker:
 
     # -- direct calls --------------------------------------------------------------------------------
 
-    def direct_machine(self, entry: Entry) -> Machine:
+    def direct_machine(self, entry: EngineEntry) -> Machine:
         """The one machine of all direct calls, made when first asked for; the lock must be held."""
         if self._direct is None:
             machine = Machine(self.table, self.functions)
@@ -192,7 +192,7 @@ class Invoker:
                 machine.reset()  # the end of a call may have had no room on Python's stack
             self.turn[_READY] = 1
 
-    def carry_on(self, machine: Machine, entry: Entry) -> None:
+    def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
         if machine.state[_STATE_PROMPT] == CROWDED and not self._is_crowded():
             machine.state[_STATE_PROMPT] = PATIENT
@@ -205,7 +205,7 @@ class Invoker:
         finally:
             self._is_direct_going_on = False
 
-    def abandon(self, error: BaseException, machine: Machine, function: Function) -> None:
+    def abandon(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Ends a direct call that failed, and adds to the error where that was."""
         if machine.pc < 0:  # interrupted before anybody looked where machine code had left
             machine.pc = machine.adopt()
@@ -223,12 +223,12 @@ class Invoker:
     # called, whoever waits: the thread that makes the call, or an event loop.
 
     def invoke(
-        self, function: Function, arguments: Sequence[object], policy: Policy = WAITED_FOR
+        self, function: VmFunction, arguments: Sequence[object], policy: Policy = WAITED_FOR
     ) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke`."""
         return self._make(self._call(function, arguments, policy))
 
-    async def invoke_async(self, function: Function, arguments: Sequence[object]) -> list[Any]:
+    async def invoke_async(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
         call, shortcomings = self._call(function, arguments, SUBMITTED), list[str]()
         step: Callable[[], Awaited] = partial(next, call)
@@ -309,7 +309,7 @@ class Invoker:
                 self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _call(self, function: Function, arguments: Sequence[object], policy: Policy) -> Call:
+    def _call(self, function: VmFunction, arguments: Sequence[object], policy: Policy) -> Call:
         if isinstance(function, BytecodeFunction):
             take, start = partial(self._take_machine, policy), partial(function.begin, arguments=arguments)
             return self._run(function, take, start, function.unpack, self._give_back)
@@ -359,7 +359,7 @@ class Invoker:
                 self._add_shortcomings(error)
                 raise
 
-    def _watched(self, function: Function, machine: Machine) -> AbstractContextManager[object]:
+    def _watched(self, function: VmFunction, machine: Machine) -> AbstractContextManager[object]:
         """Entered while a machine runs a call."""
         if self.watch_call is None:
             return _UNWATCHED
@@ -460,7 +460,7 @@ class Invoker:
         texts, self.shortcomings[:] = list(self.shortcomings), []
         return texts
 
-    def _explain(self, error: BaseException, machine: Machine, function: Function) -> None:
+    def _explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
         a local names the error would keep everything the call used alive until the garbage collector runs."""
         backtrace.annotate(error, machine)
@@ -477,7 +477,7 @@ class Invoker:
             else:
                 error.add_note(text)
 
-    def _overflow(self, machine: Machine, function: Function) -> ResourceExhaustedError:
+    def _overflow(self, machine: Machine, function: VmFunction) -> ResourceExhaustedError:
         error = ResourceExhaustedError("stack overflow in Python code that the program called")
         self._explain(error, machine, function)
         return error

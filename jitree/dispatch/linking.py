@@ -19,7 +19,7 @@ from jitree.vmfb.cconv import parse
 from jitree.vmfb.schema import Import
 
 if TYPE_CHECKING:
-    from jitree.dispatch.function import Function
+    from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
     from jitree.regs.records import SiteCall
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         @property
         def tier(self) -> str: ...
         def resolve(self, item: Import) -> Target | None: ...
-        def lookup(self, full_name: str) -> Function: ...
+        def lookup(self, full_name: str) -> VmFunction: ...
 
 
 Target = FunctionRecord | HostTarget

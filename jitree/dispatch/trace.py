@@ -10,8 +10,8 @@ from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.disassemble import Disassembler, block_numbers
-from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, Record, read_instructions
-from jitree.vmfb.schema import Module
+from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, InstructionRecord, read_instructions
+from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_REF_COPY, TAG_VALUE32
 
 _BRANCHES: Final = frozenset((OPCODE["br"], OPCODE["br.bare"]))
@@ -26,7 +26,7 @@ class TraceEngine:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        self._printers: dict[int, _Printer] = {}
+        self._printers: dict[int, _TracePrinter] = {}
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
@@ -44,12 +44,12 @@ class TraceEngine:
     def _print(self, machine: Machine, pc: int) -> None:
         printer = self._printers.get(machine.function.address)
         if printer is None or printer.function is not machine.function:
-            printer = self._printers[machine.function.address] = _Printer(machine.function)
+            printer = self._printers[machine.function.address] = _TracePrinter(machine.function)
         for line in printer.lines(machine, pc):
             print(line, file=self._stream or sys.stderr)
 
 
-class _Printer:
+class _TracePrinter:
     """The instructions of one function as text."""
 
     def __init__(self, function: FunctionRecord) -> None:
@@ -61,8 +61,8 @@ class _Printer:
         self._floats: set[int] = set()
 
     @cached_property
-    def _records(self) -> dict[int, Record]:
-        module: Module = self.function.module.module
+    def _records(self) -> dict[int, InstructionRecord]:
+        module: ModuleTables = self.function.module.module
         row = module.functions[self.function.ordinal]
         records = read_instructions(bytes(module.body(row)), module.bytecode_version[0])
         return {record.offset: record for record in records}
@@ -100,7 +100,7 @@ class _Printer:
         return f"({machine.f64[pair]:g})" if ordinal in self._floats else f"({machine.i64[pair]})"
 
 
-def _only_written(record: Record) -> set[int]:
+def _only_written(record: InstructionRecord) -> set[int]:
     """Encoded registers that an instruction writes without reading them."""
     read: set[int] = set()
     written: set[int] = set()
@@ -111,7 +111,7 @@ def _only_written(record: Record) -> set[int]:
     return written - read
 
 
-def _float_registers(record: Record) -> set[int]:
+def _float_registers(record: InstructionRecord) -> set[int]:
     """Registers that an instruction uses as floats. In lists of any kind and remaps nothing tells."""
     floats: set[int] = set()
     for operand, value in zip(record.instruction.operands, record.operands, strict=True):

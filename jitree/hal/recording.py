@@ -35,7 +35,7 @@ class Submission(NamedTuple):
     """ids of allocations that the commands name themselves and that outlive the call."""
 
 
-class Read(NamedTuple):
+class RecordedRead(NamedTuple):
     """The program looked at bytes of a buffer; what it did next depends on them."""
 
     buffer: Buffer
@@ -43,7 +43,7 @@ class Read(NamedTuple):
     contents: bytes
 
 
-class Recording:
+class CallRecording:
     """What one call on one device did, in order."""
 
     def __init__(self, device: object, arguments: Sequence[Buffer], memory_limit: int) -> None:
@@ -52,7 +52,7 @@ class Recording:
         self._memory_left = memory_limit
         self.arguments = tuple(arguments)
         self.requests: list[Request] = []
-        self.events: list[Submission | Read] = []
+        self.events: list[Submission | RecordedRead] = []
         self.refusal: str | None = None
         """Why the call cannot be repeated from this."""
         self.announced = 0
@@ -83,7 +83,7 @@ class Recording:
         elif self.refusal is None:
             self.requests.append(request)
 
-    def add_event(self, event: Submission | Read) -> None:
+    def add_event(self, event: Submission | RecordedRead) -> None:
         if len(self.events) >= _MOST_EVENTS:
             self.refuse(f"it makes more than {_MOST_EVENTS} submissions and reads")
         elif self.refusal is None:
@@ -93,26 +93,28 @@ class Recording:
 _MOST_EVENTS: Final = 20000
 """Of one call: more would become graphs that take long to make."""
 
-active: Recording | None = None
+active: CallRecording | None = None
 _lock: Final = allocate_lock()
 
 
 @contextmanager
-def recording(device: object, arguments: Sequence[Buffer], memory_limit: int) -> Iterator[Recording | None]:
+def recording(
+    device: object, arguments: Sequence[Buffer], memory_limit: int
+) -> Iterator[CallRecording | None]:
     """Records what this thread does inside the block; None while another recording is made."""
     global active
     if not _lock.acquire(blocking=False):
         yield None
         return
     try:
-        active = Recording(device, arguments, memory_limit)
+        active = CallRecording(device, arguments, memory_limit)
         yield active
     finally:
         active = None
         _lock.release()
 
 
-def current(device: object) -> Recording | None:
+def current(device: object) -> CallRecording | None:
     """The recording of this thread's call on a device."""
     found = active
     return found if found is not None and found.is_here and found.device is device else None
@@ -129,7 +131,7 @@ def read(buffer: Buffer, offset: int, contents: bytes) -> None:
     """The program reads bytes of a buffer on the host."""
     found = active
     if found is not None and found.is_here:
-        found.add_event(Read(buffer, offset, contents))
+        found.add_event(RecordedRead(buffer, offset, contents))
 
 
 def allocated(request: Request) -> None:

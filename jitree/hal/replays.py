@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
-from jitree.hal.recording import Recording
+from jitree.hal.recording import CallRecording
 
 
 class Replay(Protocol):
@@ -29,10 +29,10 @@ class Replays(Protocol):
     def follows(self, fence: Fence) -> bool:
         """Whether all that is submitted from now on runs after what the fence stands for."""
 
-    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[Recording | None]:
+    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[CallRecording | None]:
         """Records what this thread does on the device; None while another recording is made."""
 
-    def make(self, recording: Recording, results: Sequence[int]) -> Replay | None:
+    def make(self, recording: CallRecording, results: Sequence[int]) -> Replay | None:
         """What makes a recorded call again; ``results`` are the numbers of the allocations that its caller
         gets. None when it cannot be repeated."""
 

@@ -13,7 +13,7 @@ from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import Environment, ImportProvider
 from jitree.loaders.executable import NativeExecutable
 from jitree.loaders.fatelf import select_slice
-from jitree.loaders.library import QUERY_SYMBOL, Memory, query_library
+from jitree.loaders.library import QUERY_SYMBOL, LibraryMemory, query_library
 
 _FORMAT_PREFIX: Final = "embedded-elf-"
 
@@ -51,7 +51,7 @@ class EmbeddedElfLoader(ExecutableLoader):
 
 
 def link_library(
-    image: Memory, query: int, constants: Sequence[int], providers: Sequence[ImportProvider]
+    image: LibraryMemory, query: int, constants: Sequence[int], providers: Sequence[ImportProvider]
 ) -> NativeExecutable:
     """The executable of a library that is in memory; ``query`` is the address of its query function."""
     environment = Environment(constants)

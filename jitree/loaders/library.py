@@ -1,7 +1,7 @@
 """The executable library ABI, versions 3 to 6: what a loaded library says about itself.
 
-The versions differ in where fields lie: one row of offsets each. Everything is read through a ``Memory``,
-which refuses addresses that are not the library's.
+The versions differ in where fields lie: one row of offsets each. Everything is read through a
+``LibraryMemory``, which refuses addresses that are not the library's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUERY: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void
 _SANITIZERS: Final = ("none", "address", "memory", "thread", "undefined behaviour")
 
 
-class Memory(Protocol):
+class LibraryMemory(Protocol):
     """Reads a loaded library's tables; each raises FAILED_PRECONDITION for addresses outside the library."""
 
     def read(self, address: int, size: int, what: str) -> memoryview: ...
@@ -35,7 +35,7 @@ class Memory(Protocol):
     def check_code(self, address: int, what: str) -> None: ...
 
 
-class Layout(NamedTuple):
+class LibraryLayout(NamedTuple):
     """Byte offsets in the library struct of one version; -1: the version has no such field."""
 
     version: int
@@ -56,10 +56,10 @@ class Layout(NamedTuple):
 
 LAYOUTS: Final = (
     #      version size names tags source stage constants sources | size pages constants bindings flags
-    Layout(6, 128, 64, 72, 88, 96, 104, 112, 64, 8, 10, 11, 0),
-    Layout(5, 104, 48, 56, 64, 72, 80, 88, 72, 0, 2, 3, -1),
-    Layout(4, 104, 48, 56, 64, 72, 80, 88, 4, 0, -1, -1, -1),
-    Layout(3, 80, 48, 56, 64, -1, 72, -1, 4, 0, -1, -1, -1),
+    LibraryLayout(6, 128, 64, 72, 88, 96, 104, 112, 64, 8, 10, 11, 0),
+    LibraryLayout(5, 104, 48, 56, 64, 72, 80, 88, 72, 0, 2, 3, -1),
+    LibraryLayout(4, 104, 48, 56, 64, 72, 80, 88, 4, 0, -1, -1, -1),
+    LibraryLayout(3, 80, 48, 56, 64, -1, 72, -1, 4, 0, -1, -1, -1),
 )
 """The newest is asked for first; a library answers to its own version only."""
 _HEADER_SIZE: Final = 24
@@ -95,7 +95,7 @@ class Library:
     ``address`` is that of its struct, which the query function gave for ``layout.version``.
     """
 
-    def __init__(self, memory: Memory, address: int, layout: Layout) -> None:
+    def __init__(self, memory: LibraryMemory, address: int, layout: LibraryLayout) -> None:
         self._memory = memory
         self._layout = layout
         self._fields = bytes(memory.read(address, layout.size, "the library struct"))
@@ -207,7 +207,7 @@ class Library:
         return int.from_bytes(self._fields[offset : offset + 8], "little") if offset >= 0 else 0
 
 
-def query_library(memory: Memory, query: int, environment: int) -> Library:
+def query_library(memory: LibraryMemory, query: int, environment: int) -> Library:
     """Asks the query function at address ``query`` for each known version in turn.
 
     FAILED_PRECONDITION if it answers to none, UNAVAILABLE for sanitizer builds.

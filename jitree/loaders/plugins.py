@@ -32,7 +32,7 @@ from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.fatelf import select_slice
-from jitree.loaders.library import Memory
+from jitree.loaders.library import LibraryMemory
 from jitree.loaders.shared_object import SharedObject
 
 QUERY_SYMBOL: Final = "iree_hal_executable_plugin_query"
@@ -55,14 +55,14 @@ _UNLOAD: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _RESOLVE: Final = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class _Library(Memory, Protocol):
+class _PluginFile(LibraryMemory, Protocol):
     def symbol(self, name: str) -> int | None: ...
 
 
 class PluginLibrary(ImportProvider):
     """A loaded plugin; unloaded when neither a loader nor an executable refers to it any more."""
 
-    def __init__(self, library: _Library) -> None:
+    def __init__(self, library: _PluginFile) -> None:
         """NOT_FOUND without query function, FAILED_PRECONDITION for another interface, UNAVAILABLE for
         sanitizer builds, or the status that the plugin's load function returns."""
         self._library = library
@@ -171,7 +171,7 @@ def open_plugin(plugin: str | os.PathLike[str] | Mapping[str, Any]) -> ImportPro
         return PluginLibrary(SharedObject.from_path(path))
 
 
-def _open_embedded(path: Path) -> _Library:
+def _open_embedded(path: Path) -> _PluginFile:
     architecture = host_architecture()
     if architecture is None:
         raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")

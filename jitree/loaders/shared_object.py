@@ -25,7 +25,7 @@ _MFD_EXEC: Final = 16
 """Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
 
 
-class _Range(NamedTuple):
+class _AddressRange(NamedTuple):
     start: int
     end: int
     executable: bool
@@ -116,7 +116,7 @@ class SharedObject:
                 f"the library cannot be loaded: {what} at {address:#x} is not in an executable segment"
             )
 
-    def _range(self, address: int, size: int, what: str) -> _Range:
+    def _range(self, address: int, size: int, what: str) -> _AddressRange:
         for mapped in self._ranges:
             if mapped.start <= address and address + size <= mapped.end:
                 return mapped
@@ -160,14 +160,14 @@ def _preserved_file(data: Buffer, folder: str | None) -> str:
     return file.name
 
 
-def _mapped_ranges(device: int, inode: int) -> tuple[_Range, ...]:
+def _mapped_ranges(device: int, inode: int) -> tuple[_AddressRange, ...]:
     """Where a file is mapped in this process; neighbouring ranges of one kind as one."""
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}", str(inode)
-    ranges: list[_Range] = []
+    ranges: list[_AddressRange] = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, rights, _, file_device, file_inode, *_ = line.split(maxsplit=5)
         if (file_device, file_inode) != wanted or "r" not in rights:
             continue
         start, end = (int(part, 16) for part in place.split("-"))
-        ranges.append(_Range(start, end, "x" in rights))
+        ranges.append(_AddressRange(start, end, "x" in rights))
     return tuple(ranges)

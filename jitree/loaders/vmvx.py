@@ -16,7 +16,7 @@ from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
-from jitree.vmfb.schema import Export, Function, Module
+from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 
 if TYPE_CHECKING:
     from jitree.loaders.vmvx_native import CompiledKernels
@@ -79,7 +79,7 @@ def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker
     return CompiledKernels(image.provider(recipe(executable)), hot, ordinals, create)
 
 
-def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:
+def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:
     exports = kernels(module)
     if layouts and len(layouts) != len(exports):
         raise InvalidArgumentError(
@@ -91,7 +91,7 @@ def _entry_points(module: Module, layouts: Sequence[PipelineLayout]) -> list[Ent
     ]
 
 
-def _entry_point(export: Export, function: Function, layout: PipelineLayout | None) -> EntryPoint:
+def _entry_point(export: Export, function: FunctionRow, layout: PipelineLayout | None) -> EntryPoint:
     if function.cconv != ENTRY_CONVENTION:
         raise InvalidArgumentError(
             f"function '{export.name}' of the executable has signature '{function.cconv}'; kernels have "
@@ -107,7 +107,7 @@ def _entry_point(export: Export, function: Function, layout: PipelineLayout | No
     return EntryPoint(export.name, 0, 0, pages * LOCAL_MEMORY_PAGE, constants, bindings, 0)
 
 
-def _count(name: str, function: Function, key: str, most: int) -> int | None:
+def _count(name: str, function: FunctionRow, key: str, most: int) -> int | None:
     text = function.attrs.get(key)
     if text is None:
         return None
@@ -118,7 +118,7 @@ def _count(name: str, function: Function, key: str, most: int) -> int | None:
     return int(text)
 
 
-def _check_constants(module: Module, supplied: int) -> None:
+def _check_constants(module: ModuleTables, supplied: int) -> None:
     takes = module.export(SET_CONSTANTS) is not None
     if takes and not supplied:
         raise InvalidArgumentError(

@@ -15,10 +15,10 @@ from typing import Final
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
 from jitree.loaders.vmvx_layout import CONTEXT, MAXIMUM_BINDINGS, SCRATCH_MARK
-from jitree.loaders.vmvx_worker import Span, Worker
+from jitree.loaders.vmvx_worker import Worker, WorkgroupSpan
 from jitree.regs.layout import ACCESS_READ, COUNT_UNLIMITED, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
 from jitree.regs.machine import Machine
-from jitree.regs.memory import Block
+from jitree.regs.memory import MemoryBlock
 from jitree.regs.objects import VmBuffer, VmList
 
 SCRATCH_SIZE: Final = 16 << 20
@@ -50,7 +50,7 @@ class WorkerContext:
             self._list.append(element)
         items = (self._local, self._constants, self._list, *self._elements)
         self._handles = [table.wrap(item) for item in items]
-        self._memory = Block(SCRATCH_SIZE)
+        self._memory = MemoryBlock(SCRATCH_SIZE)
         self._scratch = array("q", bytes(SCRATCH.size))
         self._pool: list[tuple[int, VmBuffer]] = []
         self._record = array("q", (
@@ -74,7 +74,7 @@ class WorkerContext:
         self._table.release_all(self._handles)
         self.worker.close()
 
-    def finish(self, ordinal: int, span: Span) -> None:
+    def finish(self, ordinal: int, span: WorkgroupSpan) -> None:
         """Runs the rest of a workgroup that left machine code; raises what the VM does."""
         self._show(span)
         try:
@@ -107,7 +107,7 @@ class WorkerContext:
             machine.frames[FRAME.word("refs_end")],
         )
 
-    def _show(self, span: Span) -> None:
+    def _show(self, span: WorkgroupSpan) -> None:
         """Lets Python's objects show what machine code has aimed their handles at."""
         self._local.show(span.local_memory.data)
         self._constants.show(span.constants.data)
@@ -150,5 +150,5 @@ class WorkerContext:
                 table.release(handle)
         self._pool.clear()
         if kept:
-            self._memory = Block(SCRATCH_SIZE)
+            self._memory = MemoryBlock(SCRATCH_SIZE)
             self._record[CONTEXT.word("scratch")] = self._memory.address

@@ -17,7 +17,7 @@ from jitree.errors import FailedPreconditionError, ResourceExhaustedError, Statu
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
-from jitree.hal.local.executor.records import Dispatch, Workgroup
+from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
 
@@ -200,7 +200,7 @@ def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int,
 
 def _failure(dispatch: int) -> ctypes.c_int64:
     """The failure of the job that a dispatch belongs to."""
-    return ctypes.c_int64.from_address(Dispatch(dispatch).failure)
+    return ctypes.c_int64.from_address(KernelDispatch(dispatch).failure)
 
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)

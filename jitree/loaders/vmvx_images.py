@@ -11,7 +11,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 
 _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
@@ -45,7 +45,7 @@ def _title(name: str, count: int) -> str:
     return f"{count} kernel{'s' * (count != 1)} of executable '{name}'"
 
 
-def executables(module: Module) -> Iterator[BytecodeModule]:
+def executables(module: ModuleTables) -> Iterator[BytecodeModule]:
     """The VMVX executables among a program's constants. What looks like one and is damaged is left out."""
     for segment in module.rodata:
         data = bytes(segment.data[:8])

@@ -15,7 +15,7 @@ from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
-from jitree.hal.local.executor.records import EntryPoint
+from jitree.hal.local.executor.records import KernelEntry
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
@@ -140,7 +140,7 @@ class CompiledKernels(Ended):
             if name in ready.addresses:
                 row = number * _ENTRY_WORDS
                 Environment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
-                EntryPoint(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
+                KernelEntry(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
                 self._records[row + _COST] = 0
                 self._records[row + _CODE] = run_span
 

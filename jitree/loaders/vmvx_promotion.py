@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.grid_call import Cell, GridCall
     from jitree.dispatch.native.tiering import NativeModule
 
-    class Compiled(Protocol):
+    class KernelSource(Protocol):
         """The compiled kernels of an executable."""
 
         @property
@@ -37,7 +37,7 @@ class Promotion:
     """What one worker runs, and for how long."""
 
     def __init__(self) -> None:
-        self.compiled: Callable[[], Compiled | None] = _nothing
+        self.compiled: Callable[[], KernelSource | None] = _nothing
         """Where compiled kernels come from: a weak reference, since those own workers."""
         self._ordinal = 0
         self._call: GridCall | None = None
@@ -75,7 +75,7 @@ class Promotion:
         if not alone and compiled.look(self._ordinal, time.perf_counter_ns() - self._begun):
             call.end_here(machine)
 
-    def _enter_workgroup(self, machine: Machine, following: int, compiled: Compiled) -> bool:
+    def _enter_workgroup(self, machine: Machine, following: int, compiled: KernelSource) -> bool:
         """Goes on in machine code in the middle of a workgroup. False if there is none and will be none; else
         whatever else is to be compiled comes later."""
         module = self._linked.get(self._ordinal)

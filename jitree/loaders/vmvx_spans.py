@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import call, call_int, load64, quotient, remainder, stack_address
 from jitree.codegen.record import place_of
-from jitree.hal.local.executor.records import Dispatch, Workgroup
+from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.vmvx_layout import (
     CONTEXT,
     CONTEXTS,
@@ -23,7 +23,7 @@ FIRST_CONTEXT = CONTEXTS["first"]
 FIRST_BINDING = CONTEXT["binding"]
 
 
-def run_span(environment: Environment, dispatch: Dispatch, group: Workgroup) -> int:
+def run_span(environment: Environment, dispatch: KernelDispatch, group: Workgroup) -> int:
     """Runs the workgroups of a span in a worker context, and has Python do what they leave to it: 0, or the
     number of a failure."""
     first = group.first
@@ -53,7 +53,9 @@ def run_span(environment: Environment, dispatch: Dispatch, group: Workgroup) -> 
     return result
 
 
-def finish(environment: Environment, dispatch: Dispatch, group: Workgroup, context: WorkerContext) -> int:
+def finish(
+    environment: Environment, dispatch: KernelDispatch, group: Workgroup, context: WorkerContext
+) -> int:
     """Has the workgroup that the context has reached finished by the VM."""
     line = quotient(context.reached, dispatch.count_x)
     group.x = remainder(context.reached, dispatch.count_x)
@@ -64,7 +66,7 @@ def finish(environment: Environment, dispatch: Dispatch, group: Workgroup, conte
     )
 
 
-def take_context(environment: Environment, dispatch: Dispatch, group: Workgroup) -> WorkerContext:
+def take_context(environment: Environment, dispatch: KernelDispatch, group: Workgroup) -> WorkerContext:
     """A worker context that no other thread has, aimed at the memory of a span; none if all are taken."""
     count = dispatch.binding_count
     if count > MAXIMUM_BINDINGS:

@@ -33,7 +33,7 @@ _SIGN: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkgroupSpan:
     """Workgroups to run and what they all get, as the command executor passes it in memory."""
 
     size: tuple[int, int, int]
@@ -57,7 +57,7 @@ class Span:
         return x + self.count[0] * (y + self.count[1] * z)
 
 
-def read_span(dispatch: int, workgroup: int) -> Span:
+def read_span(dispatch: int, workgroup: int) -> WorkgroupSpan:
     """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``)."""
     (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
      constants, addresses, lengths, _) = _DISPATCH.unpack(
@@ -74,7 +74,7 @@ def read_span(dispatch: int, workgroup: int) -> Span:
     )
     words = _buffer(constants, 4 * constant_count)
     words.access = ACCESS_READ
-    return Span(
+    return WorkgroupSpan(
         (size_x, size_y, size_z), (count_x, count_y, count_z), words,
         tuple(_buffer(address, length) for address, length in pairs),
         _buffer(local_memory, local_size), first, last,
@@ -132,7 +132,7 @@ class Worker:
         """What runs next on this thread is to end when the job with this failure fails, or is interrupted."""
         self.context.table.is_halted = interrupts.watch(failure)
 
-    def run(self, ordinal: int, span: Span) -> int:
+    def run(self, ordinal: int, span: WorkgroupSpan) -> int:
         """Runs the workgroups in order until one fails, or compiled kernels can take over; raises what the VM
         does. The number of the first workgroup that did not run."""
         if span.first >= span.last:

@@ -6,7 +6,7 @@ It calls nothing but the kernel, so what does not change from one workgroup to t
 from __future__ import annotations
 
 from jitree.codegen.primitives import quotient, remainder
-from jitree.hal.local.executor.records import Dispatch
+from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_layout import WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED
 from jitree.loaders.vmvx_records import Entry, State, WorkerContext
 
@@ -25,7 +25,7 @@ def has_room(state: State, frame: int, values: int, refs: int) -> bool:
     raise NotImplementedError
 
 
-def workgroups(dispatch: Dispatch, context: WorkerContext, first: int, last: int) -> int:
+def workgroups(dispatch: KernelDispatch, context: WorkerContext, first: int, last: int) -> int:
     """Runs workgroups from one number up to another in a worker context that is aimed at their memory. It
     stops after a workgroup that has released something, and at one that has left: ``reached`` is then
     the number of the first that is not complete. WORKGROUP_*."""

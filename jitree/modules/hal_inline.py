@@ -20,7 +20,7 @@ from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
 from jitree.modules.hal import buffer, buffer_view
 from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import Row, register_hal_types
+from jitree.modules.hal.references import ImportRow, register_hal_types
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.modules.hal.values import text
@@ -114,24 +114,24 @@ def _check_range(source: VmBuffer, offset: int, length: int) -> None:
 _VIEW: Final = "buffer_view: hal.buffer_view"
 
 ROWS: Final = (
-    Row("buffer.allocate", "0iI_rr", "minimum_alignment, allocation_size", allocate),
-    Row("buffer.allocate.initialized", "0irII_rr", "minimum_alignment, source: vm.buffer, offset, length",
+    ImportRow("buffer.allocate", "0iI_rr", "minimum_alignment, allocation_size", allocate),
+    ImportRow("buffer.allocate.initialized", "0irII_rr", "minimum_alignment, source: vm.buffer, offset, length",
         allocate_initialized),
-    Row("buffer.wrap", "0rII_r", "source: vm.buffer, offset, length", wrap),
-    Row("buffer.subspan", "0rII_r", "source_buffer: hal.buffer, source_offset, length", buffer.subspan),
-    Row("buffer.length", "0r_I", "buffer: hal.buffer", buffer.length),
-    Row("buffer.storage", "0r_r", "buffer: hal.buffer", storage),
-    Row("buffer_view.create", "0rIIiiCID_r",
+    ImportRow("buffer.wrap", "0rII_r", "source: vm.buffer, offset, length", wrap),
+    ImportRow("buffer.subspan", "0rII_r", "source_buffer: hal.buffer, source_offset, length", buffer.subspan),
+    ImportRow("buffer.length", "0r_I", "buffer: hal.buffer", buffer.length),
+    ImportRow("buffer.storage", "0r_r", "buffer: hal.buffer", storage),
+    ImportRow("buffer_view.create", "0rIIiiCID_r",
         "buffer: hal.buffer, source_offset, source_length, element_type, encoding_type, [dim]", buffer_view.create),
-    Row("buffer_view.assert", "0rriiCID_v", f"{_VIEW}, message: vm.buffer, element_type, encoding_type, [dim]",
+    ImportRow("buffer_view.assert", "0rriiCID_v", f"{_VIEW}, message: vm.buffer, element_type, encoding_type, [dim]",
         buffer_view.assert_),
-    Row("buffer_view.buffer", "0r_r", _VIEW, buffer_view.buffer),
-    Row("buffer_view.element_type", "0r_i", _VIEW, buffer_view.element_type_),
-    Row("buffer_view.encoding_type", "0r_i", _VIEW, buffer_view.encoding_type),
-    Row("buffer_view.rank", "0r_i", _VIEW, buffer_view.rank),
-    Row("buffer_view.dim", "0ri_I", f"{_VIEW}, index", buffer_view.dim),
-    Row("buffer_view.trace", "0rCrD_v", f"key: vm.buffer, [{_VIEW}]", buffer_view.trace),
-    Row("device.query.i64", "0rr_iI", "category: vm.buffer, key: vm.buffer", device_query_i64),
+    ImportRow("buffer_view.buffer", "0r_r", _VIEW, buffer_view.buffer),
+    ImportRow("buffer_view.element_type", "0r_i", _VIEW, buffer_view.element_type_),
+    ImportRow("buffer_view.encoding_type", "0r_i", _VIEW, buffer_view.encoding_type),
+    ImportRow("buffer_view.rank", "0r_i", _VIEW, buffer_view.rank),
+    ImportRow("buffer_view.dim", "0ri_I", f"{_VIEW}, index", buffer_view.dim),
+    ImportRow("buffer_view.trace", "0rCrD_v", f"key: vm.buffer, [{_VIEW}]", buffer_view.trace),
+    ImportRow("device.query.i64", "0rr_iI", "category: vm.buffer, key: vm.buffer", device_query_i64),
 )  # fmt: skip
 """Imports of all releases."""
 

@@ -16,7 +16,7 @@ from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader,
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
 from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import Row, register_hal_types
+from jitree.modules.hal.references import ImportRow, register_hal_types
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
@@ -114,16 +114,16 @@ def _range(buffer: VmBuffer, offset: int, length: int) -> tuple[int, int, int]:
 _BINDINGS: Final = "[buffer: vm.buffer, offset, length]"
 
 ROWS: Final = (
-    Row("executable.query_support", "0r_i", "executable_format: vm.buffer", query_support),
-    Row("executable.load", "0rrr_r",
+    ImportRow("executable.query_support", "0r_i", "executable_format: vm.buffer", query_support),
+    ImportRow("executable.load", "0rrr_r",
         "executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?", load),
-    Row("executable.lookup.function", "0rr_I", "executable: hal.executable, function_name: vm.buffer",
+    ImportRow("executable.lookup.function", "0rr_I", "executable: hal.executable, function_name: vm.buffer",
         lookup_function),
-    Row("executable.dispatch", "0rIiiiCiDCrIID_v",
+    ImportRow("executable.dispatch", "0rIiiiCiDCrIID_v",
         f"executable: hal.executable, function_id, workgroup_x, workgroup_y, workgroup_z, [value], {_BINDINGS}",
         dispatch),
     # Up to 3.11.
-    Row("executable.dispatch", "0riiiiCiDCrIID_v",
+    ImportRow("executable.dispatch", "0riiiiCiDCrIID_v",
         f"executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, [value], {_BINDINGS}",
         dispatch),
 )  # fmt: skip

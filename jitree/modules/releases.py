@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 
 _NEWEST: Final = "-"
 """As the last family of an import: releases still have it."""
@@ -72,7 +72,7 @@ def imports() -> dict[tuple[str, str, str], frozenset[str]]:
     return table
 
 
-def origin(module: Module) -> Origin:
+def origin(module: ModuleTables) -> Origin:
     """The releases whose compilers can have written the module."""
     table = imports()
     possible = [release for release in releases() if release.bytecode == module.bytecode_version[0]]

@@ -18,7 +18,7 @@ from jitree.types import element_type_of
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(Storage):
+class ArrayMemory(Storage):
     """Bytes of this process; ``view`` keeps them."""
 
     view: memoryview
@@ -58,7 +58,7 @@ def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType 
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     else:
         data = np.empty(0, np.uint8)
-    return len(data), Memory(data.data), b"", tensor
+    return len(data), ArrayMemory(data.data), b"", tensor
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:

@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArchiveLayout:
     """An archive before its bytes are written."""
 
     head: bytes
@@ -56,7 +56,7 @@ def plan(
     entries: Sequence[ParameterEntry],
     expanded: Sequence[ParameterEntry] = (),
     alignment: int = DEFAULT_ALIGNMENT,
-) -> Layout:
+) -> ArchiveLayout:
     """Where everything goes: ``entries`` (patterns in the table), then ``expanded``, whose patterns are
     written out.
 
@@ -102,10 +102,10 @@ def plan(
     )  # fmt: skip
     head = header.ljust(_aligned(HEADER.size, ENTRY_ALIGNMENT), b"\0") + table + metadata
     size = _aligned(storage_start + storage_length, _FILE_ALIGNMENT)
-    return Layout(bytes(head), tuple(parameters), size)
+    return ArchiveLayout(bytes(head), tuple(parameters), size)
 
 
-def write(path: str | os.PathLike[str], layout: Layout) -> None:
+def write(path: str | os.PathLike[str], layout: ArchiveLayout) -> None:
     """Writes the archive; a file that is there is replaced when the new one is complete, so that parameters
     may come from it.
 
@@ -129,7 +129,7 @@ def write(path: str | os.PathLike[str], layout: Layout) -> None:
             raise UnavailableError(f"cannot write: {error.strerror or error}") from None
 
 
-def _write_storage(file: BinaryIO, layout: Layout) -> None:
+def _write_storage(file: BinaryIO, layout: ArchiveLayout) -> None:
     """The bytes of the parameters. What is zero is left out: the system reads it so, and stores nothing."""
     for entry, offset in layout.parameters:
         if offset is None or (entry.pattern is not None and not any(entry.pattern)):

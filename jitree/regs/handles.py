@@ -24,7 +24,7 @@ from weakref import WeakSet
 from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, LINK_POOLED, OWNER_PYTHON, STATE
-from jitree.regs.memory import Block
+from jitree.regs.memory import MemoryBlock
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class HandleTable:
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
         self.ref_types = ref_types
         self.capacity = capacity
-        self._memory = Block(capacity * (ENTRY.size + EXTENSION_SIZE))
+        self._memory = MemoryBlock(capacity * (ENTRY.size + EXTENSION_SIZE))
         self.extension = capacity * ENTRY.size
         """Bytes from an entry to its extension."""
         self.base = self._memory.address

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable, NativeObjects
 from jitree.regs.layout import FRAME, PROMPT, STATE
-from jitree.regs.memory import Block
+from jitree.regs.memory import MemoryBlock
 from jitree.regs.records import FunctionRecord
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Machine:
         """``functions`` maps the addresses of function records to them; it is the context's and may grow."""
         self.table = table
         self.functions = functions
-        self._memory = Block(_SIZE)
+        self._memory = MemoryBlock(_SIZE)
         base = self._memory.address
         self.state_address = base
         self.state: memoryview = self._memory.i64[: STATE.size // 8]

@@ -32,7 +32,7 @@ def zeroed(length: int, alignment: int = 64) -> Bytes:
     return block[start : start + length]
 
 
-class Block:
+class MemoryBlock:
     """Page-aligned zero memory of ``size`` bytes that takes room only where it is written."""
 
     __slots__ = ("address", "array", "f32", "f64", "i32", "i64", "size")

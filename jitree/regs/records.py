@@ -18,7 +18,7 @@ from jitree.regs.layout import FUNCTION, IMPORT, MODULE
 from jitree.regs.memory import address_of
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.program import Program
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ class ModuleRecord:
         "program", "ref_globals", "resolved", "rodata", "sites", "strings", "types",
     )  # fmt: skip
 
-    def __init__(self, module: Module, program: Program, table: HandleTable, index: int) -> None:
+    def __init__(self, module: ModuleTables, program: Program, table: HandleTable, index: int) -> None:
         """``index`` is the module's position in its context. NOT_FOUND if a type name is not registered,
         RESOURCE_EXHAUSTED for more ref globals than there can be objects."""
         if module.ref_global_count > table.capacity:

@@ -17,11 +17,11 @@ from jitree.errors import (
 )
 from jitree.tools import devices, flag_table
 from jitree.tools.benchmark_machine import machine_context, machine_header
-from jitree.tools.benchmark_measure import Benchmark, Plan, measure, parse_duration
-from jitree.tools.benchmark_report import Layout, render
-from jitree.tools.benchmark_rows import Row, aggregates
-from jitree.tools.flags import Flags, FlagSet, command
-from jitree.tools.program import Program, find_function, open_program
+from jitree.tools.benchmark_measure import Benchmark, MeasuringPlan, measure, parse_duration
+from jitree.tools.benchmark_report import ReportLayout, render
+from jitree.tools.benchmark_rows import BenchmarkRow, aggregates
+from jitree.tools.flags import FlagSet, ParsedFlags, command
+from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
 from jitree.tools.value_files import ValueFiles
@@ -55,7 +55,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0, or 1 when a benchmark fails."""
     if devices.answer_queries(flags):
         return 0
@@ -68,11 +68,11 @@ def main(flags: Flags) -> int:
         return _run(program, plan, flags, files)
 
 
-def _plan(flags: Flags) -> Plan:
+def _plan(flags: ParsedFlags) -> MeasuringPlan:
     for name in ("batch_size", "batch_concurrency", "benchmark_repetitions"):
         if flags.integer(name) < 1:
             raise InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
-    return Plan(
+    return MeasuringPlan(
         parse_duration(flags.text("benchmark_min_time")),
         flags.integer("benchmark_repetitions"),
         flags.number("benchmark_min_warmup_time"),
@@ -80,7 +80,7 @@ def _plan(flags: Flags) -> Plan:
     )
 
 
-def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
+def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files: ValueFiles) -> int:
     functions = {
         benchmark_name(function): function for function in _functions(program, flags.text("function"))
     }
@@ -100,7 +100,7 @@ def _run(program: Program, plan: Plan, flags: Flags, files: ValueFiles) -> int:
     context = machine_context() | _extra_context(flags)
     sys.stderr.write(machine_header(context))
     _wait_for_compiled_code(program)
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     failed = False
     last = LastResults() if flags.boolean("enable_output_processing") else None
     for name in selected:
@@ -119,7 +119,7 @@ def benchmark_name(function: Function) -> str:
     return f"BM_{function.name}/process_time/real_time"
 
 
-def _functions(program: Program, name: str) -> list[Function]:
+def _functions(program: OpenedProgram, name: str) -> list[Function]:
     """The named function, or every export that takes nothing."""
     if name:
         return [find_function(program, name)]
@@ -137,7 +137,7 @@ def _filtered(names: Sequence[str], pattern: str) -> list[str]:
     return [name for name in names if (expression.search(name) is not None) == wanted]
 
 
-def _extra_context(flags: Flags) -> dict[str, str]:
+def _extra_context(flags: ParsedFlags) -> dict[str, str]:
     pairs = {}
     for text in flags.texts("benchmark_context"):
         key, separator, value = text.partition("=")
@@ -147,7 +147,7 @@ def _extra_context(flags: Flags) -> dict[str, str]:
     return pairs
 
 
-def _wait_for_compiled_code(program: Program) -> None:
+def _wait_for_compiled_code(program: OpenedProgram) -> None:
     """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
     what there is, which is said."""
     from jitree.api.builtin_modules import wait_for_hal
@@ -195,7 +195,7 @@ class LastResults:
 
         return kept_call, kept_start
 
-    def process(self, function: Function, flags: Flags, files: ValueFiles) -> int:
+    def process(self, function: Function, flags: ParsedFlags, files: ValueFiles) -> int:
         """Prints, stores or checks the results; returns the exit code."""
         assert self._prepared is not None
         with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
@@ -204,8 +204,13 @@ class LastResults:
 
 
 def _measure(
-    name: str, function: Function, plan: Plan, flags: Flags, files: ValueFiles, last: LastResults | None
-) -> tuple[list[Row], StatusError | None]:
+    name: str,
+    function: Function,
+    plan: MeasuringPlan,
+    flags: ParsedFlags,
+    files: ValueFiles,
+    last: LastResults | None,
+) -> tuple[list[BenchmarkRow], StatusError | None]:
     from jitree.tools.calling import PreparedCall, argument_kinds
 
     with error_context(f"`{function.declaration}`"):
@@ -213,7 +218,7 @@ def _measure(
     try:
         prepared = PreparedCall(function, inputs)
     except StatusError as error:
-        return [Row(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
+        return [BenchmarkRow(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
     call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
     return measure(Benchmark(name, _batch(call, start, plan.batch_size, concurrency)), plan)
@@ -246,9 +251,9 @@ def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int
 # -- reports -----------------------------------------------------------------------------------------
 
 
-def _report(rows: Sequence[Row], context: dict[str, Any], flags: Flags) -> None:
+def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: ParsedFlags) -> None:
     unit = flags.text("benchmark_time_unit") or flags.text("time_unit")
-    layout = Layout(unit, flags.boolean("benchmark_counters_tabular"))
+    layout = ReportLayout(unit, flags.boolean("benchmark_counters_tabular"))
     repeated = flags.integer("benchmark_repetitions") > 1
     only_aggregates = repeated and flags.boolean("benchmark_report_aggregates_only")
     filed = _aggregated(rows) if only_aggregates else rows
@@ -263,10 +268,10 @@ def _report(rows: Sequence[Row], context: dict[str, Any], flags: Flags) -> None:
             raise UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
 
 
-def _display_only(flags: Flags, repeated: bool) -> bool:
+def _display_only(flags: ParsedFlags, repeated: bool) -> bool:
     return repeated and flags.boolean("benchmark_display_aggregates_only")
 
 
-def _aggregated(rows: Sequence[Row]) -> list[Row]:
+def _aggregated(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:
     """Without single measurements; failures stay."""
     return [row for row in rows if row.aggregate is not None or row.error_message is not None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.tools.benchmark_rows import Row
+from jitree.tools.benchmark_rows import BenchmarkRow
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.reporting import error_line
 
@@ -31,7 +31,7 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasuringPlan:
     """How one benchmark is measured."""
 
     duration: Duration
@@ -64,12 +64,12 @@ def parse_duration(text: str) -> Duration:
     return Duration(seconds=seconds)
 
 
-def measure(benchmark: Benchmark, plan: Plan) -> tuple[list[Row], StatusError | None]:
+def measure(benchmark: Benchmark, plan: MeasuringPlan) -> tuple[list[BenchmarkRow], StatusError | None]:
     """One row per repetition; after a failure a row with its message, and the failure.
 
     One batch is run before measuring, and more during the warm-up time of the plan.
     """
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     try:
         warmup_calls = _warm_up(benchmark, plan)
         batches = plan.duration.iterations
@@ -78,7 +78,7 @@ def measure(benchmark: Benchmark, plan: Plan) -> tuple[list[Row], StatusError | 
             count, real, cpu = _timed(benchmark, count, plan.duration.seconds)
             calls = count * plan.batch_size
             rows.append(
-                Row(
+                BenchmarkRow(
                     benchmark.name,
                     benchmark.name,
                     calls,
@@ -91,12 +91,12 @@ def measure(benchmark: Benchmark, plan: Plan) -> tuple[list[Row], StatusError | 
                 )
             )
     except StatusError as error:
-        failed = Row(benchmark.name, benchmark.name, 0, 0.0, 0.0, error_message=error_line(error))
+        failed = BenchmarkRow(benchmark.name, benchmark.name, 0, 0.0, 0.0, error_message=error_line(error))
         return [failed], error
     return rows, None
 
 
-def _warm_up(benchmark: Benchmark, plan: Plan) -> int:
+def _warm_up(benchmark: Benchmark, plan: MeasuringPlan) -> int:
     started = time.perf_counter()
     batches = 0
     while not batches or time.perf_counter() - started < plan.warmup_seconds:

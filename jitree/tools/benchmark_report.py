@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jitree.tools.benchmark_rows import UNIT_SECONDS, Row
+from jitree.tools.benchmark_rows import UNIT_SECONDS, BenchmarkRow
 
 CSV_HEADER: Final = (
     "name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,label,"
@@ -20,7 +20,7 @@ _COUNTER_WIDTH: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReportLayout:
     """How a console report looks."""
 
     unit: str
@@ -53,7 +53,7 @@ def human_number(value: float) -> str:
     return f"{value:g}"
 
 
-def console_report(rows: Sequence[Row], layout: Layout) -> str:
+def console_report(rows: Sequence[BenchmarkRow], layout: ReportLayout) -> str:
     """A heading and one line a row; names are padded to the longest."""
     width = max([len("Benchmark")] + [len(_widest_name(row)) for row in rows])
     counters = _counter_names(rows[0]) if rows else []
@@ -68,12 +68,12 @@ def console_report(rows: Sequence[Row], layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _widest_name(row: Row) -> str:
+def _widest_name(row: BenchmarkRow) -> str:
     """Aggregates of later repetitions must fit, although their rows come after."""
     return row.run_name + _AGGREGATE_SUFFIX if row.repetitions > 1 else row.name
 
 
-def _console_values(row: Row, layout: Layout) -> str:
+def _console_values(row: BenchmarkRow, layout: ReportLayout) -> str:
     if row.error_message is not None:
         return f"ERROR OCCURRED: '{row.error_message}'"
     if row.is_ratio:
@@ -91,11 +91,11 @@ def _console_values(row: Row, layout: Layout) -> str:
     return text
 
 
-def _counter_names(row: Row) -> list[str]:
+def _counter_names(row: BenchmarkRow) -> list[str]:
     return (["items_per_second"] if row.items_per_second is not None else []) + list(row.counters)
 
 
-def _counter_text(row: Row, name: str) -> str:
+def _counter_text(row: BenchmarkRow, name: str) -> str:
     if name == "items_per_second":
         assert row.items_per_second is not None
         if row.is_ratio:
@@ -104,13 +104,13 @@ def _counter_text(row: Row, name: str) -> str:
     return human_number(row.counters[name])
 
 
-def json_report(rows: Sequence[Row], context: dict[str, Any], unit: str) -> str:
+def json_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], unit: str) -> str:
     """The report as one JSON object: ``context`` and ``benchmarks``."""
     benchmarks = [_json_row(row, unit) for row in rows]
     return json.dumps({"context": context, "benchmarks": benchmarks}, indent=2) + "\n"
 
 
-def _json_row(row: Row, unit: str) -> dict[str, Any]:
+def _json_row(row: BenchmarkRow, unit: str) -> dict[str, Any]:
     seconds = 1.0 if row.is_ratio else UNIT_SECONDS[unit]
     result: dict[str, Any] = {
         "name": row.name,
@@ -137,12 +137,12 @@ def _json_row(row: Row, unit: str) -> dict[str, Any]:
     return result | row.counters
 
 
-def csv_report(rows: Sequence[Row], unit: str) -> str:
+def csv_report(rows: Sequence[BenchmarkRow], unit: str) -> str:
     """The report as comma-separated values; absent ones are empty."""
     return "".join(line + "\n" for line in [CSV_HEADER, *(_csv_row(row, unit) for row in rows)])
 
 
-def _csv_row(row: Row, unit: str) -> str:
+def _csv_row(row: BenchmarkRow, unit: str) -> str:
     name = _csv_text(row.name)
     if row.error_message is not None:
         return f"{name},,,,,,,,true,{_csv_text(row.error_message)}"
@@ -159,7 +159,10 @@ def _csv_text(text: str) -> str:
 
 
 def render(
-    file_format: str, rows: Sequence[Row], context: Callable[[], dict[str, Any]], layout: Layout
+    file_format: str,
+    rows: Sequence[BenchmarkRow],
+    context: Callable[[], dict[str, Any]],
+    layout: ReportLayout,
 ) -> str:
     """A whole report as ``console``, ``json`` or ``csv``."""
     match file_format:

@@ -11,7 +11,7 @@ UNIT_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchmarkRow:
     """One line of a report. Times are seconds per call; for the ``cv`` aggregate they are ratios."""
 
     name: str
@@ -46,7 +46,7 @@ _AGGREGATES: Final[tuple[tuple[str, Callable[[Sequence[float]], float]], ...]] =
 )
 
 
-def aggregates(rows: Sequence[Row]) -> list[Row]:
+def aggregates(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:
     """Rows ``_mean _median _stddev _cv`` over the repetitions of one benchmark; none below two of them."""
     rows = [row for row in rows if row.error_message is None]
     if len(rows) < 2:

@@ -9,7 +9,7 @@ from typing import Final
 
 from jitree.codegen.image import cache, contents
 from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flags, FlagSet, command
+from jitree.tools.flags import FlagSet, ParsedFlags, command
 
 LIST_FLAGS: Final = FlagSet(
     command="cache list", summary="shows what the folder of machine code holds", flags=COMMON_FLAGS
@@ -21,7 +21,7 @@ _DAMAGED: Final = "(damaged, of another version of jitree, or others can write i
 
 
 @command(LIST_FLAGS)
-def list_main(flags: Flags) -> int:
+def list_main(flags: ParsedFlags) -> int:
     """Prints a line per image, the most recently used first. INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE."""
     limit = contents.maximum_size()
     sys.stdout.writelines(line + "\n" for line in listing(contents.entries(), limit))
@@ -29,14 +29,14 @@ def list_main(flags: Flags) -> int:
 
 
 @command(CLEAR_FLAGS)
-def clear_main(flags: Flags) -> int:
+def clear_main(flags: ParsedFlags) -> int:
     """Empties the folder and says how much that was."""
     count, size = contents.clear()
     print(f"removed {_images(count)}, {size_text(size)}, from {cache.directory()}")
     return 0
 
 
-def listing(entries: Sequence[contents.Entry], limit: int) -> Iterator[str]:
+def listing(entries: Sequence[contents.CacheEntry], limit: int) -> Iterator[str]:
     total = size_text(sum(entry.size for entry in entries))
     yield f"{cache.directory()}: {_images(len(entries))}, {total} of {size_text(limit)}"
     if not entries:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
 
 if TYPE_CHECKING:
     from jitree.codegen.image import Recipe
@@ -24,7 +24,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
     from jitree.codegen import image
 

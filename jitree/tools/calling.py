@@ -159,11 +159,11 @@ def _pack_one(value: hv.HostValue, packer: packing.Packer, device: Device) -> ob
     match value:
         case hv.Scalar():
             return packer.pack(value.value)
-        case hv.Tensor():
+        case hv.HostTensor():
             return packer.pack(_to_view(value, device))
-        case hv.Buffer():
+        case hv.HostBuffer():
             shape = (len(value.data),)
-            return packer.pack(_to_view(hv.Tensor(_BYTE, shape, value.data), device).buffer)
+            return packer.pack(_to_view(hv.HostTensor(_BYTE, shape, value.data), device).buffer)
     return packer.pack(None)
 
 
@@ -174,7 +174,7 @@ def _python_value(value: hv.HostValue, packed: object, device: Device) -> object
     return Array(packed, device) if isinstance(packed, BufferView) else packed
 
 
-def _to_view(tensor: hv.Tensor, device: Device) -> BufferView:
+def _to_view(tensor: hv.HostTensor, device: Device) -> BufferView:
     row = tensor.element_type
     if elements.is_packed(row):
         return copy_to_device(tensor.values.reshape(tensor.shape), row, device)
@@ -213,11 +213,11 @@ def _reference_to_host(value: object, function: Function) -> hv.HostValue:
         case BufferView():
             return _view_to_host(value, device)
         case VmBuffer():
-            return hv.Buffer("vm.buffer", value.data)
+            return hv.HostBuffer("vm.buffer", value.data)
         case VmList():
-            return hv.List(tuple(_item_to_host(value, index, function) for index in range(len(value))))
+            return hv.HostList(tuple(_item_to_host(value, index, function) for index in range(len(value))))
         case Buffer():
-            return hv.Buffer("hal.buffer", _bytes_of(value, value.byte_length, device))
+            return hv.HostBuffer("hal.buffer", _bytes_of(value, value.byte_length, device))
     ref_types = function.invoker.table.ref_types
     return hv.Opaque(ref_types.name(ref_types.id_of(value)))
 
@@ -231,10 +231,10 @@ def _item_to_host(items: VmList, index: int, function: Function) -> hv.HostValue
     return hv.Scalar(name, value)
 
 
-def _view_to_host(view: BufferView, device: Device) -> hv.Tensor:
+def _view_to_host(view: BufferView, device: Device) -> hv.HostTensor:
     row = element_type(view.element_type)
     length = row.byte_length(view.shape)
-    return hv.Tensor(row, view.shape, _bytes_of(view.buffer, length, device))
+    return hv.HostTensor(row, view.shape, _bytes_of(view.buffer, length, device))
 
 
 def _bytes_of(buffer: Buffer, length: int, device: Device) -> elements.Bytes:

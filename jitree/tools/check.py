@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import InvalidArgumentError, NotFoundError, error_context
 from jitree.tools import devices, flag_table
 from jitree.tools.check_report import Report
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
 from jitree.tools.program import (
     create_session,
     load_modules,
@@ -54,7 +54,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0 when all tests pass, or, if that is expected, when one fails."""
     if devices.answer_queries(flags):
         return 0
@@ -71,7 +71,7 @@ def main(flags: Flags) -> int:
     return _verdict(passed, flags)
 
 
-def _verdict(passed: bool, flags: Flags) -> int:
+def _verdict(passed: bool, flags: ParsedFlags) -> int:
     if flags.boolean("expect_failure"):
         sys.stdout.write("Test passed but expected failure\n" if passed else "Test failed as expected\n")
         return int(passed)
@@ -124,7 +124,7 @@ def _matches(names: Iterable[str], patterns: str) -> bool:
 
 
 def _run_all(
-    modules: Sequence[ModuleLike], names: Sequence[str], opened: tuple[Device, ...], flags: Flags
+    modules: Sequence[ModuleLike], names: Sequence[str], opened: tuple[Device, ...], flags: ParsedFlags
 ) -> bool:
     report = Report(modules[-1].name, len(names), sys.stdout.write)
     for name in names:
@@ -137,7 +137,7 @@ def _run_all(
 
 
 def _run_test(
-    modules: Sequence[ModuleLike], name: str, opened: tuple[Device, ...], flags: Flags, report: Report
+    modules: Sequence[ModuleLike], name: str, opened: tuple[Device, ...], flags: ParsedFlags, report: Report
 ) -> None:
     """Runs a test in a context of its own, so that tests do not see each other's state."""
     from jitree.modules.check import CheckModule

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.errors import StatusError
 from jitree.tools import flag_table
-from jitree.tools.flags import Flags, FlagSet, command
+from jitree.tools.flags import FlagSet, ParsedFlags, command
 from jitree.tools.program import task_parameters
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _THIN_RULE: Final = "# ===" + "-" * 70 + "==="
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Runs the command: what the flags ask for, without any the drivers and the devices."""
     if not answer_queries(flags):
         registry = _registry()
@@ -33,7 +33,7 @@ def main(flags: Flags) -> int:
     return 0
 
 
-def answer_queries(flags: Flags) -> bool:
+def answer_queries(flags: ParsedFlags) -> bool:
     """Prints what listing flags ask for; returns whether there were any."""
     listed = flags.optional("list_devices")
     dumped = flags.optional("dump_devices")
@@ -95,7 +95,7 @@ def _drivers(registry: DriverRegistry, name: str) -> Iterator[Driver]:
             print(f"# {candidate}: unavailable: {error}", file=sys.stderr)
 
 
-def dump_topologies(flags: Flags) -> str:
+def dump_topologies(flags: ParsedFlags) -> str:
     """The workers that a local-task device made by these flags has."""
     from jitree.hal.local.topology import parse_parameters
 

@@ -11,7 +11,7 @@ from jitree.tools.dump_json import flatbuffer_json
 from jitree.tools.dump_metadata import metadata_lines
 from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.disassemble import (
     Disassembler,
@@ -21,7 +21,7 @@ from jitree.vmfb.disassemble import (
     no_offsets,
 )
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _STANDARD_INPUT: Final = "-"
 
@@ -68,7 +68,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Runs the command; raises StatusError for a file that cannot be read or a function that is not there.
     A damaged function body shows as far as it goes, and its error follows all output."""
     path = flags.text("module")
@@ -90,11 +90,11 @@ def main(flags: Flags) -> int:
     return 0
 
 
-def _asks_for_native(flags: Flags) -> bool:
+def _asks_for_native(flags: ParsedFlags) -> bool:
     return any(flags.boolean(name) for name in ("tiers", "llvm", "asm"))
 
 
-def _native_lines(read: Module, flags: Flags) -> Iterator[str]:
+def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.tools import dump_code, dump_tiers
     from jitree.vmfb.decode import decode_module
@@ -119,7 +119,7 @@ def _print(lines: Iterable[str]) -> None:
         sys.stdout.write(line + "\n")
 
 
-def _lines(module: Module, flags: Flags) -> Iterator[str]:
+def _lines(module: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     output = flags.text("output")
     if output == "executables":
         from jitree.tools.dump_executables import executable_lines
@@ -140,7 +140,7 @@ def _lines(module: Module, flags: Flags) -> Iterator[str]:
         yield from disassembly_lines(module, selected, column)
 
 
-def select_functions(module: Module, text: str) -> tuple[Function, ...]:
+def select_functions(module: ModuleTables, text: str) -> tuple[FunctionRow, ...]:
     """The functions of a name or ordinal; all of them for empty text. NOT_FOUND if there is none."""
     if not text:
         return module.functions
@@ -154,14 +154,14 @@ def select_functions(module: Module, text: str) -> tuple[Function, ...]:
     return tuple(found)
 
 
-def _answers_to(module: Module, function: Function, text: str) -> bool:
+def _answers_to(module: ModuleTables, function: FunctionRow, text: str) -> bool:
     if text == str(function.ordinal) or text == function_symbol(module, function.ordinal):
         return True
     return any(export.name == text and export.ordinal == function.ordinal for export in module.exports)
 
 
 def disassembly_lines(
-    module: Module, functions: Sequence[Function], column: OffsetColumn = no_offsets
+    module: ModuleTables, functions: Sequence[FunctionRow], column: OffsetColumn = no_offsets
 ) -> Iterator[str]:
     """Declarations and the text of functions; the first damage found is raised behind all of them."""
     yield f"vm.module @{module.name} version {module.version}"

@@ -12,7 +12,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
 from jitree.loaders import vmvx_images
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}", "workgroups.{}", "span.{}")
 """What a function becomes: itself and its entry from the interpreter; itself from where it resumes and that
@@ -22,7 +22,7 @@ _ASSEMBLY: Final = re.compile(
 )
 """A function in what LLVM prints; constants have labels that begin with a dot."""
 
-Answers = Callable[[Module, Function, str], bool]
+Answers = Callable[[ModuleTables, FunctionRow, str], bool]
 """(module, function, text): whether that is what a function is called."""
 Renderer = Callable[[Any, Sequence[str]], Iterator[str]]
 """(optimised LLVM module, symbols) -> lines"""

@@ -14,7 +14,7 @@ from jitree.cuda import executable_format, ptx
 from jitree.errors import StatusError
 from jitree.loaders import elf_format, fatelf
 from jitree.loaders.elf_file import bad_elf, read_elf
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 
 _ELF: Final = b"\x7fELF"
 _CUDA: Final = (b"CUDA", b"CDA1")
@@ -25,7 +25,7 @@ _TEXT_LIMIT: Final = 16
 _SMALLEST_SECTION_HEADER: Final = 40
 
 
-def executable_lines(module: Module) -> Iterator[str]:
+def executable_lines(module: ModuleTables) -> Iterator[str]:
     """A part for each executable; the first damage found is raised after all of them."""
     damage: StatusError | None = None
     found = False

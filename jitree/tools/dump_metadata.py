@@ -7,7 +7,7 @@ from typing import Final
 
 from jitree.errors import StatusError
 from jitree.vmfb.cconv import parse
-from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, Function, Module, RodataSegment
+from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, FunctionRow, ModuleTables, RodataSegment
 
 _WIDTH: Final = 120
 _RULE: Final = f"//==={'-' * (_WIDTH - 10)}===//"
@@ -18,7 +18,7 @@ _NAMED_FEATURES: Final = {FEATURE_EXT_F32: "EXT_F32", FEATURE_EXT_F64: "EXT_F64"
 """Requirement bits that the table shows by name; others as a number."""
 
 
-def metadata_lines(module: Module) -> Iterator[str]:
+def metadata_lines(module: ModuleTables) -> Iterator[str]:
     """All sections; one without content is left out."""
     yield from _header(f"@{module.name} : version {module.version}")
     yield from _tables(module)
@@ -38,7 +38,7 @@ def _header(title: str) -> list[str]:
     return [_RULE, f"// {title}", _RULE, ""]
 
 
-def _tables(module: Module) -> Iterator[str]:
+def _tables(module: ModuleTables) -> Iterator[str]:
     if module.requirements:
         yield f"Requirements: {requirements_text(module.requirements)}"
         yield ""
@@ -91,7 +91,7 @@ def requirements_text(requirements: int) -> str:
     return " | ".join([*names, f"{rest:08X}"] if rest else names)
 
 
-def _sections(module: Module) -> Iterator[str]:
+def _sections(module: ModuleTables) -> Iterator[str]:
     if module.globals_size or module.ref_global_count:
         total = module.globals_size + _REF_BYTES * module.ref_global_count
         yield "Module State:"
@@ -110,7 +110,7 @@ def _sections(module: Module) -> Iterator[str]:
         yield ""
 
 
-def _segment_text(module: Module, segment: RodataSegment) -> str:
+def _segment_text(module: ModuleTables, segment: RodataSegment) -> str:
     size = len(segment.data)
     if segment.external:
         start = segment.file_offset - module.archive.rodata_base
@@ -122,14 +122,14 @@ def _segment_text(module: Module, segment: RodataSegment) -> str:
     return f"embedded {size:8} bytes `{shown.decode()}`{ellipsis}"
 
 
-def _functions(module: Module) -> Iterator[str]:
+def _functions(module: ModuleTables) -> Iterator[str]:
     yield "  # | Offset   |   Length | Blocks | i32 # | ref # | Requirements | Aliases"
     yield "----+----------+----------+--------+-------+-------+--------------+".ljust(_WIDTH, "-")
     for function in module.functions:
         yield _function_row(module, function)
 
 
-def _function_row(module: Module, function: Function) -> str:
+def _function_row(module: ModuleTables, function: FunctionRow) -> str:
     aliases = ", ".join(export.name for export in module.exports if export.ordinal == function.ordinal)
     requirements = requirements_text(function.requirements)
     return (

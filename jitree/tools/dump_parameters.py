@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jitree.errors import StatusError
-from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, Record, read_instructions
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _IMPORT_PREFIX: Final = "io_parameters."
 _SCOPE_ARGUMENT: Final = {"io_parameters.load": 4, "io_parameters.gather": 4, "io_parameters.scatter": 5}
@@ -29,7 +29,7 @@ class NeededParameter:
     """Bytes that the parameter must have at least."""
 
 
-def needed_parameters(module: Module) -> Iterator[NeededParameter]:
+def needed_parameters(module: ModuleTables) -> Iterator[NeededParameter]:
     """Parameters whose names are constants of the module, which is how compilers write them."""
     if not any(entry.full_name.startswith(_IMPORT_PREFIX) for entry in module.imports):
         return
@@ -37,7 +37,7 @@ def needed_parameters(module: Module) -> Iterator[NeededParameter]:
         yield from _needed_by(module, function)
 
 
-def _needed_by(module: Module, function: Function) -> Iterator[NeededParameter]:
+def _needed_by(module: ModuleTables, function: FunctionRow) -> Iterator[NeededParameter]:
     """Follows constants through the ref registers in file order."""
     constants: dict[int, bytes] = {}
     try:
@@ -51,7 +51,9 @@ def _needed_by(module: Module, function: Function) -> Iterator[NeededParameter]:
         return  # damaged code; the disassembly shows where
 
 
-def _follow(module: Module, record: Record, operands: dict[str, Any], constants: dict[int, bytes]) -> None:
+def _follow(
+    module: ModuleTables, record: InstructionRecord, operands: dict[str, Any], constants: dict[int, bytes]
+) -> None:
     written = [
         entry
         for operand, value in zip(record.instruction.operands, record.operands, strict=True)
@@ -66,7 +68,7 @@ def _follow(module: Module, record: Record, operands: dict[str, Any], constants:
 
 
 def _needed_at(
-    module: Module, operands: dict[str, Any], constants: dict[int, bytes]
+    module: ModuleTables, operands: dict[str, Any], constants: dict[int, bytes]
 ) -> Iterator[NeededParameter]:
     callee = operands.get("callee", 0)
     ordinal = callee & ~IMPORT_BIT

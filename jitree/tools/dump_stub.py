@@ -10,12 +10,12 @@ from jitree.api.calls.declaration import Parameter, signature_of
 from jitree.errors import StatusError
 from jitree.types import ElementType
 from jitree.vmfb.cconv import parse
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _NUMPY_SCALARS = re.compile(r"u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 
 
-def stub_lines(module: Module) -> Iterator[str]:
+def stub_lines(module: ModuleTables) -> Iterator[str]:
     """One function for each export that a host calls, under its declaration."""
     shown = [export for export in module.exports if not export.name.startswith("__")]
     lines = [line for export in shown for line in _function(export.name, module.functions[export.ordinal])]
@@ -25,7 +25,7 @@ def stub_lines(module: Module) -> Iterator[str]:
     yield from lines
 
 
-def _function(name: str, function: Function) -> Iterator[str]:
+def _function(name: str, function: FunctionRow) -> Iterator[str]:
     try:
         signature = signature_of(name, parse(function.cconv), function.attrs)
     except StatusError as error:

@@ -11,7 +11,7 @@ from jitree.modules.releases import origin, releases
 from jitree.tools.dump_parameters import needed_parameters
 from jitree.tools.dump_stub import stub_lines
 from jitree.vmfb.module import RELEASES
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 
 _FORMATS: Final = (
     "embedded-elf", "system-elf", "system-dylib", "system-dll", "system-wasm", "embedded-macho", "static",
@@ -22,7 +22,7 @@ _FORMATS: Final = (
 _LONGEST_FORMAT: Final = 64
 
 
-def summary_lines(module: Module) -> Iterator[str]:
+def summary_lines(module: ModuleTables) -> Iterator[str]:
     """The summary as text; the stub at its end is valid Python."""
     major, minor = module.bytecode_version
     yield f"Module:     {module.name}, version {module.version}"
@@ -42,7 +42,7 @@ def summary_lines(module: Module) -> Iterator[str]:
     yield from stub_lines(module)
 
 
-def _origin_lines(module: Module) -> Iterator[str]:
+def _origin_lines(module: ModuleTables) -> Iterator[str]:
     """Who can have compiled it, by the imports; the versions that modules state do not tell."""
     found = origin(module)
     if found.families:
@@ -59,7 +59,7 @@ def _span(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def executable_formats(module: Module) -> list[str]:
+def executable_formats(module: ModuleTables) -> list[str]:
     """Executable formats that the module names in its constants, in the order of their appearance."""
     found = []
     for segment in module.rodata:
@@ -71,7 +71,7 @@ def executable_formats(module: Module) -> list[str]:
     return found
 
 
-def _parameter_lines(module: Module) -> Iterator[str]:
+def _parameter_lines(module: ModuleTables) -> Iterator[str]:
     scopes: dict[str | None, list[str]] = defaultdict(list)
     for parameter in needed_parameters(module):
         scopes[parameter.scope].append(f"{parameter.key} ({parameter.extent} bytes)")

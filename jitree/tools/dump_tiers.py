@@ -12,7 +12,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
-from jitree.dispatch.native.ssa import Block, Loop
+from jitree.dispatch.native.ssa import Block, SsaLoop
 from jitree.loaders import vmvx_images
 
 
@@ -73,5 +73,5 @@ def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterato
     )
 
 
-def _depth(loop: Loop) -> int:
+def _depth(loop: SsaLoop) -> int:
     return 1 + max(map(_depth, loop.children), default=0)

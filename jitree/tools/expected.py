@@ -59,9 +59,9 @@ def _compare_value(
             return None
         case hv.Scalar(), hv.Scalar() if actual.type_name == wanted.type_name:
             return _compare_scalars(actual, wanted, tolerances)
-        case hv.Tensor(), hv.Tensor():
+        case hv.HostTensor(), hv.HostTensor():
             return _compare_tensors(actual, wanted, tolerances, max_element_count)
-        case hv.Buffer(), hv.Buffer() if actual.type_name == wanted.type_name:
+        case hv.HostBuffer(), hv.HostBuffer() if actual.type_name == wanted.type_name:
             return _compare_buffers(actual, wanted)
     return f"variant types mismatch; expected {_variant_type(wanted)} but got {_variant_type(actual)}\n"
 
@@ -83,7 +83,7 @@ def _compare_scalars(actual: hv.Scalar, wanted: hv.Scalar, tolerances: Tolerance
     )
 
 
-def _compare_buffers(actual: hv.Buffer, wanted: hv.Buffer) -> str | None:
+def _compare_buffers(actual: hv.HostBuffer, wanted: hv.HostBuffer) -> str | None:
     if np.array_equal(actual.data, wanted.data):
         return None
     return (
@@ -93,7 +93,7 @@ def _compare_buffers(actual: hv.Buffer, wanted: hv.Buffer) -> str | None:
 
 
 def _compare_tensors(
-    actual: hv.Tensor, wanted: hv.Tensor, tolerances: Tolerances, max_element_count: int
+    actual: hv.HostTensor, wanted: hv.HostTensor, tolerances: Tolerances, max_element_count: int
 ) -> str | None:
     tail = f"expected that the view is equal to contents of a view of {wanted.shaped_type}\n"
     blocks = (
@@ -113,7 +113,7 @@ def _compare_tensors(
     )
 
 
-def _same_type(actual: hv.Tensor, wanted: hv.Tensor) -> bool:
+def _same_type(actual: hv.HostTensor, wanted: hv.HostTensor) -> bool:
     """Equal types; a signless integer (which numpy files cannot state) goes with both signednesses."""
     given, asked = actual.element_type, wanted.element_type
     if given.code == asked.code:
@@ -122,7 +122,7 @@ def _same_type(actual: hv.Tensor, wanted: hv.Tensor) -> bool:
     return integers and _SIGNLESS in (given.numerical_class, asked.numerical_class)
 
 
-def _matching(actual: hv.Tensor, wanted: hv.Tensor, tolerances: Tolerances) -> _Mask:
+def _matching(actual: hv.HostTensor, wanted: hv.HostTensor, tolerances: Tolerances) -> _Mask:
     """Per element: whether it matches."""
     if tolerances.covers(actual.element_type.name):
         return _close(actual.values, wanted.values, actual.element_type.name, tolerances)
@@ -143,7 +143,7 @@ def _close(
     return np.asarray((close & finite) | (a == e) | (np.isnan(a) & np.isnan(e)))
 
 
-def _summary(actual: hv.Tensor, wanted: hv.Tensor, differing: npt.NDArray[np.intp]) -> str:
+def _summary(actual: hv.HostTensor, wanted: hv.HostTensor, differing: npt.NDArray[np.intp]) -> str:
     text = f"  {len(differing)} of {actual.element_count} elements differ"
     if not (elements.is_integer(actual.element_type) or elements.is_float(actual.element_type)):
         return text + "\n"
@@ -158,5 +158,5 @@ def _summary(actual: hv.Tensor, wanted: hv.Tensor, differing: npt.NDArray[np.int
     return f"{text}; largest |a-e| = {distance[worst]:g} at [{where}]\n"
 
 
-def _wide(tensor: hv.Tensor) -> npt.NDArray[np.float64]:
+def _wide(tensor: hv.HostTensor) -> npt.NDArray[np.float64]:
     return tensor.values.astype(np.float64)

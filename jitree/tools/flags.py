@@ -95,7 +95,7 @@ def _default_line(flag: Flag) -> str:
     return f"--{flag.name}={flag.default}"
 
 
-class Flags:
+class ParsedFlags:
     """The values of a command's flags."""
 
     __slots__ = ("given", "values")
@@ -134,9 +134,9 @@ class Flags:
         return value
 
 
-def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> Flags:
+def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> ParsedFlags:
     """The values of all flags; raises INVALID_ARGUMENT or UNIMPLEMENTED naming the flag."""
-    flags = Flags({flag.name: _default(flag) for flag in flag_set.flags})
+    flags = ParsedFlags({flag.name: _default(flag) for flag in flag_set.flags})
     pending = _expand(arguments, 0)
     for argument in pending:
         if argument == "-" or not argument.startswith("-"):
@@ -154,13 +154,13 @@ def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> Flags:
     return flags
 
 
-def command(flag_set: FlagSet) -> Callable[[Callable[[Flags], int]], Callable[[Sequence[str]], int]]:
+def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Callable[[Sequence[str]], int]]:
     """Makes a command's ``main``, which takes its arguments, of what it does with its flags.
 
     ``--help``, which all commands have, is answered here.
     """
 
-    def decorate(perform: Callable[[Flags], int]) -> Callable[[Sequence[str]], int]:
+    def decorate(perform: Callable[[ParsedFlags], int]) -> Callable[[Sequence[str]], int]:
         def main(arguments: Sequence[str]) -> int:
             flags = parse_flags(arguments, flag_set)
             if flags.optional("help") is None:
@@ -219,7 +219,7 @@ def _unquote(text: str) -> str:
     return text
 
 
-def _store_positional(argument: str, flag_set: FlagSet, flags: Flags) -> None:
+def _store_positional(argument: str, flag_set: FlagSet, flags: ParsedFlags) -> None:
     if flag_set.positional is None:
         raise InvalidArgumentError(f"unexpected argument '{argument}'")
     flag = flag_set.find(flag_set.positional)
@@ -227,7 +227,7 @@ def _store_positional(argument: str, flag_set: FlagSet, flags: Flags) -> None:
     _store(flag, argument, flags)
 
 
-def _store(flag: Flag, text: str | None, flags: Flags) -> None:
+def _store(flag: Flag, text: str | None, flags: ParsedFlags) -> None:
     flags.given.add(flag.name)
     if flag.kind is Kind.LIST:
         assert text is not None

@@ -35,7 +35,7 @@ class Ignored:
     __slots__ = ()
 
 
-class Tensor(NamedTuple):
+class HostTensor(NamedTuple):
     """A dense row-major tensor; ``data`` holds its bytes (elements below 8 bits packed, low bits first)."""
 
     element_type: ElementType
@@ -56,14 +56,14 @@ class Tensor(NamedTuple):
         return format_shaped_type(self.shape, self.element_type)
 
 
-class Buffer(NamedTuple):
+class HostBuffer(NamedTuple):
     """Bytes without shape: a ``hal.buffer`` or a ``vm.buffer``."""
 
     type_name: str
     data: Bytes
 
 
-class List(NamedTuple):
+class HostList(NamedTuple):
     """A ``vm.list``."""
 
     items: tuple[HostValue, ...]
@@ -75,7 +75,7 @@ class Opaque(NamedTuple):
     type_name: str
 
 
-HostValue = Scalar | Null | Ignored | Tensor | Buffer | List | Opaque
+HostValue = Scalar | Null | Ignored | HostTensor | HostBuffer | HostList | Opaque
 
 NULL: Final = Null()
 IGNORED: Final = Ignored()

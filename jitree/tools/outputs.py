@@ -92,12 +92,12 @@ def _array(value: hv.HostValue) -> npt.NDArray[Any]:
         case hv.Scalar():
             row = BY_NAME[value.type_name]
             data = np.array(value.value).astype(row.dtype).reshape(1).view(np.uint8)
-            return _tensor_array(hv.Tensor(row, (), data))
+            return _tensor_array(hv.HostTensor(row, (), data))
         case hv.Null():
             return np.empty(0, np.int8)
-        case hv.Buffer():
+        case hv.HostBuffer():
             return value.data.view(np.int8)
-        case hv.Tensor():
+        case hv.HostTensor():
             return _tensor_array(value)
     raise InvalidArgumentError(
         f"a result of type {printing.type_text(value)} cannot be written to a file; "
@@ -105,7 +105,7 @@ def _array(value: hv.HostValue) -> npt.NDArray[Any]:
     )
 
 
-def _tensor_array(tensor: hv.Tensor) -> npt.NDArray[Any]:
+def _tensor_array(tensor: hv.HostTensor) -> npt.NDArray[Any]:
     row = tensor.element_type
     if elements.is_packed(row):
         return tensor.values.astype(np.int8).reshape(tensor.shape)

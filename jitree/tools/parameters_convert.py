@@ -12,9 +12,9 @@ from jitree.params import Mode, ParameterEntry, open_providers, splat_entry
 from jitree.params.index import nearest
 from jitree.params.irpa_writer import plan, write
 from jitree.tools.flag_table import COMMON_FLAGS, PARAMETER_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
 from jitree.tools.parameters_create import OUTPUT_FLAG, QUIET_FLAG, output_path
-from jitree.tools.parameters_table import Row, table
+from jitree.tools.parameters_table import ParameterRow, table
 from jitree.tools.parameters_values import find_type, parse_pattern
 
 _ZERO: Final = b"\0"
@@ -42,7 +42,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Writes the joined archive and lists it. Keys that the edits name are those of the inputs."""
     output = output_path(flags)
     edits = _Edits(flags)
@@ -52,14 +52,14 @@ def main(flags: Flags) -> int:
     layout = plan(edits.apply(entries))
     write(output, layout)
     if not flags.boolean("quiet"):
-        sys.stdout.write(table("", [Row(*stored) for stored in layout.parameters]))
+        sys.stdout.write(table("", [ParameterRow(*stored) for stored in layout.parameters]))
     return 0
 
 
 class _Edits:
     """What the flags change."""
 
-    def __init__(self, flags: Flags) -> None:
+    def __init__(self, flags: ParsedFlags) -> None:
         self._exclude = set(flags.texts("exclude"))
         self._rename = dict(_pair("rename", text) for text in flags.texts("rename"))
         self._splat = dict(_parse_splat(text) for text in flags.texts("splat"))

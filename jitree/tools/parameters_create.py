@@ -9,8 +9,8 @@ from jitree.errors import InvalidArgumentError, error_context
 from jitree.params import ParameterEntry
 from jitree.params.irpa_writer import DEFAULT_ALIGNMENT, plan, write
 from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
-from jitree.tools.parameters_table import Row, table
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
+from jitree.tools.parameters_table import ParameterRow, table
 from jitree.tools.parameters_values import parse_declaration
 
 QUIET_FLAG: Final = Flag("quiet", Kind.BOOLEAN, False, "Does not list what was written.")
@@ -47,7 +47,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Writes the archive and lists it; splats come first."""
     splats = [_parse("splat", text) for text in flags.texts("splat")]
     data = [_parse("data", text) for text in flags.texts("data")]
@@ -55,7 +55,7 @@ def main(flags: Flags) -> int:
     layout = plan(splats, data, flags.integer("alignment"))
     write(output, layout)
     if not flags.boolean("quiet"):
-        sys.stdout.write(table("", [Row(*stored) for stored in layout.parameters]))
+        sys.stdout.write(table("", [ParameterRow(*stored) for stored in layout.parameters]))
     return 0
 
 
@@ -66,7 +66,7 @@ def _parse(flag: str, text: str) -> ParameterEntry:
         return parse_declaration(text)
 
 
-def output_path(flags: Flags) -> str:
+def output_path(flags: ParsedFlags) -> str:
     """The path of ``--output``; INVALID_ARGUMENT when it was not given."""
     path = flags.text("output")
     if not path:

@@ -10,7 +10,7 @@ from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError,
 from jitree.params import Mode, ParameterEntry, ParameterProvider, open_providers
 from jitree.params.index import nearest, scope_text
 from jitree.tools.flag_table import COMMON_FLAGS, PARAMETER_FLAGS
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, command
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
 from jitree.tools.parameters_table import long_table, rows_of, table
 
 FLAGS: Final = FlagSet(
@@ -32,7 +32,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Prints a table for each scope, then extracts; NOT_FOUND for an unknown scope or key."""
     providers = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))
     layout = long_table if flags.boolean("long") else table

@@ -15,24 +15,24 @@ _TYPE_BOTTOM: Final = f"//{'-' * 15}+{'-' * 18}+{'-' * 18}+{'-' * 26}+{'-' * 35}
 _UNKNOWN: Final = "-"
 
 
-class Row(NamedTuple):
+class ParameterRow(NamedTuple):
     entry: ParameterEntry
     offset: int | None
     """Where it begins in its file; None when it is not in a file as it is."""
 
 
-def rows_of(entries: Sequence[ParameterEntry]) -> list[Row]:
-    return [Row(entry, entry.file_offset) for entry in entries]
+def rows_of(entries: Sequence[ParameterEntry]) -> list[ParameterRow]:
+    return [ParameterRow(entry, entry.file_offset) for entry in entries]
 
 
-def table(scope: str, rows: Sequence[Row]) -> str:
+def table(scope: str, rows: Sequence[ParameterRow]) -> str:
     """A scope's parameters: position and length in bytes, key."""
     lines = [*_title(scope, rows), _TOP, f"//{_columns('Start', 'End', 'Length')[2:]} | Key", _BOTTOM]
     lines += [f"{_position(row)} | `{row.entry.key}`" for row in rows]
     return "\n".join(lines) + "\n\n"
 
 
-def long_table(scope: str, rows: Sequence[Row]) -> str:
+def long_table(scope: str, rows: Sequence[ParameterRow]) -> str:
     """As :func:`table`, with shape and element type where the archive knows them."""
     header = f"//{_columns('Start', 'End', 'Length')[2:]} | {'Type':>24} | Key"
     lines = [*_title(scope, rows), _TYPE_TOP, header, _TYPE_BOTTOM]
@@ -42,13 +42,13 @@ def long_table(scope: str, rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def _title(scope: str, rows: Sequence[Row]) -> list[str]:
+def _title(scope: str, rows: Sequence[ParameterRow]) -> list[str]:
     name = f"`{scope}`" if scope else "<global>"
     total = sum(row.entry.length for row in rows)
     return [_FRAME, f"// Parameter scope {name} ({len(rows)} entries, {total} total bytes)"]
 
 
-def _position(row: Row) -> str:
+def _position(row: ParameterRow) -> str:
     if row.offset is None:
         return _columns(_UNKNOWN, _UNKNOWN, row.entry.length)
     return _columns(row.offset, row.offset + row.entry.length, row.entry.length)

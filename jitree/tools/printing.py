@@ -9,18 +9,18 @@ from jitree.base.elements import DEFAULT_MAX_ELEMENT_COUNT
 from jitree.tools import host_values as hv
 
 
-def element_text(tensor: hv.Tensor, index: int) -> str:
+def element_text(tensor: hv.HostTensor, index: int) -> str:
     """Text of the element at a flat index."""
     texts = elements.element_texts(tensor.element_type, tensor.data, tensor.element_count)
     return next(islice(texts, index, None))
 
 
-def elements_text(tensor: hv.Tensor, max_element_count: int) -> str:
+def elements_text(tensor: hv.HostTensor, max_element_count: int) -> str:
     """The elements with brackets around inner dimensions; elided after ``max_element_count`` of them."""
     return elements.elements_text(tensor.element_type, tensor.shape, tensor.data, max_element_count)
 
 
-def tensor_text(tensor: hv.Tensor, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT) -> str:
+def tensor_text(tensor: hv.HostTensor, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT) -> str:
     """``4xf32=1 2 3 4``."""
     return f"{tensor.shaped_type}={elements_text(tensor, max_element_count)}"
 
@@ -35,11 +35,11 @@ def type_text(value: hv.HostValue) -> str:
     match value:
         case hv.Scalar():
             return value.type_name
-        case hv.Tensor():
+        case hv.HostTensor():
             return "hal.buffer_view"
-        case hv.Buffer() | hv.Opaque():
+        case hv.HostBuffer() | hv.Opaque():
             return value.type_name
-        case hv.List():
+        case hv.HostList():
             return "vm.list"
         case hv.Null() | hv.Ignored():
             return "(null)"
@@ -52,21 +52,21 @@ def value_text(value: hv.HostValue, max_element_count: int = DEFAULT_MAX_ELEMENT
             return f"{value.type_name}={scalar_text(value)}\n"
         case hv.Null() | hv.Ignored():
             return "(null)\n"
-        case hv.Tensor():
+        case hv.HostTensor():
             return f"hal.buffer_view\n{tensor_text(value, max_element_count)}\n"
-        case hv.List():
+        case hv.HostList():
             items = "".join(
                 f"child_list[{i}]: {value_text(item, max_element_count)}"
                 for i, item in enumerate(value.items)
             )
             return f"vm.list\n{items}\n"
-        case hv.Buffer(type_name="vm.buffer"):
+        case hv.HostBuffer(type_name="vm.buffer"):
             return f"vm.buffer\n{_buffer_text(value, max_element_count)}\n"
-        case hv.Buffer() | hv.Opaque():
+        case hv.HostBuffer() | hv.Opaque():
             return f"{value.type_name}\n(no printer)\n"
 
 
-def _buffer_text(buffer: hv.Buffer, max_element_count: int) -> str:
+def _buffer_text(buffer: hv.HostBuffer, max_element_count: int) -> str:
     shown = max_element_count if max_element_count >= 0 else len(buffer.data)
     elided = "..." if len(buffer.data) > shown else ""
     return f"{len(buffer.data)} bytes: {buffer.data[:shown].tobytes().hex().upper()}{elided}"

@@ -15,7 +15,7 @@ from jitree.errors import (
     UnimplementedError,
     error_context,
 )
-from jitree.tools.flags import Flags
+from jitree.tools.flags import ParsedFlags
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
@@ -42,7 +42,7 @@ _LATER: Final = {
 """Flags of features that this version does not have."""
 
 
-class Program(NamedTuple):
+class OpenedProgram(NamedTuple):
     """Modules in a session; the last one is the program."""
 
     session: Session
@@ -51,7 +51,7 @@ class Program(NamedTuple):
 
 
 @contextmanager
-def open_program(flags: Flags) -> Iterator[Program]:
+def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
     """Opens the devices and loads the modules that the flags name; closes all at the end, and prints the
     statistics that the flags ask for."""
     refuse_later_flags(flags)
@@ -62,19 +62,19 @@ def open_program(flags: Flags) -> Iterator[Program]:
             session = stack.enter_context(create_session(flags, devices, loaded))
             module = load_modules(session, loaded)
         try:
-            yield Program(session, module, devices)
+            yield OpenedProgram(session, module, devices)
         finally:
             show_statistics(flags, devices)
 
 
-def refuse_later_flags(flags: Flags) -> None:
+def refuse_later_flags(flags: ParsedFlags) -> None:
     """UNIMPLEMENTED for flags of features that this version does not have."""
     for name, feature in _LATER.items():
         if flags.values[name]:
             raise UnimplementedError(f"flag '{name}': this version of jitree has no {feature}")
 
 
-def read_modules(flags: Flags) -> list[ModuleLike]:
+def read_modules(flags: ParsedFlags) -> list[ModuleLike]:
     """The modules that the flags name, not yet linked; the last one is the program."""
     paths = flags.texts("module")
     if not paths:
@@ -84,7 +84,7 @@ def read_modules(flags: Flags) -> list[ModuleLike]:
     return [_read_module(path, flags.text("module_mode")) for path in paths]
 
 
-def create_session(flags: Flags, devices: Sequence[Device], loaded: Sequence[ModuleLike]) -> Session:
+def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequence[ModuleLike]) -> Session:
     """A session for modules that are not yet in it, as the flags want it.
 
     Archives are opened only for modules that read parameters: a compiler writes none for a program whose
@@ -133,7 +133,7 @@ def _read_module(path: str, mode: str) -> ModuleLike:
 # -- devices -----------------------------------------------------------------------------------------
 
 
-def open_devices(flags: Flags, stack: ExitStack) -> tuple[Device, ...]:
+def open_devices(flags: ParsedFlags, stack: ExitStack) -> tuple[Device, ...]:
     """The devices that the flags name, closed with ``stack``; without any, the first that can be created."""
     from jitree.api.resources import DEFAULT_DEVICES
     from jitree.api.session import Instance
@@ -159,7 +159,7 @@ def open_devices(flags: Flags, stack: ExitStack) -> tuple[Device, ...]:
     raise UnavailableError(f"no device can be created; {'; '.join(reasons)}; name one: --device=local-sync")
 
 
-def task_parameters(flags: Flags) -> Mapping[str, str]:
+def task_parameters(flags: ParsedFlags) -> Mapping[str, str]:
     """What the flags say about the workers of ``local-task``, as parameters of its URI."""
     parameters: dict[str, str] = {
         name: str(flags.integer(name)) for name in _TASK_FLAGS if name in flags.given
@@ -171,7 +171,7 @@ def task_parameters(flags: Flags) -> Mapping[str, str]:
     return parameters
 
 
-def show_statistics(flags: Flags, devices: Sequence[Device]) -> None:
+def show_statistics(flags: ParsedFlags, devices: Sequence[Device]) -> None:
     """Prints the memory statistics of devices if ``--print_statistics`` is given."""
     if flags.boolean("print_statistics"):
         for device in devices:
@@ -181,7 +181,7 @@ def show_statistics(flags: Flags, devices: Sequence[Device]) -> None:
 # -- functions ---------------------------------------------------------------------------------------
 
 
-def find_function(program: Program, name: str) -> Function:
+def find_function(program: OpenedProgram, name: str) -> Function:
     """The function that ``--function`` names; without a name the only export."""
     module = program.module
     if name:

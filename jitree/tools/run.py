@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import error_context
 from jitree.tools import devices, expected, flag_table
 from jitree.tools import host_values as hv
-from jitree.tools.flags import Flags, FlagSet, command
+from jitree.tools.flags import FlagSet, ParsedFlags, command
 from jitree.tools.outputs import write_outputs
-from jitree.tools.program import Program, find_function, open_program
+from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import of_kind, parse_value, parse_values
 
@@ -37,7 +37,7 @@ FLAGS: Final = FlagSet(
 
 
 @command(FLAGS)
-def main(flags: Flags) -> int:
+def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0, or 1 when results differ from what was expected."""
     if devices.answer_queries(flags):
         return 0
@@ -45,7 +45,7 @@ def main(flags: Flags) -> int:
         return _run(program, flags, files)
 
 
-def _run(program: Program, flags: Flags, files: ValueFiles) -> int:
+def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
     from jitree.tools.calling import PreparedCall, argument_kinds
 
     with error_context("creating run context"):
@@ -60,7 +60,7 @@ def _run(program: Program, flags: Flags, files: ValueFiles) -> int:
         return finish(function, results, flags, files)
 
 
-def finish(function: Function, results: list[hv.HostValue], flags: Flags, files: ValueFiles) -> int:
+def finish(function: Function, results: list[hv.HostValue], flags: ParsedFlags, files: ValueFiles) -> int:
     """Prints, stores or checks the results of a call; returns the exit code."""
     limit = flags.integer("output_max_element_count")
     if "expected_output" not in flags.given:
@@ -87,7 +87,7 @@ def _parse_expected(function: Function, texts: Sequence[str], files: ValueFiles)
     return values
 
 
-def tolerances(flags: Flags) -> expected.Tolerances:
+def tolerances(flags: ParsedFlags) -> expected.Tolerances:
     """How close results have to be."""
     if flags.text("equality_mode") == "exact":
         return expected.EXACT

@@ -73,7 +73,7 @@ class ValueFiles:
             raise OutOfRangeError(f"end-of-file: `{path}` has {len(raw)} of the {length} bytes wanted")
         return np.frombuffer(raw, np.uint8)
 
-    def read_arrays(self, mode: str, path: str) -> list[hv.Tensor]:
+    def read_arrays(self, mode: str, path: str) -> list[hv.HostTensor]:
         """The array a value like ``@f.npy`` names; ``*f.npy`` and ``@f.npz`` may name several."""
         archive, separator, key = path.partition(".npz:")
         if separator:
@@ -92,13 +92,13 @@ class ValueFiles:
             tensors.append(array_tensor(_read_array(file, path)))
         return tensors
 
-    def _archive_arrays(self, path: str) -> list[hv.Tensor]:
+    def _archive_arrays(self, path: str) -> list[hv.HostTensor]:
         with _open_archive(path) as archive:
             if not archive.files:
                 raise OutOfRangeError(f"end-of-file: no array in `{path}`")
             return [_member(archive, name) for name in archive.files]
 
-    def _archive_array(self, path: str, key: str) -> hv.Tensor:
+    def _archive_array(self, path: str, key: str) -> hv.HostTensor:
         with _open_archive(path) as archive:
             if key not in archive.files:
                 raise NotFoundError(f"no array `{key}` in `{path}`; it has {', '.join(archive.files)}")
@@ -119,7 +119,7 @@ def _open_archive(path: str) -> Iterator[NpzFile]:
         raise InvalidArgumentError(f"`{path}` is not a numpy archive: {error}") from None
 
 
-def _member(archive: NpzFile, name: str) -> hv.Tensor:
+def _member(archive: NpzFile, name: str) -> hv.HostTensor:
     array = archive[name]
     if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is no array file
         raise ValueError(f"`{name}` in it is no array")
@@ -143,11 +143,11 @@ def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
     return array
 
 
-def array_tensor(array: npt.NDArray[Any]) -> hv.Tensor:
+def array_tensor(array: npt.NDArray[Any]) -> hv.HostTensor:
     """A tensor of an array's contents; signed integers stay signed, as numpy files say."""
     row = _array_element_type(array.dtype)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return hv.Tensor(row, tuple(array.shape), hv.to_bytes(native))
+    return hv.HostTensor(row, tuple(array.shape), hv.to_bytes(native))
 
 
 def _array_element_type(dtype: np.dtype[Any]) -> ElementType:

@@ -68,7 +68,7 @@ def _as_input(value: hv.HostValue, kind: str) -> hv.HostValue:
 
 def of_kind(value: hv.HostValue, kind: str) -> hv.HostValue:
     """An array of rank 0, which is how files hold scalars, as the scalar that it is for a scalar kind."""
-    if kind not in SCALAR_TYPES or not isinstance(value, hv.Tensor):
+    if kind not in SCALAR_TYPES or not isinstance(value, hv.HostTensor):
         return value
     row = BY_NAME[SCALAR_TYPES[kind]]
     if value.shape or not _interchangeable(value.element_type, row):
@@ -92,7 +92,7 @@ def parse_value(text: str, kind: str, files: ValueFiles) -> list[hv.HostValue]:
     if kind in SCALAR_TYPES:
         return [_parse_scalar(text, SCALAR_TYPES[kind])]
     if text[0] == "&":
-        return [hv.Buffer("hal.buffer", parse_tensor(text[1:], files).data)]
+        return [hv.HostBuffer("hal.buffer", parse_tensor(text[1:], files).data)]
     return [parse_tensor(text, files)]
 
 
@@ -118,7 +118,7 @@ def _single_number(text: str, type_name: str) -> str:
     )
 
 
-def parse_tensor(text: str, files: ValueFiles) -> hv.Tensor:
+def parse_tensor(text: str, files: ValueFiles) -> hv.HostTensor:
     """A tensor from ``4x2xf32=…``."""
     shaped_type, separator, contents = text.partition("=")
     if not separator and "x" not in shaped_type and not _is_element_type(shaped_type.strip()):
@@ -129,7 +129,7 @@ def parse_tensor(text: str, files: ValueFiles) -> hv.Tensor:
     contents = contents.strip()
     if contents[:1] in ("@", "+"):
         return _read_contents(contents[0], contents[1:].strip(), shape, row, files)
-    return hv.Tensor(row, shape, parse_contents(contents, shape, row))
+    return hv.HostTensor(row, shape, parse_contents(contents, shape, row))
 
 
 def _is_element_type(name: str) -> bool:
@@ -189,9 +189,9 @@ def _memory_for(length: int) -> Iterator[None]:
 
 def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
-) -> hv.Tensor:
+) -> hv.HostTensor:
     if not is_numpy_file(path):
-        return hv.Tensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
+        return hv.HostTensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
     array, *others = files.read_arrays(mode, path)
     if others:
         raise InvalidArgumentError(f"`{path}` holds {len(others) + 1} arrays; name one: `@{path}:<key>`")
@@ -200,7 +200,7 @@ def _read_contents(
         raise InvalidArgumentError(
             f"`{path}` holds a {array.shaped_type} array, not {format_shaped_type(shape, row)}"
         )
-    return hv.Tensor(row, shape, array.data)
+    return hv.HostTensor(row, shape, array.data)
 
 
 def _interchangeable(stored: ElementType, wanted: ElementType) -> bool:

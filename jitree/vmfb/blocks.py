@@ -1,7 +1,7 @@
 """A function between bytes and words: basic blocks with their exits.
 
-The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks; :class:`Layout` joins them to one run of words
-with displacements.
+The walk over the bytes (:mod:`jitree.vmfb.walk`) makes blocks; :class:`CodeLayout` joins them to one run of
+words with displacements.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Exit:
         self.edges = edges
 
 
-class Block:
+class CodeBlock:
     """A block's instructions but the last, and its exit."""
 
     __slots__ = ("call_sites", "exit", "offset", "offsets", "starts", "words")
@@ -55,7 +55,7 @@ class Block:
         self.exit: Exit
 
 
-class Layout:
+class CodeLayout:
     """Words of a module under construction."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Layout:
         self.call_words: list[int] = []
         """Word index of each call site."""
 
-    def add(self, blocks: Sequence[Block]) -> None:
+    def add(self, blocks: Sequence[CodeBlock]) -> None:
         """Appends the words of one function. Every edge must lead to one of its blocks."""
         words = self.words
         starts: dict[int, int] = {}

@@ -7,18 +7,18 @@ from array import array
 import numpy as np
 
 from jitree.errors import StatusError
-from jitree.vmfb.blocks import Layout
+from jitree.vmfb.blocks import CodeLayout
 from jitree.vmfb.fuse import carry_comparisons, fuse
 from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.program import CallSite, DecodedFunction, Program
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import read_signatures
 from jitree.vmfb.walk import FunctionWalk
 
 __all__ = ["CallSite", "DecodedFunction", "Program", "decode_module"]
 
 
-def decode_module(module: Module) -> Program:
+def decode_module(module: ModuleTables) -> Program:
     """The decoded form of all functions.
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.
@@ -26,7 +26,7 @@ def decode_module(module: Module) -> Program:
     """
     signatures = read_signatures(module)
     linkage = Linkage(module, signatures)
-    layout = Layout()
+    layout = CodeLayout()
     functions = []
     for function, signature in zip(module.functions, signatures, strict=True):
         walk = walk_function(module, function, linkage)
@@ -60,7 +60,7 @@ def decode_module(module: Module) -> Program:
     )
 
 
-def walk_function(module: Module, function: Function, linkage: Linkage) -> FunctionWalk:
+def walk_function(module: ModuleTables, function: FunctionRow, linkage: Linkage) -> FunctionWalk:
     """Verifies one function; the walk holds its blocks."""
     signature = linkage.signatures[function.ordinal]
     walk = FunctionWalk(function, bytes(module.body(function)), signature, linkage)

@@ -15,9 +15,17 @@ from typing import Any, Final
 from jitree.errors import StatusError
 from jitree.vmfb.cconv import TYPE_NAMES, ascending_slots, parse
 from jitree.vmfb.entry import EntryRule, choose_entry_rule
-from jitree.vmfb.instructions import IMPORT_BIT, MOVE_BIT, REF_BIT, REF_MASK, Moves, Record, read_instructions
+from jitree.vmfb.instructions import (
+    IMPORT_BIT,
+    MOVE_BIT,
+    REF_BIT,
+    REF_MASK,
+    InstructionRecord,
+    Moves,
+    read_instructions,
+)
 from jitree.vmfb.isa import Instruction, Operand
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 OffsetColumn = Callable[[int], str]
@@ -77,7 +85,7 @@ def hexadecimal_offsets(offset: int) -> str:
     return f"[{offset:08X}]"
 
 
-def function_symbol(module: Module, ordinal: int) -> str:
+def function_symbol(module: ModuleTables, ordinal: int) -> str:
     """The name of a function after ``@``: its export, the one in the debug database, or ``fnN``.
 
     The reference tool believes the database also where a release stored the map of one function under the
@@ -86,7 +94,7 @@ def function_symbol(module: Module, ordinal: int) -> str:
     return exported or _recorded_name(module, ordinal) or f"fn{ordinal}"
 
 
-def _recorded_name(module: Module, ordinal: int) -> str | None:
+def _recorded_name(module: ModuleTables, ordinal: int) -> str | None:
     return module.debug.recorded_name(ordinal) if module.debug else None
 
 
@@ -116,7 +124,7 @@ class Disassembler:
     ``annotate`` may add text to each register from its tag and ordinal (a tracer adds the value).
     """
 
-    def __init__(self, module: Module, annotate: Callable[[int, int], str] = no_annotation) -> None:
+    def __init__(self, module: ModuleTables, annotate: Callable[[int, int], str] = no_annotation) -> None:
         self.module = module
         self.annotate = annotate
 
@@ -127,7 +135,7 @@ class Disassembler:
         except StatusError:  # a bad convention somewhere; it shows in the function that has it
             return ascending_slots
 
-    def function(self, function: Function, column: OffsetColumn = no_offsets) -> Iterator[str]:
+    def function(self, function: FunctionRow, column: OffsetColumn = no_offsets) -> Iterator[str]:
         """The lines of one function. Damage shows as a comment where it lies; what follows it is not printed,
         and the error is raised behind the last line."""
         symbol = function_symbol(self.module, function.ordinal)
@@ -144,7 +152,7 @@ class Disassembler:
         if damage is not None:
             raise damage.with_context(f"function '{self.module.function_name(function.ordinal)}'")
 
-    def _signature(self, function: Function) -> str:
+    def _signature(self, function: FunctionRow) -> str:
         try:
             cconv = parse(function.cconv)
         except StatusError as error:
@@ -157,7 +165,7 @@ class Disassembler:
         results = ", ".join(TYPE_NAMES[character] for character in cconv.results)
         return f"({', '.join(arguments)}) -> ({results})"
 
-    def instruction(self, record: Record, blocks: Mapping[int, int]) -> str:
+    def instruction(self, record: InstructionRecord, blocks: Mapping[int, int]) -> str:
         """One line; ``blocks`` numbers the blocks of the function by byte offset."""
         row = record.instruction
         if row.block_marker:
@@ -267,15 +275,15 @@ def _block(target: int, blocks: Mapping[int, int]) -> str:
     return f"^bb{blocks[target]}" if target in blocks else f"^<no block at {target:08X}>"
 
 
-def block_numbers(records: Sequence[Record]) -> dict[int, int]:
+def block_numbers(records: Sequence[InstructionRecord]) -> dict[int, int]:
     """Number of each block of a function by the byte offset of its marker, in file order."""
     markers = [record.offset for record in records if record.instruction.block_marker]
     return {offset: number for number, offset in enumerate(markers)}
 
 
-def _read(module: Module, function: Function) -> tuple[list[Record], StatusError | None]:
+def _read(module: ModuleTables, function: FunctionRow) -> tuple[list[InstructionRecord], StatusError | None]:
     """The instructions up to the end or to damage."""
-    records: list[Record] = []
+    records: list[InstructionRecord] = []
     try:
         for record in read_instructions(bytes(module.body(function)), module.bytecode_version[0]):
             records.append(record)

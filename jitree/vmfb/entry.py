@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from jitree.errors import StatusError
 from jitree.vmfb.cconv import RegisterSlot, ascending_slots, first_fit_slots, parse, register_counts
-from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, Moves, Record, read_instructions
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, InstructionRecord, Moves, read_instructions
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 EntryRule = Callable[[Sequence[int]], tuple[RegisterSlot, ...]]
@@ -27,7 +27,7 @@ _MAXIMUM_PASSES = 64
 """Over the blocks of one function; compiled code settles in two or three."""
 
 
-def choose_entry_rule(module: Module) -> EntryRule:
+def choose_entry_rule(module: ModuleTables) -> EntryRule:
     """The rule for all functions of a module, which one compiler wrote; upwards when nothing tells."""
     if module.bytecode_version[0] >= _FIRST_ASCENDING_VERSION:
         return ascending_slots
@@ -43,7 +43,7 @@ def choose_entry_rule(module: Module) -> EntryRule:
     return ascending_slots
 
 
-def _rule_of_function(module: Module, function: Function) -> EntryRule | None:
+def _rule_of_function(module: ModuleTables, function: FunctionRow) -> EntryRule | None:
     """The rule that the code of one function shows, None when both or neither would do."""
     tags = parse(function.cconv).argument_tags or ()
     ascending, first_fit = ascending_slots(tags), first_fit_slots(tags)
@@ -75,9 +75,9 @@ def _slot_set(registers: Sequence[RegisterSlot]) -> int:
     return bits
 
 
-def _live_at_entry(module: Module, function: Function, universe: int) -> int:
+def _live_at_entry(module: ModuleTables, function: FunctionRow, universe: int) -> int:
     """Slots of the universe that the function may read before it writes them."""
-    blocks: list[list[Record]] = []
+    blocks: list[list[InstructionRecord]] = []
     for record in read_instructions(bytes(module.body(function)), module.bytecode_version[0]):
         if record.instruction.block_marker or not blocks:
             blocks.append([])
@@ -98,7 +98,7 @@ def _live_at_entry(module: Module, function: Function, universe: int) -> int:
     return live.get(0, 0)
 
 
-def _live_out(record: Record, live: dict[int, int]) -> int:
+def _live_out(record: InstructionRecord, live: dict[int, int]) -> int:
     """Slots that the targets of a block's last instruction need, seen in front of the moves to them."""
     bits = 0
     for position, (operand, value) in enumerate(
@@ -113,7 +113,7 @@ def _live_out(record: Record, live: dict[int, int]) -> int:
     return bits
 
 
-def _has_remap(record: Record, position: int) -> bool:
+def _has_remap(record: InstructionRecord, position: int) -> bool:
     operands = record.instruction.operands
     return position < len(operands) and operands[position].kind == "remap"
 
@@ -125,7 +125,9 @@ def _before_moves(bits: int, moves: Moves) -> int:
     return bits
 
 
-def _accesses(module: Module, function: Function, record: Record, universe: int) -> tuple[int, int]:
+def _accesses(
+    module: ModuleTables, function: FunctionRow, record: InstructionRecord, universe: int
+) -> tuple[int, int]:
     """(slots read, slots written) by an instruction, moves on its branches aside."""
     reads = writes = 0
     tags = _list_tags(module, function, record)
@@ -150,7 +152,9 @@ def _accesses(module: Module, function: Function, record: Record, universe: int)
     return reads, writes
 
 
-def _list_tags(module: Module, function: Function, record: Record) -> dict[str, Sequence[int]]:
+def _list_tags(
+    module: ModuleTables, function: FunctionRow, record: InstructionRecord
+) -> dict[str, Sequence[int]]:
     """Tags of the registers in the lists of a call or return, by operand name."""
     operands = {
         operand.name: value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from jitree.vmfb.blocks import Block, Edge
+from jitree.vmfb.blocks import CodeBlock, Edge
 from jitree.vmfb.fused_table import KEYS, LOOPS, TREE, Links
 from jitree.vmfb.words import OPCODE, TAG_VALUE32, TAG_VALUE64
 
@@ -16,7 +16,7 @@ _COND_BR: Final = OPCODE["cond_br"]
 _COND_BR_SIZE: Final = 4
 
 
-def carry_comparisons(blocks: Sequence[Block]) -> None:
+def carry_comparisons(blocks: Sequence[CodeBlock]) -> None:
     """Gives branches to a block that only compares and branches a copy of that (see
     :class:`~jitree.vmfb.forms.Loop`)."""
     headers = {block.offset: block for block in blocks if _is_header(block)}
@@ -34,7 +34,7 @@ def carry_comparisons(blocks: Sequence[Block]) -> None:
                 leave.words.append(0)
 
 
-def _is_header(block: Block) -> bool:
+def _is_header(block: CodeBlock) -> bool:
     """Whether the block is one instruction and a ``cond_br`` on its result."""
     leave = block.exit
     return block.starts == [0] and leave.words[0] == _COND_BR and leave.words[1] == block.words[-1]

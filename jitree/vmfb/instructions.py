@@ -26,7 +26,7 @@ Moves = tuple[tuple[int, int], ...]
 """(source, destination) register operands, applied in order."""
 
 
-class Record(NamedTuple):
+class InstructionRecord(NamedTuple):
     """An instruction as it stands in a function body.
 
     ``operands`` follow the table's row: int for registers, literals, ordinals and targets (the bits of float
@@ -95,7 +95,7 @@ _READERS: Final[dict[str, _Reader]] = {
 }  # fmt: skip
 
 
-def read_instruction(body: bytes, offset: int, version: int) -> Record:
+def read_instruction(body: bytes, offset: int, version: int) -> InstructionRecord:
     """The instruction at a byte offset of a function body in a bytecode (major) version.
 
     Raises OUT_OF_RANGE when the body ends inside it, INVALID_ARGUMENT for an unknown opcode.
@@ -118,10 +118,10 @@ def read_instruction(body: bytes, offset: int, version: int) -> Record:
             operands.append(value)
     except (struct.error, IndexError):
         raise OutOfRangeError("the body ends inside an instruction", f"at byte offset {offset}") from None
-    return Record(offset, at - offset, row, tuple(operands))
+    return InstructionRecord(offset, at - offset, row, tuple(operands))
 
 
-def read_instructions(body: bytes, version: int) -> Iterator[Record]:
+def read_instructions(body: bytes, version: int) -> Iterator[InstructionRecord]:
     """Every instruction of a function body in file order; errors as of :func:`read_instruction`."""
     offset = 0
     while offset < len(body):

@@ -6,8 +6,8 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
 from jitree.vmfb.instructions import IMPORT_BIT
-from jitree.vmfb.schema import Module
-from jitree.vmfb.signature import Signature
+from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.signature import FunctionSignature
 
 PendingSite = tuple[
     int, CallingConvention, tuple[int, ...] | None, tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]
@@ -18,7 +18,7 @@ PendingSite = tuple[
 class Linkage:
     """Shared by the walks over all functions of a module."""
 
-    def __init__(self, module: Module, signatures: tuple[Signature, ...]) -> None:
+    def __init__(self, module: ModuleTables, signatures: tuple[FunctionSignature, ...]) -> None:
         self.version = module.bytecode_version[0]
         self.signatures = signatures
         self.imports = module.imports
@@ -80,7 +80,7 @@ class Linkage:
             self._tags[key] = tags
         return tags
 
-    def signature(self, callee: int) -> Signature:
+    def signature(self, callee: int) -> FunctionSignature:
         """The internal function that a function operand names."""
         if callee >= len(self.signatures):
             raise InvalidArgumentError(

@@ -22,9 +22,9 @@ from jitree.vmfb.schema import (
     Attr,
     Dependency,
     Export,
-    Function,
+    FunctionRow,
     Import,
-    Module,
+    ModuleTables,
     RodataSegment,
 )
 
@@ -58,7 +58,7 @@ def known_features(major: int) -> int:
     return features | FEATURE_YIELD | FEATURE_UNWIND if major >= 17 else features
 
 
-def read_module(archive: Archive) -> Module:
+def read_module(archive: Archive) -> ModuleTables:
     """Parses and checks the tables of an archive.
 
     INVALID_ARGUMENT for a damaged file or a bytecode version that is not supported, UNIMPLEMENTED for
@@ -68,7 +68,7 @@ def read_module(archive: Archive) -> Module:
         return _read_root(FlatBuffer(archive.flatbuffer).root(IDENTIFIER), archive)
 
 
-def _read_root(root: Table, archive: Archive) -> Module:
+def _read_root(root: Table, archive: Archive) -> ModuleTables:
     bytecode_version = _read_bytecode_version(root)
     _check_requirements(root, bytecode_version[0])
     bytecode = root.content(_BYTECODE)
@@ -77,7 +77,7 @@ def _read_root(root: Table, archive: Archive) -> Module:
     functions = _read_functions(root, len(bytecode))
     state = root.table(_STATE)
     debug = root.table(_DEBUG)
-    return Module(
+    return ModuleTables(
         name=_required_text(root, _NAME, "module name"),
         version=root.uint32(_VERSION),
         requirements=root.uint32(_REQUIREMENTS),
@@ -179,14 +179,14 @@ def _read_exports(root: Table, function_count: int) -> tuple[Export, ...]:
     return tuple(exports)
 
 
-def _read_functions(root: Table, bytecode_size: int) -> tuple[Function, ...]:
+def _read_functions(root: Table, bytecode_size: int) -> tuple[FunctionRow, ...]:
     descriptors = root.content(_DESCRIPTORS, _DESCRIPTOR.size)
     rows = [] if descriptors is None else list(_DESCRIPTOR.iter_unpack(descriptors))
     signatures = root.tables(_SIGNATURES)
     if len(signatures) != len(rows):
         raise InvalidArgumentError(f"{len(signatures)} function signatures for {len(rows)} descriptors")
     functions = tuple(
-        Function(
+        FunctionRow(
             ordinal=ordinal,
             offset=offset,
             length=length,
@@ -210,7 +210,7 @@ def _read_functions(root: Table, bytecode_size: int) -> tuple[Function, ...]:
     return functions
 
 
-def _check_descriptor(function: Function, bytecode_size: int) -> None:
+def _check_descriptor(function: FunctionRow, bytecode_size: int) -> None:
     where = f"functions[{function.ordinal}]"
     if function.block_count < 1:
         raise InvalidArgumentError(f"{where} block count {function.block_count} is not positive")

@@ -9,12 +9,12 @@ from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes
-from jitree.vmfb.blocks import Block, Edge
+from jitree.vmfb.blocks import CodeBlock, Edge
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK
 from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.schema import Function
-from jitree.vmfb.signature import Signature
+from jitree.vmfb.schema import FunctionRow
+from jitree.vmfb.signature import FunctionSignature
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 TARGET_LIMIT: Final = 0xFFFFFF
@@ -32,7 +32,9 @@ def _halfwords(count: int) -> struct.Struct:
 class OperandReader:
     """What is known of a function while it is walked. Afterwards ``blocks`` holds its code."""
 
-    def __init__(self, function: Function, body: bytes, signature: Signature, linkage: Linkage) -> None:
+    def __init__(
+        self, function: FunctionRow, body: bytes, signature: FunctionSignature, linkage: Linkage
+    ) -> None:
         self.function = function
         self.body = body
         self.signature = signature
@@ -41,11 +43,11 @@ class OperandReader:
         self.moves_honoured = linkage.version >= operand_classes.FIRST_MOVING_VERSION
         self.value_count = signature.value_count
         self.ref_count = signature.ref_count
-        self.blocks: list[Block] = []
+        self.blocks: list[CodeBlock] = []
         self.targets: set[int] = set()
         self.words: list[int] = []
         """Words of the block under construction."""
-        self.block = Block(0)
+        self.block = CodeBlock(0)
         self.offset = 0
         """Byte offset of the current instruction."""
         self.leaving: tuple[list[int], list[Edge]] | None = None

@@ -53,7 +53,7 @@ Special = Callable[["OperandReader", int, int], int]
 """(walk, opcode word, position of the operands) → position behind the instruction."""
 
 
-class Plan(NamedTuple):
+class ReadingPlan(NamedTuple):
     opcode: int
     """Opcode word."""
     size: int
@@ -65,13 +65,13 @@ class Plan(NamedTuple):
 
 
 @cache
-def plan_table(version: int, set_name: str) -> list[Plan | None]:
+def plan_table(version: int, set_name: str) -> list[ReadingPlan | None]:
     """The plans of a set's opcodes that :func:`find` has been asked for, at their bytes. Modules have a third
     of all instructions."""
     return [None] * 256
 
 
-def find(version: int, set_name: str, opcode: int) -> Plan | None:
+def find(version: int, set_name: str, opcode: int) -> ReadingPlan | None:
     """The plan of an opcode; None if it is unknown, a prefix or the block marker."""
     table = plan_table(version, set_name)
     if table[opcode] is None:
@@ -81,7 +81,7 @@ def find(version: int, set_name: str, opcode: int) -> Plan | None:
     return table[opcode]
 
 
-def _plan(row: Instruction, version: int) -> Plan:
+def _plan(row: Instruction, version: int) -> ReadingPlan:
     special = SPECIAL_INSTRUCTIONS.get(row.mnemonic) or CALL_INSTRUCTIONS.get(row.mnemonic)
     formats: list[str] = []
     classes: list[int] = []
@@ -91,7 +91,7 @@ def _plan(row: Instruction, version: int) -> Plan:
             formats.append(text)
             classes += of_operand
     layout = struct.Struct("<" + "".join(formats))
-    return Plan(row.index, layout.size, layout.unpack_from, tuple(classes), special)
+    return ReadingPlan(row.index, layout.size, layout.unpack_from, tuple(classes), special)
 
 
 def _fixed(row: Instruction, operand: Operand, version: int) -> tuple[str, tuple[int, ...]]:

@@ -64,7 +64,7 @@ class Export(NamedTuple):
     ordinal: int
 
 
-class Function(NamedTuple):
+class FunctionRow(NamedTuple):
     """An internal function. Counts are as recorded in the file (the verifier judges them)."""
 
     ordinal: int
@@ -92,7 +92,7 @@ class RodataSegment(NamedTuple):
     """Bytes from the start of the archive."""
 
 
-class Module(NamedTuple):
+class ModuleTables(NamedTuple):
     """A parsed module file. Function bodies are raw bytes, not yet verified."""
 
     name: str
@@ -104,7 +104,7 @@ class Module(NamedTuple):
     dependencies: tuple[Dependency, ...]
     imports: tuple[Import, ...]
     exports: tuple[Export, ...]
-    functions: tuple[Function, ...]
+    functions: tuple[FunctionRow, ...]
     rodata: tuple[RodataSegment, ...]
     globals_size: int
     """Bytes of value globals."""
@@ -116,7 +116,7 @@ class Module(NamedTuple):
     """Source locations, None when stripped or not usable."""
     archive: Archive
 
-    def body(self, function: Function) -> memoryview:
+    def body(self, function: FunctionRow) -> memoryview:
         """The raw bytes of a function."""
         return self.bytecode[function.offset : function.offset + function.length]
 

@@ -7,10 +7,10 @@ from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusEr
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse, register_counts
 from jitree.vmfb.entry import choose_entry_rule
 from jitree.vmfb.module import known_features
-from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, Function, Module
+from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, FunctionRow, ModuleTables
 
 
-class Signature(NamedTuple):
+class FunctionSignature(NamedTuple):
     """How an internal function is called, and the registers it may use."""
 
     cconv: CallingConvention
@@ -21,7 +21,7 @@ class Signature(NamedTuple):
     ref_count: int
 
 
-def read_signatures(module: Module) -> tuple[Signature, ...]:
+def read_signatures(module: ModuleTables) -> tuple[FunctionSignature, ...]:
     """Checks descriptors and conventions of all functions and finds where arguments lie at entry.
 
     INVALID_ARGUMENT, UNIMPLEMENTED (another convention version) or RESOURCE_EXHAUSTED (register counts), with
@@ -47,7 +47,7 @@ def read_signatures(module: Module) -> tuple[Signature, ...]:
                 f"function '{module.function_name(function.ordinal)}'",
             )
         signatures.append(
-            Signature(
+            FunctionSignature(
                 cconv=cconv,
                 argument_tags=tags,
                 argument_slots=slots,
@@ -58,7 +58,7 @@ def read_signatures(module: Module) -> tuple[Signature, ...]:
     return tuple(signatures)
 
 
-def _check_descriptor(module: Module, function: Function) -> None:
+def _check_descriptor(module: ModuleTables, function: FunctionRow) -> None:
     unknown = function.requirements & ~known_features(module.bytecode_version[0])
     if unknown:
         raise InvalidArgumentError(f"requires unknown features 0x{unknown:08X}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from jitree.vmfb.decode import walk_function
 from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.schema import Function, Module
+from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import read_signatures
 
 
-def verify_function(module: Module, function: Function) -> None:
+def verify_function(module: ModuleTables, function: FunctionRow) -> None:
     """Checks the descriptors of the module and the body of one function; raises what decoding raises."""
     walk_function(module, function, Linkage(module, read_signatures(module)))
 
 
-def verify_module(module: Module) -> None:
+def verify_module(module: ModuleTables) -> None:
     """Checks every function."""
     linkage = Linkage(module, read_signatures(module))
     for function in module.functions:

@@ -11,7 +11,7 @@ import struct
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes, plans
-from jitree.vmfb.blocks import Block, Exit
+from jitree.vmfb.blocks import CodeBlock, Exit
 from jitree.vmfb.instructions import MOVE_BIT, read_instruction
 from jitree.vmfb.isa import BY_MNEMONIC, CORE, PREFIXES
 from jitree.vmfb.operands import OperandReader
@@ -35,7 +35,7 @@ class FunctionWalk(OperandReader):
                 self.offset = at
                 if self.body[at] != _BLOCK_MARKER:
                     raise InvalidArgumentError("expected a block marker: the previous block has ended")
-                block = Block(at)
+                block = CodeBlock(at)
                 at = self._run_block(block, at + 1)
                 self.blocks.append(block)
         except struct.error:
@@ -44,7 +44,7 @@ class FunctionWalk(OperandReader):
             raise error.with_context(self._place()) from None
         self._check_blocks()
 
-    def _run_block(self, block: Block, at: int) -> int:
+    def _run_block(self, block: CodeBlock, at: int) -> int:
         """Reads instructions up to the block's exit; returns the position behind it."""
         body, limits, misaligned = self.body, self.limits, _MISALIGNED
         table = plans.plan_table(self.version, CORE)
@@ -88,10 +88,10 @@ class FunctionWalk(OperandReader):
             mark_start(start)
             mark_offset(offset)
 
-    def _begin(self, block: Block) -> None:
+    def _begin(self, block: CodeBlock) -> None:
         self.block, self.words, self.leaving = block, block.words, None
 
-    def _find_plan(self, offset: int) -> tuple[plans.Plan, int]:
+    def _find_plan(self, offset: int) -> tuple[plans.ReadingPlan, int]:
         """(plan, position of the operands) of an instruction with a prefix, or met for the first time. Raises
         why there is none."""
         byte = self.body[offset]

@@ -16,7 +16,7 @@ import pytest
 
 from jitree import Array, Session
 from jitree.api.calls import packing, tensor_packing
-from jitree.api.calls.declaration import Parameter, TensorType
+from jitree.api.calls.declaration import DeclaredTensor, Parameter
 from jitree.api.calls.transfers import wrap_or_copy
 from jitree.base import dlpack
 from jitree.cuda import capsules
@@ -365,7 +365,7 @@ def test_read_only_memory(session: Session) -> None:
 
 def packer(session: Session, **attributes: Any) -> packing.Packer:
     """Of a tensor, or of a reference."""
-    tensor = attributes.pop("tensor", TensorType(F32, (4,)))
+    tensor = attributes.pop("tensor", DeclaredTensor(F32, (4,)))
     parameter = Parameter("x", "!hal.buffer_view", tensor, **attributes)
     transfer = tensor_packing.ArrayTransfer(session.device, tensor_packing.ready_view, wrap_or_copy)
     if tensor is None:
@@ -430,7 +430,7 @@ def test_element_types(session: Session) -> None:
 
 def test_layout_of_the_records() -> None:
     """As dlpack.h has them on 64-bit machines."""
-    assert ctypes.sizeof(dlpack.Tensor) == 48
+    assert ctypes.sizeof(dlpack.DLTensor) == 48
     assert ctypes.sizeof(dlpack.Managed) == 64
     assert ctypes.sizeof(dlpack.Versioned) == 80
     assert dlpack.Versioned.tensor.offset == 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jitree.cuda import ptx
-from jitree.cuda.ptx import Signature
+from jitree.cuda.ptx import KernelSignature
 from tests.cuda.programs import DATA
 
 HEADER = b".version 7.6\n.target sm_80\n.extern .shared .align 16 .b8 memory[];\n"
@@ -18,21 +18,25 @@ C = b".entry c(.param .b64 c_0, .param .align 8 .b8 c_1[16]) { ret; }\n"
 
 
 def test_signatures() -> None:
-    assert ptx.signatures(HEADER + A + B + C) == {"a": Signature(1, 1), "b": Signature(0, 0), "c": None}
+    assert ptx.signatures(HEADER + A + B + C) == {
+        "a": KernelSignature(1, 1),
+        "b": KernelSignature(0, 0),
+        "c": None,
+    }
 
 
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ("", Signature(0, 0)),
-        (".param .u64 p0, .param .u64 p1", Signature(2, 0)),
-        (".param .u32 p0, .param .f32 p1", Signature(0, 2)),
+        ("", KernelSignature(0, 0)),
+        (".param .u64 p0, .param .u64 p1", KernelSignature(2, 0)),
+        (".param .u32 p0, .param .f32 p1", KernelSignature(0, 2)),
         (".param .u64 p0, .param .u16 p1", None),
         (".param .u32 p0, .param .u64 p1", None),
         (".param .u64 p0, .param .pred p1", None),
     ],
 )
-def test_parameters(parameters: str, expected: Signature | None) -> None:
+def test_parameters(parameters: str, expected: KernelSignature | None) -> None:
     assert ptx.signatures(f".visible .entry k({parameters}) {{ ret; }}".encode()) == {"k": expected}
 
 

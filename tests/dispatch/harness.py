@@ -8,7 +8,7 @@ from typing import Any
 from jitree.codegen import image
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
-from jitree.dispatch.function import Function
+from jitree.dispatch.function import VmFunction
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.native import tiering
@@ -83,7 +83,7 @@ class Vm:
         self.context.register([load(item) if isinstance(item, Assembler) else item for item in modules])
         return self
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> VmFunction:
         module, _, function = name.rpartition(":")
         return self.context.lookup(f"{module or self.context.modules[-1].name}.{function}")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jitree.dispatch.native import source as native_source
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.reading import Move, net_moves
-from jitree.dispatch.native.ssa import ARGUMENT, ENTRY_PC, PHI, RESUMED, ZERO, Function, Instruction
+from jitree.dispatch.native.ssa import ARGUMENT, ENTRY_PC, PHI, RESUMED, ZERO, SsaFunction, SsaInstruction
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 from tests.assembler import Assembler
 from tests.dispatch.harness import load
@@ -17,7 +17,7 @@ from tests.dispatch.harness import load
 SLOTS = 8
 
 
-def function(cconv: str, text: str, resumed: bool = False) -> Function:
+def function(cconv: str, text: str, resumed: bool = False) -> SsaFunction:
     """The function that an assembled text is; or what is reachable from its loops' headers."""
     module = load(Assembler("m", globals_size=8, ref_global_count=2).function("f", cconv, text))
     code = native_source.from_program(module.program)
@@ -25,7 +25,7 @@ def function(cconv: str, text: str, resumed: bool = False) -> Function:
     return build(code, 0, [loop.header.pc for loop in whole.all_loops()]) if resumed else whole
 
 
-def instructions(found: Function) -> list[Instruction]:
+def instructions(found: SsaFunction) -> list[SsaInstruction]:
     return [instruction for block in found.blocks for instruction in block.instructions]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.isa import INSTRUCTIONS
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 
 Mutation = Callable[[bytearray, "Layout", random.Random], None]
 
@@ -38,14 +38,14 @@ class Layout:
         self.bodies = self._bodies(data, module)
         self.descriptors = self._descriptors(data, module)
 
-    def _bodies(self, data: bytes, module: Module) -> list[range]:
+    def _bodies(self, data: bytes, module: ModuleTables) -> list[range]:
         base = data.index(bytes(module.bytecode), self.flatbuffer.start)
         return [
             range(base + function.offset, base + function.offset + function.length)
             for function in module.functions
         ]
 
-    def _descriptors(self, data: bytes, module: Module) -> list[int]:
+    def _descriptors(self, data: bytes, module: ModuleTables) -> list[int]:
         first = module.functions[0]
         row = struct.pack("<iiI", first.offset, first.length, first.requirements)
         start = data.index(row, self.flatbuffer.start)

@@ -19,7 +19,7 @@ from jitree.errors import (
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import watch
-from jitree.hal.local.queue import Queue
+from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import WorkerExecutor
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
@@ -41,7 +41,7 @@ class Occupied:
 
     def __init__(self, threads: int = 1) -> None:
         self.pool = WorkerPool("test-queue", unpinned(threads))
-        self.queue = Queue(_executor(self.pool), Profiler())
+        self.queue = LocalQueue(_executor(self.pool), Profiler())
         self._free = threading.Event()
         busy = threading.Barrier(threads + 1)
 
@@ -216,7 +216,7 @@ def test_work_that_runs_is_waited_for() -> None:
 def test_every_operation_runs_once_whoever_takes_it() -> None:
     """Workers and four waiting threads after the same operations."""
     pool = WorkerPool("test-queue", unpinned(3))
-    queue = Queue(_executor(pool), Profiler())
+    queue = LocalQueue(_executor(pool), Profiler())
     runs = [0] * 400
     fences: list[Fence] = []
 
@@ -301,7 +301,7 @@ def test_a_burst_costs_its_submitter_one_wake_up() -> None:
 def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = WorkerPool("test-pool", unpinned(2))
     executor = _executor(pool)
-    queue, fence = Queue(executor, Profiler()), Fence([(Semaphore(), 1)])
+    queue, fence = LocalQueue(executor, Profiler()), Fence([(Semaphore(), 1)])
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -30,7 +30,7 @@ from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.device import lowest_queue
-from jitree.hal.local.queue import CallerExecutor, Queue
+from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
 from tests.hal.helpers import DEFAULT_USAGE, DEVICE_LOCAL, TIMEOUT, allocate, contents, finish
@@ -173,7 +173,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     ],
 )
 def test_errors_of_work_fail_the_fence(error: Exception, raised: type[Exception], code: StatusCode) -> None:
-    queue = Queue(CallerExecutor(), Profiler())
+    queue = LocalQueue(CallerExecutor(), Profiler())
     fence = Fence([(Semaphore(), 1)])
     queue.submit("work", None, fence, raising(error))
     assert fence.query() == code
@@ -184,7 +184,7 @@ def test_errors_of_work_fail_the_fence(error: Exception, raised: type[Exception]
 def test_interrupted_work_is_cancelled() -> None:
     fence = Fence([(Semaphore(), 1)])
     with pytest.raises(KeyboardInterrupt):
-        Queue(CallerExecutor(), Profiler()).submit("work", None, fence, raising(KeyboardInterrupt()))
+        LocalQueue(CallerExecutor(), Profiler()).submit("work", None, fence, raising(KeyboardInterrupt()))
     assert fence.query() == StatusCode.CANCELLED
 
 

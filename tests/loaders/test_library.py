@@ -9,7 +9,7 @@ import pytest
 
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 from jitree.loaders.cpu_data import CpuData, host_cpu_data
-from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, Layout, Library, query_library
+from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, Library, LibraryLayout, query_library
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64
 
 SIZES = {3: 80, 4: 104, 5: 104, 6: 128}
@@ -65,7 +65,7 @@ def library(version: int, attributes: bytes | None, names: bool = True) -> FakeM
     return memory
 
 
-def layout_of(version: int) -> Layout:
+def layout_of(version: int) -> LibraryLayout:
     return next(layout for layout in LAYOUTS if layout.version == version)
 
 

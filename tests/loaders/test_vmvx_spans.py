@@ -10,7 +10,7 @@ import pytest
 
 from jitree.codegen import image
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
-from jitree.hal.local.executor.records import Dispatch, Workgroup
+from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders import vmvx_workgroups
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import (
@@ -36,7 +36,7 @@ FAILING = 13
 
 
 def in_python(environment: int, dispatch: int, group: int) -> int:
-    return run_span(Environment(environment), Dispatch(dispatch), Workgroup(group))
+    return run_span(Environment(environment), KernelDispatch(dispatch), Workgroup(group))
 
 
 def as_machine_code(environment: int, dispatch: int, group: int) -> int:
@@ -53,7 +53,7 @@ class Memory:
         self.events: list[object] = []
         self.steps = iter(steps)
         self.environment = Environment(self._record(ENVIRONMENT.size))
-        self.dispatch = Dispatch(self._record(DISPATCH.size))
+        self.dispatch = KernelDispatch(self._record(DISPATCH.size))
         self.group = Workgroup(self._record(WORKGROUP.size))
         self.dispatch.count_x, self.dispatch.count_y, self.dispatch.count_z = 5, 3, 2
         self.dispatch.binding_count, self.dispatch.constant_count, self.dispatch.constants = 2, 3, 4096

@@ -22,7 +22,7 @@ from jitree.hal.buffer import Buffer
 from jitree.modules import releases
 from jitree.modules.hal.generations import GENERATIONS
 from jitree.modules.hal.module import HalModule
-from jitree.modules.hal.references import Row, parse_parameters
+from jitree.modules.hal.references import ImportRow, parse_parameters
 from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler
 from tests.modules.helpers import ANY, Hal, content, text
@@ -139,7 +139,7 @@ def test_a_new_release_is_rows() -> None:
 
     class Future(HalModule):
         version = 8
-        rows = (Row("buffer.length", "0rI_I", "buffer: hal.buffer, unit", length), *HalModule.rows)
+        rows = (ImportRow("buffer.length", "0rI_I", "buffer: hal.buffer, unit", length), *HalModule.rows)
 
     with Session("local-sync", tier="plain", builtin_modules=()) as session:
         session.append_module(Future(session.devices))

@@ -16,7 +16,7 @@ from jitree.hal.executable import ExecutableParameters
 from jitree.hal.objects import Channel
 from jitree.modules.hal.generations import GENERATIONS
 from jitree.modules.hal.module import HalModule
-from jitree.modules.hal.references import HAL_TYPES, Row, call_once, checked, parse_parameters
+from jitree.modules.hal.references import HAL_TYPES, ImportRow, call_once, checked, parse_parameters
 from jitree.modules.hal.table import ROWS
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.cconv import Span, parse
@@ -106,7 +106,7 @@ def reference_cases() -> Iterator[Any]:
                     yield pytest.param(row, index, position, name, kind, id=f"{row.name}-{name}")
 
 
-def arguments_of(row: Row, objects: dict[str, object]) -> list[Any]:
+def arguments_of(row: ImportRow, objects: dict[str, object]) -> list[Any]:
     def value(parameter: tuple[str, str | None]) -> object:
         return 0 if parameter[1] is None else objects[parameter[1].removesuffix("?")]
 
@@ -124,10 +124,10 @@ def arguments_of(row: Row, objects: dict[str, object]) -> list[Any]:
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize(("row", "index", "position", "name", "kind"), list(reference_cases()))
 def test_references_are_checked(
-    row: Row, index: int, position: int, name: str, kind: str, objects: dict[str, object], once: bool
+    row: ImportRow, index: int, position: int, name: str, kind: str, objects: dict[str, object], once: bool
 ) -> None:
     calls: list[Any] = []
-    spy = Row(row.name, row.cconv, row.parameters, lambda *arguments: calls.append(arguments))
+    spy = ImportRow(row.name, row.cconv, row.parameters, lambda *arguments: calls.append(arguments))
     function = partial(call_once, spy, "hal") if once else checked(spy)
 
     def call(value: object) -> None:
@@ -157,7 +157,7 @@ def test_references_are_checked(
 
 def test_a_row_that_contradicts_its_convention_is_refused() -> None:
     with pytest.raises(InternalError, match="do not match"):
-        checked(Row("x", "0rI_v", "buffer: hal.buffer, fence: hal.fence", print))
+        checked(ImportRow("x", "0rI_v", "buffer: hal.buffer, fence: hal.fence", print))
 
 
 def test_all_exports_are_bound_once() -> None:

@@ -156,12 +156,12 @@ def test_a_variable_that_starts_with_a_parameter() -> None:
 
 def test_bits_of_floats_that_numpy_does_not_have() -> None:
     """16-bit integers may be those of bf16: nothing is said of them, only of what numpy can state."""
-    from jitree.modules.io_parameters.agreement import Program, require_agreement
-    from jitree.modules.io_parameters.requests import Request
+    from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
+    from jitree.modules.io_parameters.requests import ParameterRequest
     from jitree.params.arrays import array_entry
     from jitree.types import BY_NAME
 
-    class Bf16(Program):
+    class Bf16(ReadingProgram):
         def __init__(self) -> None:
             pass
 
@@ -172,7 +172,7 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
 
     def read(array: np.ndarray[Any, Any]) -> None:
         entry = array_entry("w", array)
-        require_agreement(Bf16(), "m", [Request(entry, 0, 0, entry.length)])
+        require_agreement(Bf16(), "m", [ParameterRequest(entry, 0, 0, entry.length)])
 
     for dtype in (np.uint16, np.int16, ml_dtypes.bfloat16, np.int8, np.float32, np.uint64, np.complex64):
         read(np.zeros(4, dtype))

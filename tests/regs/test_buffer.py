@@ -7,7 +7,7 @@ import pytest
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.memory import Block, address_of, zeroed
+from jitree.regs.memory import MemoryBlock, address_of, zeroed
 
 
 @pytest.mark.parametrize("alignment", [64, 256, 4096])
@@ -39,7 +39,7 @@ def test_no_such_room() -> None:
 
 
 def test_blocks_are_zero_and_page_aligned() -> None:
-    block = Block(1 << 30)
+    block = MemoryBlock(1 << 30)
     assert block.address % 4096 == 0
     assert (block.i32[-1], block.i64[12345]) == (0, 0)
     block.f64[1] = 1.5

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jitree.errors import AbortedError, StatusError
-from jitree.tools.benchmark_measure import Benchmark, Duration, Plan, measure, parse_duration
+from jitree.tools.benchmark_measure import Benchmark, Duration, MeasuringPlan, measure, parse_duration
 
 
 class Call:
@@ -49,7 +49,7 @@ def test_bad_durations(text: str) -> None:
 
 def test_a_number_of_iterations_is_exact_for_every_repetition() -> None:
     call = Call()
-    rows, failure = measure(call.benchmark(), Plan(Duration(iterations=10), repetitions=3))
+    rows, failure = measure(call.benchmark(), MeasuringPlan(Duration(iterations=10), repetitions=3))
     assert failure is None
     assert call.count == 1 + 30
     assert [(row.iterations, row.repetition_index) for row in rows] == [(10, 0), (10, 1), (10, 2)]
@@ -57,34 +57,34 @@ def test_a_number_of_iterations_is_exact_for_every_repetition() -> None:
 
 def test_batches_count_calls() -> None:
     call = Call()
-    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=10), batch_size=4))
+    (row,), _ = measure(call.benchmark(), MeasuringPlan(Duration(iterations=10), batch_size=4))
     assert call.count == 1 + 3 and row.iterations == 12
     assert row.counters == {"warmup_calls": 4.0}
 
 
 def test_iterations_grow_until_the_time_is_reached() -> None:
     call = Call(seconds=0.001)
-    (row,), _ = measure(call.benchmark(), Plan(Duration(seconds=0.03)))
+    (row,), _ = measure(call.benchmark(), MeasuringPlan(Duration(seconds=0.03)))
     assert row.iterations * row.real_time >= 0.03
     assert row.real_time >= 0.001 > row.cpu_time
     assert row.items_per_second == pytest.approx(1 / row.real_time)
 
 
 def test_repetitions_keep_the_number_of_iterations_of_the_first() -> None:
-    rows, _ = measure(Call(seconds=0.001).benchmark(), Plan(Duration(seconds=0.01), repetitions=2))
+    rows, _ = measure(Call(seconds=0.001).benchmark(), MeasuringPlan(Duration(seconds=0.01), repetitions=2))
     assert rows[0].iterations == rows[1].iterations
 
 
 def test_warm_up_time() -> None:
     call = Call()
-    (row,), _ = measure(call.benchmark(), Plan(Duration(iterations=1), warmup_seconds=0.01))
+    (row,), _ = measure(call.benchmark(), MeasuringPlan(Duration(iterations=1), warmup_seconds=0.01))
     assert row.counters["warmup_calls"] == call.count - 1 >= 1
 
 
 @pytest.mark.parametrize("fail_at", [1, 3])
 def test_a_failing_call_ends_the_benchmark(fail_at: int) -> None:
     call = Call(fail_at=fail_at)
-    (row,), failure = measure(call.benchmark(), Plan(Duration(iterations=2), repetitions=5))
+    (row,), failure = measure(call.benchmark(), MeasuringPlan(Duration(iterations=2), repetitions=5))
     assert call.count == fail_at
     assert isinstance(failure, AbortedError)
     assert row.error_message is not None and "ABORTED; stopped" in row.error_message

@@ -8,20 +8,20 @@ import pytest
 
 from jitree.tools.benchmark_machine import machine_context, machine_header
 from jitree.tools.benchmark_report import (
-    Layout,
+    ReportLayout,
     console_report,
     csv_report,
     human_number,
     json_report,
     time_text,
 )
-from jitree.tools.benchmark_rows import Row, aggregates
+from jitree.tools.benchmark_rows import BenchmarkRow, aggregates
 
 NAME = "BM_two/process_time/real_time"
 
 
-def repetition(index: int, milliseconds: float, cpu: float, rate: float) -> Row:
-    return Row(NAME, NAME, 10, milliseconds / 1e3, cpu / 1e3, 3, index, rate)
+def repetition(index: int, milliseconds: float, cpu: float, rate: float) -> BenchmarkRow:
+    return BenchmarkRow(NAME, NAME, 10, milliseconds / 1e3, cpu / 1e3, 3, index, rate)
 
 
 REPETITIONS = [
@@ -31,8 +31,8 @@ REPETITIONS = [
 
 
 def test_console_report_of_one_benchmark() -> None:
-    row = Row(NAME, NAME, 10, 0.000005, 0.0000049, items_per_second=200108)
-    assert console_report([row], Layout("ms")) == (
+    row = BenchmarkRow(NAME, NAME, 10, 0.000005, 0.0000049, items_per_second=200108)
+    assert console_report([row], ReportLayout("ms")) == (
         "----------------------------------------------------------------------------------------\n"
         "Benchmark                              Time             CPU   Iterations UserCounters...\n"
         "----------------------------------------------------------------------------------------\n"
@@ -42,7 +42,7 @@ def test_console_report_of_one_benchmark() -> None:
 
 
 def test_console_report_with_aggregates() -> None:
-    lines = console_report(REPETITIONS + aggregates(REPETITIONS), Layout("ms")).splitlines()
+    lines = console_report(REPETITIONS + aggregates(REPETITIONS), ReportLayout("ms")).splitlines()
     assert lines[1] == (
         "Benchmark                                     Time             CPU   Iterations UserCounters..."
     )
@@ -59,8 +59,8 @@ def test_console_report_with_aggregates() -> None:
 
 
 def test_console_report_of_a_failure_has_no_counters() -> None:
-    row = Row(NAME, NAME, 0, 0, 0, error_message="INVALID_ARGUMENT; input0 shape")
-    assert console_report([row], Layout("ms")).splitlines()[1:] == [
+    row = BenchmarkRow(NAME, NAME, 0, 0, 0, error_message="INVALID_ARGUMENT; input0 shape")
+    assert console_report([row], ReportLayout("ms")).splitlines()[1:] == [
         "Benchmark                              Time             CPU   Iterations",
         "------------------------------------------------------------------------",
         "BM_two/process_time/real_time ERROR OCCURRED: 'INVALID_ARGUMENT; input0 shape'",
@@ -68,8 +68,8 @@ def test_console_report_of_a_failure_has_no_counters() -> None:
 
 
 def test_tabular_counters() -> None:
-    row = Row(NAME, NAME, 10, 0.000005, 0.000005, items_per_second=211815)
-    assert console_report([row], Layout("ms", tabular_counters=True)).splitlines()[1:4:2] == [
+    row = BenchmarkRow(NAME, NAME, 10, 0.000005, 0.000005, items_per_second=211815)
+    assert console_report([row], ReportLayout("ms", tabular_counters=True)).splitlines()[1:4:2] == [
         "Benchmark                              Time             CPU   Iterations items_per_second",
         "BM_two/process_time/real_time      0.005 ms        0.005 ms           10       211.815k/s",
     ]
@@ -120,13 +120,13 @@ def test_json_report() -> None:
 
 
 def test_json_report_of_a_failure() -> None:
-    rows = [Row(NAME, NAME, 0, 0, 0, error_message='a "b"')]
+    rows = [BenchmarkRow(NAME, NAME, 0, 0, 0, error_message='a "b"')]
     (benchmark,) = json.loads(json_report(rows, {}, "ms"))["benchmarks"]
     assert benchmark["error_occurred"] is True and benchmark["error_message"] == 'a "b"'
 
 
 def test_csv_report() -> None:
-    failure = Row(NAME, NAME, 0, 0, 0, error_message='a "b"')
+    failure = BenchmarkRow(NAME, NAME, 0, 0, 0, error_message='a "b"')
     lines = csv_report([REPETITIONS[1], *aggregates(REPETITIONS)[3:], failure], "ms").splitlines()
     assert lines[0] == (
         "name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,label,"

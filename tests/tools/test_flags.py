@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jitree.errors import StatusError
-from jitree.tools.flags import Flag, Flags, FlagSet, Kind, Support, parse_flags
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, Support, parse_flags
 
 FLAGS = FlagSet(
     "run",
@@ -29,7 +29,7 @@ FLAGS = FlagSet(
 )
 
 
-def parse(*arguments: str) -> Flags:
+def parse(*arguments: str) -> ParsedFlags:
     return parse_flags(arguments, FLAGS)
 
 

@@ -36,14 +36,14 @@ def test_printing() -> None:
 
 def test_lists_and_buffers_print() -> None:
     items = (hv.Scalar("i32", 42), value("1xf32=2"), hv.NULL, hv.Opaque("hal.fence"))
-    assert send([hv.List(items)]) == (
+    assert send([hv.HostList(items)]) == (
         "result[0]: vm.list\nchild_list[0]: i32=42\nchild_list[1]: hal.buffer_view\n1xf32=2\n"
         "child_list[2]: (null)\nchild_list[3]: hal.fence\n(no printer)\n\n"
     )
     data = np.arange(2000, dtype=np.uint16).view(np.uint8)
-    text = send([hv.Buffer("vm.buffer", data)])
+    text = send([hv.HostBuffer("vm.buffer", data)])
     assert text.startswith("result[0]: vm.buffer\n4000 bytes: 000001000200") and text.endswith("...\n")
-    assert send([hv.Buffer("hal.buffer", data)]) == "result[0]: hal.buffer\n(no printer)\n"
+    assert send([hv.HostBuffer("hal.buffer", data)]) == "result[0]: hal.buffer\n(no printer)\n"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_lists_and_buffers_print() -> None:
         (value("1.5", "F"), np.array(1.5, np.float64)),
         (hv.NULL, np.zeros(0, np.int8)),
         (value("&2xi32=1,2"), np.array([1, 2], np.int32).view(np.int8)),
-        (hv.Buffer("vm.buffer", np.array([200], np.uint8)), np.array([-56], np.int8)),
+        (hv.HostBuffer("vm.buffer", np.array([200], np.uint8)), np.array([-56], np.int8)),
     ],
 )
 def test_numpy_and_raw_files(result: hv.HostValue, array: np.ndarray, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_numpy_and_raw_files(result: hv.HostValue, array: np.ndarray, tmp_path: 
     stored = np.load(tmp_path / "a.npy")
     assert stored.dtype == array.dtype and stored.shape == array.shape
     assert stored.tobytes() == array.tobytes()
-    if not (isinstance(result, hv.Tensor) and elements.is_packed(result.element_type)):
+    if not (isinstance(result, hv.HostTensor) and elements.is_packed(result.element_type)):
         assert (tmp_path / "a.bin").read_bytes() == array.tobytes()
 
 
@@ -102,7 +102,7 @@ def test_archives_take_all_results_that_remain(tmp_path: Path) -> None:
         assert archive["arr_0"].tolist() == [1, 2] and archive["arr_1"].shape == ()
     with ValueFiles() as files:
         read = parse_value(f"@{path}", "r", files)
-    types = [found.shaped_type for found in read if isinstance(found, hv.Tensor)]
+    types = [found.shaped_type for found in read if isinstance(found, hv.HostTensor)]
     assert types == ["2xf32", "si32", "2x2xsi8"]
     assert send(results, "-", f"@{path}") == "hal.buffer_view\n2xf32=1 2\n"
     assert send(results, f"+{path}", "", f"+{path}") == ""
@@ -137,4 +137,4 @@ def test_bad_specifications(specifications: list[str], message: str) -> None:
 
 def test_a_list_cannot_be_stored(tmp_path: Path) -> None:
     with pytest.raises(StatusError, match=r"vm\.list cannot be written"):
-        send([hv.List(())], f"@{tmp_path}/a.npy")
+        send([hv.HostList(())], f"@{tmp_path}/a.npy")

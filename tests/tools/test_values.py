@@ -32,9 +32,9 @@ def read(text: str, kind: str = "r") -> hv.HostValue:
     return value
 
 
-def read_tensor(text: str) -> hv.Tensor:
+def read_tensor(text: str) -> hv.HostTensor:
     value = read(text)
-    assert isinstance(value, hv.Tensor)
+    assert isinstance(value, hv.HostTensor)
     return value
 
 
@@ -166,7 +166,7 @@ def test_one_text_may_name_all_arrays_of_a_file(tmp_path: Path) -> None:
         assert len(parse_values([f"*{path}"], ["r"] * 3, files)) == 3
         assert len(parse_values([f"@{archive}"], ["r"] * 3, files)) == 2
         (value,) = parse_value(f"@{archive}:b", "r", files)
-        assert isinstance(value, hv.Tensor) and value.data.tolist() == [1]
+        assert isinstance(value, hv.HostTensor) and value.data.tolist() == [1]
         with pytest.raises(StatusError, match="no array `z`"):
             parse_value(f"@{archive}:z", "r", files)
     with ValueFiles() as files, pytest.raises(StatusError, match="function expected fewer input values"):
@@ -181,9 +181,9 @@ def test_arrays_of_archives_as_contents_and_as_scalars(tmp_path: Path) -> None:
         values = parse_values([f"@{path}"], ["r", "i"], files)
         assert values[1] == hv.Scalar("i32", -7)
         (vector,) = parse_values([f"2xf32=@{path}:vector"], ["r"], files)
-        assert isinstance(vector, hv.Tensor) and vector.values.tolist() == [1.5, 2]
+        assert isinstance(vector, hv.HostTensor) and vector.values.tolist() == [1.5, 2]
         (short,) = parse_values([f"2xi16=@{tmp_path / 'one.npz'}"], ["r"], files)
-        assert isinstance(short, hv.Tensor) and short.shaped_type == "2xi16"
+        assert isinstance(short, hv.HostTensor) and short.shaped_type == "2xi16"
         for text, kind, message in (
             (f"2xf32=@{path}", "r", "holds 2 arrays; name one"),
             (f"2xi32=@{path}:vector", "r", "holds a 2xf32 array, not 2xi32"),
@@ -247,7 +247,7 @@ def test_hex_types_print_as_text_that_reads_back(
 ) -> None:
     size = row.byte_length(shape)
     raw = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
-    again = read_tensor(tensor_text(hv.Tensor(row, shape, raw)))
+    again = read_tensor(tensor_text(hv.HostTensor(row, shape, raw)))
     assert again.shape == shape and again.element_type == row
     assert np.array_equal(again.data, raw)
 

@@ -6,11 +6,11 @@ from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
 from jitree.vmfb.program import Program
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 from tests.assembler import Assembler
 
 
-def read(module: Assembler) -> Module:
+def read(module: Assembler) -> ModuleTables:
     return read_module(Archive.open(module.build()))
 
 

@@ -10,7 +10,7 @@ import pytest
 from jitree.errors import InvalidArgumentError, StatusCode, StatusError, UnimplementedError
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import Attr, Dependency, Export, Import, Module
+from jitree.vmfb.schema import Attr, Dependency, Export, Import, ModuleTables
 from tests.assembler import Assembler
 from tests.assembler.container import TableBuilder, wrap_plain
 from tests.assembler.module import Container
@@ -18,7 +18,7 @@ from tests.assembler.module import Container
 RETURN = "return"
 
 
-def read(data: bytes) -> Module:
+def read(data: bytes) -> ModuleTables:
     return read_module(Archive.open(data))
 
 

@@ -12,10 +12,10 @@ from jitree.errors import StatusError
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.disassemble import Disassembler, operand_register
-from jitree.vmfb.instructions import Record, read_instructions
+from jitree.vmfb.instructions import InstructionRecord, read_instructions
 from jitree.vmfb.isa import Operand
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 from tests.assembler import Assembler
 from tests.vmfb.frame_bounds import check_program
 from tests.vmfb.streams import Line, assembly, functions, module
@@ -27,7 +27,7 @@ relaxed = settings(
 )
 
 
-def read(blocks: list[list[Line]], version: int) -> tuple[Module, list[Record]]:
+def read(blocks: list[list[Line]], version: int) -> tuple[ModuleTables, list[InstructionRecord]]:
     parsed = read_module(Archive.open(module(assembly(blocks), version).build()))
     return parsed, list(read_instructions(bytes(parsed.body(parsed.functions[1])), version))
 
@@ -83,12 +83,12 @@ def test_words_say_the_same(data: st.DataObject, version: int) -> None:
         assert ordinal == 0 and offset == 1
 
 
-def _is_plain(record: Record) -> bool:
+def _is_plain(record: InstructionRecord) -> bool:
     kinds = {operand.kind for operand in record.instruction.operands}
     return not kinds & {"target", "string", "list.any", "case_table"} and "imm.func" not in kinds
 
 
-def _plain_words(record: Record, version: int) -> list[Any]:
+def _plain_words(record: InstructionRecord, version: int) -> list[Any]:
     words: list[Any] = []
     for operand, value in zip(record.instruction.operands, record.operands, strict=True):
         words.append(_plain_word(operand, value, version))
@@ -129,7 +129,7 @@ def test_disassembly_names_every_instruction_and_register(data: st.DataObject, v
                 assert operand_register(value) in line
 
 
-def decode_and_print(parsed: Module) -> None:
+def decode_and_print(parsed: ModuleTables) -> None:
     """Both must end, with nothing but a StatusError; what decodes is safe to run."""
     try:
         check_program(decode_module(parsed))

@@ -9,7 +9,7 @@ from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.instructions import read_instructions
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import Module
+from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.verify import verify_function, verify_module
 from tests.assembler import Assembler
 from tests.vmfb.modules import decode, read
@@ -32,7 +32,7 @@ def status(module: Assembler) -> StatusCode:
     return status_of(read(module))
 
 
-def status_of(module: Module) -> StatusCode:
+def status_of(module: ModuleTables) -> StatusCode:
     try:
         verify_module(module)
     except StatusError as error:

@@ -30,7 +30,7 @@ _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
 
 
-class TensorType(NamedTuple):
+class DeclaredTensor(NamedTuple):
     """A tensor of the declaration."""
 
     element_type: ElementType | None
@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
     type: str
     """As declared: ``tensor<4xf32>``, ``i32``, ``!hal.buffer_view``; without a declaration as the calling
     convention has it."""
-    tensor: TensorType | None = None
+    tensor: DeclaredTensor | None = None
     storage_of: int | None = None
     """The number of the result that the program puts into this argument's memory."""
     consumed: bool = False
@@ -188,7 +188,7 @@ def _parameter(text: str, default_name: str) -> Parameter:
     )
 
 
-def parse_tensor_type(text: str) -> TensorType | None:
+def parse_tensor_type(text: str) -> DeclaredTensor | None:
     """``tensor<4x?xf32>`` → (f32, (4, None)); None for other types."""
     if not (text.startswith(_TENSOR) and text.endswith(">")):
         return None
@@ -197,6 +197,6 @@ def parse_tensor_type(text: str) -> TensorType | None:
     while True:
         size, times, rest = element.partition("x")
         if not times or not (size == "?" or size.isdecimal()):
-            return TensorType(BY_NAME.get(element), tuple(shape))
+            return DeclaredTensor(BY_NAME.get(element), tuple(shape))
         shape.append(None if size == "?" else int(size))
         element = rest

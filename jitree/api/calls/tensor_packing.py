@@ -9,7 +9,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.conversion import convert_exactly, holds
-from jitree.api.calls.declaration import Parameter, TensorType
+from jitree.api.calls.declaration import DeclaredTensor, Parameter
 from jitree.api.calls.number_packing import refused
 from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten, writable_import
@@ -75,7 +75,7 @@ def pending_view(array: Array) -> BufferView:
     return array.view
 
 
-def tensor_packer(parameter: Parameter, tensor: TensorType, transfer: ArrayTransfer) -> TensorPacker:
+def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayTransfer) -> TensorPacker:
     """The packer of a tensor, by what the program does with its memory."""
     if parameter.storage_of is not None:
         transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
@@ -109,7 +109,7 @@ class TensorPacker:
         "_code", "_dtype", "_import_array", "_name", "_row", "_shape", "_tensor", "_transfer", "_view_of",
     )  # fmt: skip
 
-    def __init__(self, name: str, tensor: TensorType, transfer: ArrayTransfer) -> None:
+    def __init__(self, name: str, tensor: DeclaredTensor, transfer: ArrayTransfer) -> None:
         self._name = name
         self._tensor = tensor
         self._row = tensor.element_type

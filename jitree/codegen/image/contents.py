@@ -30,7 +30,7 @@ _ABANDONED_SECONDS: Final = 3600.0
 """Age of a temporary file, which takes milliseconds to write, of a process that must have been killed."""
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """An image in the folder."""
 
     path: Path
@@ -68,13 +68,13 @@ def maximum_size() -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def entries() -> list[Entry]:
+def entries() -> list[CacheEntry]:
     """The images in the folder, the most recently used first."""
     found = []
     for file in _files():
         if file.suffix == SUFFIX:
             title = title_of(cache.read(file.path.name) or b"")
-            found.append(Entry(file.path, file.name, title, file.size, file.used))
+            found.append(CacheEntry(file.path, file.name, title, file.size, file.used))
     return sorted(found, key=lambda entry: (-entry.used, entry.path.name))
 
 

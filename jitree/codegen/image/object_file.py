@@ -44,7 +44,7 @@ class Symbol(NamedTuple):
     local: bool
 
 
-class Relocation(NamedTuple):
+class ObjectRelocation(NamedTuple):
     offset: int
     kind: int
     symbol: int
@@ -80,9 +80,9 @@ class ObjectFile:
                     for name, info, _, section, value, _ in _SYMBOL.iter_unpack(content)
                 ]
 
-    def relocations(self, section: Section) -> Iterator[Relocation]:
+    def relocations(self, section: Section) -> Iterator[ObjectRelocation]:
         for offset, info, addend in _RELOCATION.iter_unpack(section.data):
-            yield Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
+            yield ObjectRelocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
 
 
 def is_defined(symbol: Symbol) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitree.base.once import once
 from jitree.codegen import image
-from jitree.dispatch.engine import Entry
+from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
@@ -105,13 +105,13 @@ def _raise_failure(machine: Machine) -> None:
         raise KeyboardInterrupt
 
 
-def make_entry(run: Run, attach: Callable[[Machine], None], promote: Promote) -> Entry:
+def make_entry(run: Run, attach: Callable[[Machine], None], promote: Promote) -> EngineEntry:
     """The entry of a loop for callers that enter it by themselves."""
 
     def go_on(machine: Machine) -> None:
         drive(lambda address: machine.state[_STATUS], run, machine, promote)
 
-    return Entry(run, attach, go_on)
+    return EngineEntry(run, attach, go_on)
 
 
 def stay(machine: Machine, following: int) -> None:
@@ -127,7 +127,7 @@ class FastEngine:
         """UNAVAILABLE if the loop cannot be built."""
         self._image = image.wait(LOOP)
         self._run = run_function(self._image)
-        self.entry: Entry | None = make_entry(self._run, attach_library, stay)
+        self.entry: EngineEntry | None = make_entry(self._run, attach_library, stay)
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""

@@ -1,4 +1,4 @@
-"""Decoded code of a function → :class:`~jitree.dispatch.native.ssa.Function`."""
+"""Decoded code of a function → :class:`~jitree.dispatch.native.ssa.SsaFunction`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 
 from jitree.dispatch.native.graph import find_loops, reverse_postorder, set_dominators
 from jitree.dispatch.native.ownership import Registers, Step
-from jitree.dispatch.native.reading import Read, ReadBlock, read_blocks
-from jitree.dispatch.native.source import FunctionSource, Source
+from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
+from jitree.dispatch.native.source import FunctionSource, ModuleSource
 from jitree.dispatch.native.ssa import (
     ARGUMENT,
     ENTRY_PC,
@@ -19,8 +19,8 @@ from jitree.dispatch.native.ssa import (
     VALUE_TYPES,
     ZERO,
     Block,
-    Function,
-    Instruction,
+    SsaFunction,
+    SsaInstruction,
     Value,
     Variable,
 )
@@ -29,7 +29,9 @@ from jitree.dispatch.native.views import Bits, Refusal, check_views, liveness
 __all__ = ["Refusal", "build"]
 
 
-def build(source: Source, ordinal: int, places: Sequence[int] = (), stops: Sequence[int] = ()) -> Function:
+def build(
+    source: ModuleSource, ordinal: int, places: Sequence[int] = (), stops: Sequence[int] = ()
+) -> SsaFunction:
     """The function from its beginning; or, with ``places`` (word indices of instructions), what can be
     reached from these, the registers being read from the frame. It leaves at ``stops``, beginnings of blocks.
 
@@ -45,7 +47,7 @@ def _successors(block: ReadBlock) -> list[int]:
 
 class _Builder:
     def __init__(
-        self, source: Source, function: FunctionSource, places: Sequence[int], stops: Sequence[int]
+        self, source: ModuleSource, function: FunctionSource, places: Sequence[int], stops: Sequence[int]
     ) -> None:
         self._function = function
         self._places = places
@@ -53,9 +55,9 @@ class _Builder:
         self._bits = Bits(function.value_count)
         self._live = liveness(self._read, self._bits)
         if stops:  # whatever is behind them has had its say about what is live
-            entry = Read(ENTRY_PC, RESUME, literals=list(places), targets=list(places))
+            entry = ReadInstruction(ENTRY_PC, RESUME, literals=list(places), targets=list(places))
             self._read[ENTRY_PC] = ReadBlock(ENTRY_PC, [entry])
-            self._read |= {pc: ReadBlock(pc, [Read(pc, "yield")]) for pc in stops}
+            self._read |= {pc: ReadBlock(pc, [ReadInstruction(pc, "yield")]) for pc in stops}
         self._count = 0
         self._blocks: dict[int, Block] = {}
         self._leaving: dict[Block, Registers] = {}
@@ -63,7 +65,7 @@ class _Builder:
         self._zeros: dict[str, Value] = {}
         self._arguments: list[Value] = []
 
-    def run(self) -> Function:
+    def run(self) -> SsaFunction:
         if not self._places:
             whole = reverse_postorder(ENTRY_PC, lambda pc: self._read[pc].targets)
             check_views(self._read, whole, self._function, self._bits)
@@ -75,7 +77,7 @@ class _Builder:
             parameter.operands = [self._leaving[p][variable] for p in parameter.block.predecessors]
         _Simplifier(blocks).run()
         function = self._function
-        return Function(
+        return SsaFunction(
             function.ordinal,
             function.value_count,
             function.ref_count,
@@ -163,7 +165,7 @@ class _Builder:
             block.instructions.append(self._instruction(block, read, registers))
         self._leaving[block] = registers
 
-    def _instruction(self, block: Block, read: Read, registers: Registers) -> Instruction:
+    def _instruction(self, block: Block, read: ReadInstruction, registers: Registers) -> SsaInstruction:
         literals = tuple(read.literals)
 
         def new_result(kind: str, operands: list[Value]) -> Value:
@@ -171,7 +173,7 @@ class _Builder:
 
         step = Step(read, registers, new_result, partial(self._zero, REF))
         step.run()
-        return Instruction(
+        return SsaInstruction(
             read.pc,
             read.mnemonic,
             tuple(step.operands),

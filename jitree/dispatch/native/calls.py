@@ -11,8 +11,8 @@ from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import FIXED
 from jitree.dispatch.native.references import drop_all, retain_all
 from jitree.dispatch.native.slow import Shortcut, ask, read_back, spill_operands
-from jitree.dispatch.native.source import Source
-from jitree.dispatch.native.ssa import REF, Instruction, Value
+from jitree.dispatch.native.source import ModuleSource
+from jitree.dispatch.native.ssa import REF, SsaInstruction, Value
 from jitree.regs.layout import COMPILED_DONE, FRAME, IMPORT, SCRATCH_ALIGNMENT
 
 IMPORT_WORDS: Final = 6
@@ -33,7 +33,7 @@ class Needs(NamedTuple):
 class Callees(NamedTuple):
     """What is known of the functions of a module."""
 
-    source: Source
+    source: ModuleSource
     needs: Mapping[int, Needs]
     """Of those that are native."""
     recursive: frozenset[int]
@@ -42,7 +42,9 @@ class Callees(NamedTuple):
     """Functions without loops and calls, which take no fuel."""
 
 
-def emit_call(emitter: Emitter, instruction: Instruction, following: Instruction, callees: Callees) -> None:
+def emit_call(
+    emitter: Emitter, instruction: SsaInstruction, following: SsaInstruction, callees: Callees
+) -> None:
     """``call.internal``; ``following`` is the instruction behind it."""
     ordinal = instruction.literals[0]
     needs = callees.needs.get(ordinal)
@@ -82,7 +84,7 @@ def _require_room(emitter: Emitter, needs: Needs) -> None:
 
 
 def _suspend(
-    emitter: Emitter, label: str, instruction: Instruction, following: Instruction, source: Source
+    emitter: Emitter, label: str, instruction: SsaInstruction, following: SsaInstruction, source: ModuleSource
 ) -> None:
     """Adds a block in which this function too leaves, in the middle of the call."""
     registers = _during_call(emitter.registers, instruction)
@@ -102,7 +104,7 @@ def _suspend(
         emitter.do(f"ret {emitter.result_type} zeroinitializer")
 
 
-def _during_call(registers: Registers, instruction: Instruction) -> Registers:
+def _during_call(registers: Registers, instruction: SsaInstruction) -> Registers:
     """What the registers hold while the callee runs: arguments have been moved away, results have not
     come."""
     found = dict(registers)
@@ -117,7 +119,7 @@ def _during_call(registers: Registers, instruction: Instruction) -> Registers:
     return found
 
 
-def emit_import(emitter: Emitter, instruction: Instruction) -> None:
+def emit_import(emitter: Emitter, instruction: SsaInstruction) -> None:
     """``call.import``: by the function's machine code, else by Python; the interpreter calls other
     modules."""
     imports = emitter.module_pointer("imports")
@@ -137,14 +139,14 @@ def emit_import(emitter: Emitter, instruction: Instruction) -> None:
     read_back(emitter, instruction)
 
 
-def emit_resolved(emitter: Emitter, instruction: Instruction) -> None:
+def emit_resolved(emitter: Emitter, instruction: SsaInstruction) -> None:
     imports = emitter.module_pointer("imports")
     place = emitter.field(imports, IMPORT.size * instruction.literals[0] + IMPORT["resolved"])
     resolved = emitter.let(f"load i64, ptr {place}, align 8{FIXED}")
     emitter.define(instruction.results[0], f"trunc i64 {resolved} to i32")
 
 
-def emit_alloc(emitter: Emitter, instruction: Instruction) -> None:
+def emit_alloc(emitter: Emitter, instruction: SsaInstruction) -> None:
     """``buffer.alloc``: from the memory for buffers that die with their function, where there is some."""
     length, alignment = map(operand, instruction.operands)
     shortcut = Shortcut(emitter, instruction)
@@ -156,7 +158,7 @@ def emit_alloc(emitter: Emitter, instruction: Instruction) -> None:
     shortcut.finish(entry)
 
 
-def emit_return(emitter: Emitter, instruction: Instruction) -> None:
+def emit_return(emitter: Emitter, instruction: SsaInstruction) -> None:
     retain_all(emitter, instruction.retained)
     drop_all(emitter, instruction.dropped)
     result = _pack(emitter, emitter.result_type, instruction.operands)
@@ -172,7 +174,7 @@ def _pack(emitter: Emitter, kind: str, values: tuple[Value, ...]) -> str:
     return result
 
 
-EMITTERS: Final[dict[str, Callable[[Emitter, Instruction], None]]] = {
+EMITTERS: Final[dict[str, Callable[[Emitter, SsaInstruction], None]]] = {
     "call.import": emit_import,
     "import.resolved": emit_resolved,
     "buffer.alloc": emit_alloc,

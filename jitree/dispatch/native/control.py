@@ -8,31 +8,31 @@ from typing import Final
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import operand
 from jitree.dispatch.native.references import drop_all, retain_all
-from jitree.dispatch.native.ssa import RESUME, Block, Instruction
+from jitree.dispatch.native.ssa import RESUME, Block, SsaInstruction
 from jitree.regs.layout import STATE
 
 
-def _emit_br(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+def _emit_br(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     target = block.successors[0]
     retain_all(emitter, instruction.retained)
     drop_all(emitter, instruction.dropped)
     emitter.do(f"br label %{emitter.edge(block, target)}")
 
 
-def _emit_conditional(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+def _emit_conditional(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     condition = emitter.truth(instruction.operands[0])
     if_true, if_false = (emitter.edge(block, target) for target in block.successors)
     emitter.branch(condition, if_true, if_false)
 
 
-def _emit_table(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+def _emit_table(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     """index; default, cases"""
     default, *labels = [emitter.edge(block, target) for target in block.successors]
     cases = " ".join(f"i32 {number}, label %{label}" for number, label in enumerate(labels))
     emitter.do(f"switch i32 {operand(instruction.operands[0])}, label %{default} [ {cases} ]")
 
 
-def _emit_fail(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+def _emit_fail(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     if not block.successors:
         _emit_leave(emitter, block, instruction)
         return
@@ -40,11 +40,11 @@ def _emit_fail(emitter: Emitter, block: Block, instruction: Instruction) -> None
     _emit_br(emitter, block, instruction)
 
 
-def _emit_leave(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+def _emit_leave(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     emitter.jump(emitter.side_exit())
 
 
-def _emit_resume(emitter: Emitter, block: Block, instruction: Instruction) -> None:
+def _emit_resume(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     """To the place that STATE.pc says."""
     place = emitter.let(f"load i64, ptr {emitter.field('%state', STATE['pc'])}, align 8")
     code = emitter.let(f"ptrtoint ptr {emitter.module_pointer('code')} to i64")
@@ -57,7 +57,7 @@ def _emit_resume(emitter: Emitter, block: Block, instruction: Instruction) -> No
     emitter.do("unreachable")
 
 
-EMITTERS: Final[dict[str, Callable[[Emitter, Block, Instruction], None]]] = {
+EMITTERS: Final[dict[str, Callable[[Emitter, Block, SsaInstruction], None]]] = {
     "br": _emit_br,
     "br.bare": _emit_br,
     "break": _emit_br,

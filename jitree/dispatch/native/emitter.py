@@ -15,7 +15,7 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY, FunctionText, ModuleText, operand
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES
 from jitree.dispatch.native.scalars import math_index
-from jitree.dispatch.native.ssa import REF, ZERO, Block, Function, Instruction, Value, Variable
+from jitree.dispatch.native.ssa import REF, ZERO, Block, SsaFunction, SsaInstruction, Value, Variable
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
 
 Registers = dict[Variable, Value]
@@ -25,7 +25,7 @@ _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
 class Anchor:
     """A place to go back to: an instruction and what the registers hold in front of it."""
 
-    def __init__(self, instruction: Instruction, registers: Registers) -> None:
+    def __init__(self, instruction: SsaInstruction, registers: Registers) -> None:
         self.instruction = instruction
         self.registers = dict(registers)
         self.label = ""
@@ -34,7 +34,7 @@ class Anchor:
 class Emitter(FunctionText):
     """Text under construction. Methods that end in a value return LLVM operands."""
 
-    def __init__(self, function: Function, module: ModuleText, symbol: str) -> None:
+    def __init__(self, function: SsaFunction, module: ModuleText, symbol: str) -> None:
         super().__init__()
         self.function = function
         self.module = module
@@ -209,7 +209,7 @@ class Emitter(FunctionText):
 
     # -- leaving ---------------------------------------------------------------------------------------
 
-    def anchor(self, instruction: Instruction) -> None:
+    def anchor(self, instruction: SsaInstruction) -> None:
         """Everything in front of the instruction is done for good."""
         self._anchor = Anchor(instruction, self.registers)
 
@@ -224,7 +224,7 @@ class Emitter(FunctionText):
     def leave_block(
         self,
         label: str,
-        instruction: Instruction,
+        instruction: SsaInstruction,
         registers: Registers,
         fuel: Callable[[], str],
         written: Iterable[Variable] = (),
@@ -267,7 +267,7 @@ class Emitter(FunctionText):
     def fuel_left(self) -> str:
         return self.let("load i64, ptr %fuel.at, align 8")
 
-    def spend(self, instruction: Instruction) -> None:
+    def spend(self, instruction: SsaInstruction) -> None:
         """Counts a turn of a loop or a call. When the fuel is used up the function leaves in front of the
         instruction; the interpreter then has none left for its next branch or call."""
         left = self.let(f"sub i64 {self.fuel_left()}, 1")
@@ -318,7 +318,7 @@ def struct_type(kinds: Sequence[str]) -> str:
     return f"{{ {', '.join(['i64', *(LLVM_TYPES[kind] for kind in kinds)])} }}"
 
 
-def _buffers(function: Function) -> set[Value]:
+def _buffers(function: SsaFunction) -> set[Value]:
     """The references that are used as buffers whose elements are read or written."""
     return {
         value

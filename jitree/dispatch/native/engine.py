@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen import image
-from jitree.dispatch.engine import Entry
+from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast.engine import (
     Run,
     attach_library,
@@ -93,7 +93,7 @@ class NativeEngine:
         """UNAVAILABLE if the loop cannot be built."""
         self._image = image.wait(LOOP)
         self._run = run_function(self._image)
-        self.entry: Entry | None = make_entry(self._run, attach, promote)
+        self.entry: EngineEntry | None = make_entry(self._run, attach, promote)
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
@@ -118,7 +118,7 @@ class AutoEngine:
         self._promote = promote
         self._image: image.Image | None = None
         self._run: Run | None = None
-        self.entry: Entry | None = None
+        self.entry: EngineEntry | None = None
         self._look()
 
     def _look(self) -> Run | None:

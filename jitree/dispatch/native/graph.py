@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jitree.dispatch.native.ssa import Block, Loop
+from jitree.dispatch.native.ssa import Block, SsaLoop
 
 
 def reverse_postorder(entry: int, successors: Callable[[int], Sequence[int]]) -> list[int]:
@@ -53,13 +53,13 @@ def _common(one: Block, other: Block) -> Block:
     return one
 
 
-def find_loops(blocks: Sequence[Block]) -> list[Loop]:
+def find_loops(blocks: Sequence[Block]) -> list[SsaLoop]:
     """The outermost natural loops, with those inside them."""
-    loops: list[Loop] = []
+    loops: list[SsaLoop] = []
     for block in blocks:
         latches = [source for source in block.predecessors if block.dominates(source)]
         if latches:
-            loops.append(Loop(block, _body(block, latches)))
+            loops.append(SsaLoop(block, _body(block, latches)))
     outermost = []
     for number, loop in enumerate(loops):  # in the order of headers: the last one around it is the nearest
         around = [other for other in loops[:number] if loop.header in other.blocks]

@@ -12,7 +12,7 @@ from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import ENTRIES, SLOTS
 from jitree.dispatch.native.references import drop_all, has_type, retain_all
 from jitree.dispatch.native.slow import Shortcut
-from jitree.dispatch.native.ssa import Instruction
+from jitree.dispatch.native.ssa import SsaInstruction
 from jitree.regs.layout import (
     ENTRY,
     KIND_LIST,
@@ -33,14 +33,14 @@ def _entry(emitter: Emitter, shortcut: Shortcut, reference: str) -> str:
     return entry
 
 
-def _emit_size(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_size(emitter: Emitter, instruction: SsaInstruction) -> None:
     shortcut = Shortcut(emitter, instruction)
     entry = _entry(emitter, shortcut, operand(instruction.operands[0]))
     size = emitter.let(f"load i64, ptr {emitter.field(entry, ENTRY['length'])}, align 8{ENTRIES}")
     shortcut.finish(emitter.let(f"trunc i64 {size} to i32"))
 
 
-def _slot(emitter: Emitter, shortcut: Shortcut, instruction: Instruction) -> tuple[str, str, str]:
+def _slot(emitter: Emitter, shortcut: Shortcut, instruction: SsaInstruction) -> tuple[str, str, str]:
     """Of (list, index): the list's entry, the slot's tag and the slot's address; the index is checked."""
     entry = _entry(emitter, shortcut, operand(instruction.operands[0]))
     index = emitter.let(f"zext i32 {operand(instruction.operands[1])} to i64")
@@ -56,7 +56,7 @@ def _element_type(emitter: Emitter, entry: str) -> str:
     return emitter.let(f"load i32, ptr {emitter.field(entry, ENTRY['element_type'])}, align 4{ENTRIES}")
 
 
-def _emit_get(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_get(emitter: Emitter, instruction: SsaInstruction) -> None:
     """list, index, result; integer codes lie next to each other"""
     kind = instruction.results[0].type
     shortcut = Shortcut(emitter, instruction)
@@ -70,7 +70,7 @@ def _emit_get(emitter: Emitter, instruction: Instruction) -> None:
     shortcut.finish(emitter.let(f"load {LLVM_TYPES[kind]}, ptr {place}, align 8{SLOTS}"))
 
 
-def _emit_set(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_set(emitter: Emitter, instruction: SsaInstruction) -> None:
     """list, index, value; into a list of that type, or a variant list over anything but a reference"""
     value = instruction.operands[2]
     kind, code = value.type, VALUE_TYPE_CODES[value.type]
@@ -91,7 +91,7 @@ def _emit_set(emitter: Emitter, instruction: Instruction) -> None:
     shortcut.finish(None)
 
 
-def _emit_get_ref(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_get_ref(emitter: Emitter, instruction: SsaInstruction) -> None:
     """list, index, type, result"""
     shortcut = Shortcut(emitter, instruction)
     _, tag, slot = _slot(emitter, shortcut, instruction)
@@ -104,7 +104,7 @@ def _emit_get_ref(emitter: Emitter, instruction: Instruction) -> None:
     shortcut.finish(reference)
 
 
-def _emit_set_ref(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_set_ref(emitter: Emitter, instruction: SsaInstruction) -> None:
     """list, index, value; over a reference, null included"""
     reference = operand(instruction.operands[2])
     shortcut = Shortcut(emitter, instruction)
@@ -127,7 +127,7 @@ def _emit_set_ref(emitter: Emitter, instruction: Instruction) -> None:
 
 
 _KINDS: Final = ("i32", "i64", "f32", "f64")
-EMITTERS: Final[dict[str, Callable[[Emitter, Instruction], None]]] = {
+EMITTERS: Final[dict[str, Callable[[Emitter, SsaInstruction], None]]] = {
     "list.size": _emit_size,
     **{f"list.get.{kind}": _emit_get for kind in _KINDS},
     **{f"list.set.{kind}": _emit_set for kind in _KINDS},

@@ -23,8 +23,8 @@ from jitree.dispatch.native.nest_context import leaves_nothing_else
 from jitree.dispatch.native.nests import Nest, find
 from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
 from jitree.dispatch.native.reading import TERMINATORS, read_blocks
-from jitree.dispatch.native.source import FunctionSource, Source
-from jitree.dispatch.native.ssa import Function
+from jitree.dispatch.native.source import FunctionSource, ModuleSource
+from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _FUNCTION_LIMIT: Final = 400_000
@@ -66,7 +66,7 @@ class Lowered(NamedTuple):
 
 
 def lower(
-    source: Source,
+    source: ModuleSource,
     resumable: Container[int],
     hot: Container[int] = (),
     slow: str = ASK_PYTHON,
@@ -116,9 +116,9 @@ def lower(
     return Lowered(text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar))
 
 
-def _build(source: Source, roots: Iterable[int], refusals: dict[int, str]) -> dict[int, Function]:
+def _build(source: ModuleSource, roots: Iterable[int], refusals: dict[int, str]) -> dict[int, SsaFunction]:
     """Some functions and all that they call, by ordinal. Adds to the refusals; who is in them is left out."""
-    functions: dict[int, Function] = {}
+    functions: dict[int, SsaFunction] = {}
     waiting = list(roots)
     while waiting:
         ordinal = waiting.pop()
@@ -136,7 +136,7 @@ def _build(source: Source, roots: Iterable[int], refusals: dict[int, str]) -> di
     return dict(sorted(functions.items()))
 
 
-def _too_large(source: Source) -> dict[int, str]:
+def _too_large(source: ModuleSource) -> dict[int, str]:
     """Functions that would take too long to compile, with the reason: large ones, and the largest ones of a
     module that has too many instructions in all."""
     starts = source.instruction_words
@@ -158,13 +158,13 @@ def _too_large(source: Source) -> dict[int, str]:
     return refusals
 
 
-def _branches(source: Source, row: FunctionSource, size: int) -> int:
+def _branches(source: ModuleSource, row: FunctionSource, size: int) -> int:
     first = bisect_left(source.instruction_words, row.start)
     words = source.instruction_words[first : first + size]
     return sum(OPCODE_NAMES[BASE_OPCODE[source.words[word]]] in TERMINATORS for word in words)
 
 
-def _not_worth_it(functions: Mapping[int, Function]) -> dict[int, str]:
+def _not_worth_it(functions: Mapping[int, SsaFunction]) -> dict[int, str]:
     """Long functions that would gain nothing, with the reason: those that run through once when the host
     calls them, and those whose time goes into imports."""
     called = {callee for function in functions.values() for callee in _called(function)}
@@ -180,7 +180,7 @@ def _not_worth_it(functions: Mapping[int, Function]) -> dict[int, str]:
     return refusals
 
 
-def _find_nests(row: FunctionSource, function: Function) -> tuple[list[Nest], tuple[str, ...]]:
+def _find_nests(row: FunctionSource, function: SsaFunction) -> tuple[list[Nest], tuple[str, ...]]:
     """The nests of a function, and a line for each loop that was looked at."""
     nests, lines = [], []
     for found in find(function):
@@ -195,7 +195,7 @@ def _find_nests(row: FunctionSource, function: Function) -> tuple[list[Nest], tu
 
 
 def _places(
-    source: Source, row: FunctionSource, function: Function, nests: Iterable[Nest]
+    source: ModuleSource, row: FunctionSource, function: SsaFunction, nests: Iterable[Nest]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Loop headers, and where execution goes on behind a ``yield`` and behind calls of imports that may wait;
     then the loop headers inside nests."""
@@ -213,7 +213,7 @@ def _places(
     return tuple(sorted(found)), tuple(sorted(inside))
 
 
-def _callees(source: Source, functions: Mapping[int, Function]) -> Callees:
+def _callees(source: ModuleSource, functions: Mapping[int, SsaFunction]) -> Callees:
     """What callers have to know of each function."""
     graph = {ordinal: _called(function) & functions.keys() for ordinal, function in functions.items()}
     recursive = frozenset(ordinal for ordinal in graph if _reaches(graph, ordinal))
@@ -226,7 +226,7 @@ def _callees(source: Source, functions: Mapping[int, Function]) -> Callees:
     return Callees(source, needs, recursive, bounded)
 
 
-def _called(function: Function) -> set[int]:
+def _called(function: SsaFunction) -> set[int]:
     return {
         instruction.literals[0]
         for block in function.blocks
@@ -235,7 +235,7 @@ def _called(function: Function) -> set[int]:
     }
 
 
-def _has_calls(function: Function) -> bool:
+def _has_calls(function: SsaFunction) -> bool:
     return any(
         instruction.mnemonic.startswith("call.")
         for block in function.blocks
@@ -258,7 +258,7 @@ def _reaches(graph: Mapping[int, set[int]], start: int) -> bool:
 
 
 def _measure(
-    source: Source,
+    source: ModuleSource,
     graph: Mapping[int, set[int]],
     recursive: frozenset[int],
     start: int,

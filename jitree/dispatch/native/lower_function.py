@@ -12,7 +12,7 @@ from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant,
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
 from jitree.dispatch.native.ownership import SLOW
 from jitree.dispatch.native.slow import emit_slow
-from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, Function, Instruction, Value
+from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, SsaFunction, SsaInstruction, Value
 from jitree.dispatch.native.views import Refusal
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs.layout import FRAME
@@ -20,7 +20,7 @@ from jitree.regs.layout import FRAME
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests import Nest
 
-_EMITTERS: Final[Mapping[str, Callable[[Emitter, Instruction], None]]] = {
+_EMITTERS: Final[Mapping[str, Callable[[Emitter, SsaInstruction], None]]] = {
     **dict.fromkeys(SLOW, emit_slow),
     **references.EMITTERS,
     **memory.EMITTERS,
@@ -36,7 +36,7 @@ _EFFECTS: Final = frozenset((
 _CONSTANTS: Final = ("const.i32", "const.i64", "const.f32", "const.f64")
 
 
-def check_supported(function: Function) -> None:
+def check_supported(function: SsaFunction) -> None:
     """Raises :class:`Refusal` for an instruction that no emitter knows."""
     for block in function.blocks:
         for instruction in block.instructions:
@@ -53,7 +53,7 @@ def check_supported(function: Function) -> None:
 
 
 def lower_function(
-    function: Function, nests: Iterable[Nest], module: ModuleText, callees: Callees, symbol: str
+    function: SsaFunction, nests: Iterable[Nest], module: ModuleText, callees: Callees, symbol: str
 ) -> str:
     """The definition of ``@symbol``; ``nests`` of the function are written anew."""
     emitter = Emitter(function, module, symbol)
@@ -103,7 +103,7 @@ def _lower_entry(emitter: Emitter, block: Block) -> None:
             emitter.define(value, emitter.load(variable))
 
 
-def _has_effect(instruction: Instruction) -> bool:
+def _has_effect(instruction: SsaInstruction) -> bool:
     return (
         instruction.mnemonic in _EFFECTS
         or any(constant(value) is None for value in (*instruction.retained, *instruction.dropped))
@@ -111,7 +111,7 @@ def _has_effect(instruction: Instruction) -> bool:
     )
 
 
-def _lower_instruction(emitter: Emitter, instruction: Instruction) -> None:
+def _lower_instruction(emitter: Emitter, instruction: SsaInstruction) -> None:
     mnemonic = instruction.mnemonic
     emit = _EMITTERS.get(mnemonic)
     if emit is not None:
@@ -122,7 +122,7 @@ def _lower_instruction(emitter: Emitter, instruction: Instruction) -> None:
         _lower_scalar(emitter, instruction)
 
 
-def _lower_scalar(emitter: Emitter, instruction: Instruction) -> None:
+def _lower_scalar(emitter: Emitter, instruction: SsaInstruction) -> None:
     mnemonic, result = instruction.mnemonic, instruction.results[0]
     arguments = [operand(value) for value in instruction.operands]
     if result.type in ("f32", "f64"):
@@ -151,7 +151,7 @@ def _is_neutral(value: Value) -> bool:
     return constant(value) is not None and bits & (sign - 1) in (0, ones)
 
 
-def _lower_switch(emitter: Emitter, instruction: Instruction) -> None:
+def _lower_switch(emitter: Emitter, instruction: SsaInstruction) -> None:
     """index, default, cases: the default for any other index"""
     index, default, *cases = instruction.operands
     result = instruction.results[0]

@@ -13,7 +13,7 @@ from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import BYTES, FIXED, GLOBALS
 from jitree.dispatch.native.references import drop_all, has_type, retain_all
-from jitree.dispatch.native.ssa import Instruction, Value
+from jitree.dispatch.native.ssa import SsaInstruction, Value
 from jitree.regs.layout import LIBRARY_FUNCTIONS, MODULE
 
 _SHIFTS: Final = {"i8": 0, "i16": 1, "i32": 2, "i64": 3, "f32": 2, "f64": 3}
@@ -35,7 +35,7 @@ def _shifted(emitter: Emitter, operation: str, value: str, kind: str) -> str:
     return emitter.let(f"{operation} i64 {value}, {shift}") if shift else value
 
 
-def _emit_load(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_load(emitter: Emitter, instruction: SsaInstruction) -> None:
     kind, *extension = instruction.mnemonic.removeprefix("buffer.load.").split(".")
     buffer, offset = instruction.operands
     place = _element(emitter, buffer, "length", kind, operand(offset))
@@ -50,7 +50,7 @@ def _narrowed(emitter: Emitter, kind: str, value: Value) -> str:
     return emitter.let(f"trunc i32 {operand(value)} to {kind}") if kind in ("i8", "i16") else operand(value)
 
 
-def _emit_store(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_store(emitter: Emitter, instruction: SsaInstruction) -> None:
     kind = instruction.mnemonic.removeprefix("buffer.store.")
     buffer, offset, value = instruction.operands
     place = _element(emitter, buffer, "room", kind, operand(offset))
@@ -65,7 +65,7 @@ def _require_range(emitter: Emitter, offset: str, length: str, available: str) -
     emitter.require(emitter.let(f"icmp ule i64 {length}, {rest}"))
 
 
-def _emit_fill(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_fill(emitter: Emitter, instruction: SsaInstruction) -> None:
     """buffer, offset, count, value"""
     kind = instruction.mnemonic.removeprefix("buffer.fill.")
     buffer, offset, count, value = instruction.operands
@@ -97,13 +97,13 @@ done:
 }}"""
 
 
-def _emit_length(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_length(emitter: Emitter, instruction: SsaInstruction) -> None:
     buffer = instruction.operands[0]
     emitter.require(emitter.buffer(buffer, "is"))
     emitter.name(instruction.results[0], emitter.buffer(buffer, "length"))
 
 
-def _ranges(emitter: Emitter, instruction: Instruction) -> tuple[str, str, str]:
+def _ranges(emitter: Emitter, instruction: SsaInstruction) -> tuple[str, str, str]:
     """Of (buffer, offset, buffer, offset, length): both addresses and the length, checked."""
     first, first_offset, second, second_offset, length = instruction.operands
     places = []
@@ -115,7 +115,7 @@ def _ranges(emitter: Emitter, instruction: Instruction) -> tuple[str, str, str]:
     return places[0], places[1], operand(length)
 
 
-def _emit_copy(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_copy(emitter: Emitter, instruction: SsaInstruction) -> None:
     """source, offset, target, offset, length"""
     source, target, length = _ranges(emitter, instruction)
     emitter.require(emitter.buffer(instruction.operands[2], "writable"))
@@ -123,7 +123,7 @@ def _emit_copy(emitter: Emitter, instruction: Instruction) -> None:
     emitter.let(f"call ptr {memmove}(ptr {target}, ptr {source}, i64 {length})")
 
 
-def _emit_compare(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_compare(emitter: Emitter, instruction: SsaInstruction) -> None:
     """lhs, offset, rhs, offset, length, result"""
     lhs, rhs, length = _ranges(emitter, instruction)
     memcmp = emitter.library(LIBRARY_FUNCTIONS.index("memcmp"))
@@ -136,7 +136,7 @@ def _emit_compare(emitter: Emitter, instruction: Instruction) -> None:
 # -- globals ------------------------------------------------------------------------------------------------
 
 
-def _value_place(emitter: Emitter, instruction: Instruction, kind: str) -> str:
+def _value_place(emitter: Emitter, instruction: SsaInstruction, kind: str) -> str:
     """The address of a value global; a register's offset is checked here, a literal one was at load."""
     base = emitter.module_pointer("globals")
     if "indirect" not in instruction.mnemonic:
@@ -149,19 +149,19 @@ def _value_place(emitter: Emitter, instruction: Instruction, kind: str) -> str:
     return emitter.let(f"getelementptr i8, ptr {base}, i64 {offset}")
 
 
-def _emit_global_load(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_global_load(emitter: Emitter, instruction: SsaInstruction) -> None:
     result = instruction.results[0]
     place = _value_place(emitter, instruction, result.type)
     emitter.define(result, f"load {LLVM_TYPES[result.type]}, ptr {place}, align 1{GLOBALS}")
 
 
-def _emit_global_store(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_global_store(emitter: Emitter, instruction: SsaInstruction) -> None:
     value = instruction.operands[-1]
     place = _value_place(emitter, instruction, value.type)
     emitter.do(f"store {LLVM_TYPES[value.type]} {operand(value)}, ptr {place}, align 1{GLOBALS}")
 
 
-def _ref_place(emitter: Emitter, instruction: Instruction) -> str:
+def _ref_place(emitter: Emitter, instruction: SsaInstruction) -> str:
     base = emitter.module_pointer("ref_globals")
     if "indirect" not in instruction.mnemonic:
         return emitter.field(base, 8 * instruction.literals[0])
@@ -173,7 +173,7 @@ def _ref_place(emitter: Emitter, instruction: Instruction) -> str:
     return emitter.let(f"getelementptr ptr, ptr {base}, i64 {index}")
 
 
-def _emit_ref_load(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_ref_load(emitter: Emitter, instruction: SsaInstruction) -> None:
     """(slot), type, result"""
     place = _ref_place(emitter, instruction)
     reference = emitter.let(f"load ptr, ptr {place}, align 8{GLOBALS}")
@@ -183,7 +183,7 @@ def _emit_ref_load(emitter: Emitter, instruction: Instruction) -> None:
     drop_all(emitter, instruction.dropped)
 
 
-def _emit_ref_store(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_ref_store(emitter: Emitter, instruction: SsaInstruction) -> None:
     """(slot), type, value"""
     place = _ref_place(emitter, instruction)
     reference = operand(instruction.operands[-1])
@@ -195,7 +195,7 @@ def _emit_ref_store(emitter: Emitter, instruction: Instruction) -> None:
     emitter.do(f"call void @vm.drop(ptr {old}, ptr %state)")
 
 
-EMITTERS: Final[dict[str, Callable[[Emitter, Instruction], None]]] = {
+EMITTERS: Final[dict[str, Callable[[Emitter, SsaInstruction], None]]] = {
     **{f"buffer.load.{kind}": _emit_load for kind in _LOADS},
     **{f"buffer.store.{kind}": _emit_store for kind in _SHIFTS},
     **{f"buffer.fill.{kind}": _emit_fill for kind in _SHIFTS},

@@ -8,11 +8,11 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.native.emitter import Emitter, Registers
 from jitree.dispatch.native.module_text import operand
 from jitree.dispatch.native.prelude import BYTES
-from jitree.dispatch.native.ssa import Block, Function, Loop, Value
+from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value
 from jitree.dispatch.semantics import SEMANTICS
 
 
-class Buffer(NamedTuple):
+class NestBuffer(NamedTuple):
     """A reference as a buffer: LLVM operands."""
 
     address: str
@@ -26,7 +26,7 @@ class NestContext:
     """Made for one nest, whose first block is under construction."""
 
     def __init__(
-        self, emitter: Emitter, loop: Loop, initial: dict[Value, str], deopt: str, exit: str
+        self, emitter: Emitter, loop: SsaLoop, initial: dict[Value, str], deopt: str, exit: str
     ) -> None:
         self._emitter = emitter
         self._initial = initial
@@ -56,9 +56,9 @@ class NestContext:
         """A parameter of the header when the nest is entered."""
         return self._initial[parameter]
 
-    def buffer(self, value: Value) -> Buffer:
+    def buffer(self, value: Value) -> NestBuffer:
         """A reference from outside whose elements are read or written."""
-        return Buffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
+        return NestBuffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
 
     def math(self, mnemonic: str) -> str:
         """The address of the C function that an instruction is."""
@@ -78,7 +78,7 @@ def nest_label(header: Block) -> str:
     return f"nest{header.pc}"
 
 
-def leaves_nothing_else(function: Function, loop: Loop) -> bool:
+def leaves_nothing_else(function: SsaFunction, loop: SsaLoop) -> bool:
     """Whether the frame behind a nest needs none of its values but the parameters of its header."""
     for block in function.blocks:
         if block in loop.blocks:
@@ -93,7 +93,7 @@ class WrittenAnew(Protocol):
     """A nest (:class:`jitree.dispatch.native.nests.Nest`)."""
 
     @property
-    def loop(self) -> Loop: ...
+    def loop(self) -> SsaLoop: ...
     def emit(self, context: NestContext) -> str: ...
 
 
@@ -112,7 +112,7 @@ def emit_nest(emitter: Emitter, nest: WrittenAnew) -> None:
     emitter.raw(nest.emit(context))
 
 
-def _parameters(emitter: Emitter, loop: Loop) -> dict[Value, Value]:
+def _parameters(emitter: Emitter, loop: SsaLoop) -> dict[Value, Value]:
     """The header's parameters as they come from outside: new values where there are several ways in."""
     header = loop.header
     outside = [number for number, source in enumerate(header.predecessors) if source not in loop.blocks]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.dispatch.native.reading import Move, Read, copies
+from jitree.dispatch.native.reading import Move, ReadInstruction, copies
 from jitree.dispatch.native.ssa import REF, Value, Variable
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE
 
@@ -28,7 +28,7 @@ class Step:
 
     def __init__(
         self,
-        read: Read,
+        read: ReadInstruction,
         registers: Registers,
         new_result: Callable[[str, list[Value]], Value],
         null: Callable[[], Value],

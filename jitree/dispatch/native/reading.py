@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.source import FunctionSource, Source
+from jitree.dispatch.native.source import FunctionSource, ModuleSource
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, Variable
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
@@ -24,7 +24,7 @@ class Move(NamedTuple):
 
 
 @dataclass(slots=True)
-class Read:
+class ReadInstruction:
     """An instruction as read. Of a movable ref input ``moved`` says whether the register gives it up."""
 
     pc: int
@@ -46,7 +46,7 @@ class Read:
 @dataclass(slots=True)
 class ReadBlock:
     pc: int
-    instructions: list[Read]
+    instructions: list[ReadInstruction]
 
     @property
     def targets(self) -> list[int]:
@@ -58,16 +58,20 @@ TERMINATORS: Final = frozenset(
 )
 
 
-def read_blocks(source: Source, function: FunctionSource, places: Sequence[int]) -> dict[int, ReadBlock]:
+def read_blocks(
+    source: ModuleSource, function: FunctionSource, places: Sequence[int]
+) -> dict[int, ReadBlock]:
     """Blocks by word index, those reachable from ``places`` (word indices of first instructions; none for the
     function's beginning) and a block ENTRY_PC in front that leads to them."""
     reader = _Reader(source, function)
     starts = source.instruction_words
     low, high = bisect_left(starts, function.start), bisect_left(starts, function.end)
-    entry = Read(ENTRY_PC, RESUME if places else "br.bare", targets=list(places) or [function.start])
+    entry = ReadInstruction(
+        ENTRY_PC, RESUME if places else "br.bare", targets=list(places) or [function.start]
+    )
     entry.literals = list(places)
     leaders = {function.start, *places}
-    reads: dict[int, Read] = {}
+    reads: dict[int, ReadInstruction] = {}
     for at, following in pairwise([*starts[low:high], function.end]):
         read = reads[at] = reader.read(at)
         if read.mnemonic in TERMINATORS:
@@ -84,7 +88,7 @@ def read_blocks(source: Source, function: FunctionSource, places: Sequence[int])
         block = blocks[pc] = ReadBlock(pc, [])
         for at in order[position[pc] :]:
             if at != pc and at in leaders:
-                block.instructions.append(Read(at, "br.bare", targets=[at]))
+                block.instructions.append(ReadInstruction(at, "br.bare", targets=[at]))
                 break
             block.instructions.append(reads[at])
             if reads[at].mnemonic in TERMINATORS:
@@ -94,14 +98,14 @@ def read_blocks(source: Source, function: FunctionSource, places: Sequence[int])
 
 
 class _Reader:
-    def __init__(self, source: Source, function: FunctionSource) -> None:
+    def __init__(self, source: ModuleSource, function: FunctionSource) -> None:
         self._source = source
         self._function = function
         self._words = source.words
 
-    def read(self, pc: int) -> Read:
+    def read(self, pc: int) -> ReadInstruction:
         mnemonic = OPCODE_NAMES[BASE_OPCODE[self._words[pc]]]
-        read = Read(pc, mnemonic)
+        read = ReadInstruction(pc, mnemonic)
         special = _SPECIAL.get(mnemonic)
         if special is not None:
             special(self, read, pc + 1)
@@ -109,7 +113,7 @@ class _Reader:
             self._fixed(read, BY_MNEMONIC[mnemonic].operands)
         return read
 
-    def _fixed(self, read: Read, operands: Sequence[Operand]) -> None:
+    def _fixed(self, read: ReadInstruction, operands: Sequence[Operand]) -> None:
         words, at = self._words, read.pc + 1
         for operand in operands:
             prefix, _, kind = operand.kind.partition(".")
@@ -130,33 +134,33 @@ class _Reader:
 
     # -- instructions with operands of variable number -------------------------------------------------
 
-    def branch(self, read: Read, at: int) -> None:
+    def branch(self, read: ReadInstruction, at: int) -> None:
         read.targets = [read.pc + self._words[at]]
         if read.mnemonic != "br.bare":
             words = self._words
             first, count = at + 2, words[at + 1]
             read.moves = [Move(*words[w : w + 3]) for w in range(first, first + 3 * count, 3)]
 
-    def conditional(self, read: Read, at: int) -> None:
+    def conditional(self, read: ReadInstruction, at: int) -> None:
         read.add(Variable("i32", self._words[at]))
         read.targets = [read.pc + self._words[at + 1], read.pc + self._words[at + 2]]
 
-    def table(self, read: Read, at: int) -> None:
+    def table(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         read.add(Variable("i32", words[at]))
         cases = words[at + 3 : at + 3 + words[at + 2]]
         read.targets = [read.pc + distance for distance in (words[at + 1], *cases)]
 
-    def fail(self, read: Read, at: int) -> None:
+    def fail(self, read: ReadInstruction, at: int) -> None:
         read.add(Variable("i32", self._words[at]))
         read.literals = [self._words[at + 1]]
         if self._words[at + 2]:
             read.targets = [read.pc + self._words[at + 2]]
 
-    def return_(self, read: Read, at: int) -> None:
+    def return_(self, read: ReadInstruction, at: int) -> None:
         self._tagged(read, at + 1, self._function.results)
 
-    def call_internal(self, read: Read, at: int) -> None:
+    def call_internal(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         callee = self._source.functions[words[at + 1]]
         read.literals = [callee.ordinal]
@@ -167,7 +171,7 @@ class _Reader:
         first += 3 * len(callee.arguments)
         self._outputs(read, first, callee.results)
 
-    def call_import(self, read: Read, at: int) -> None:
+    def call_import(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         site = self._source.sites[words[at + 1]]
         read.literals = [words[at + 1], words[at + 2]]
@@ -175,19 +179,19 @@ class _Reader:
         self._tagged(read, first, site.arguments)
         self._outputs(read, first + 2 * len(site.arguments), site.results)
 
-    def message(self, read: Read, at: int) -> None:
+    def message(self, read: ReadInstruction, at: int) -> None:
         """``trace`` and ``print`` only drop the references that they are given."""
         words = self._words
         for first in range(at + 2, at + 2 + 2 * words[at + 1], 2):
             if words[first] not in (TAG_VALUE32, TAG_VALUE64):
                 read.add(Variable(REF, words[first + 1]), words[first] == TAG_REF_MOVE)
 
-    def discard(self, read: Read, at: int) -> None:
+    def discard(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         for first in range(at + 1, at + 1 + 2 * words[at], 2):
             read.add(Variable(REF, words[first]), words[first + 1] == 1)
 
-    def switch(self, read: Read, at: int) -> None:
+    def switch(self, read: ReadInstruction, at: int) -> None:
         """index, default, count, cases, result"""
         words = self._words
         kind = read.mnemonic.removeprefix("switch.")
@@ -196,7 +200,7 @@ class _Reader:
             read.add(Variable(kind, register))
         read.outputs = [Variable(kind, words[at + 3 + words[at + 2]])]
 
-    def switch_ref(self, read: Read, at: int) -> None:
+    def switch_ref(self, read: ReadInstruction, at: int) -> None:
         """index, type, (default, move), count, (case, move) each, result"""
         words = self._words
         read.add(Variable("i32", words[at]))
@@ -206,18 +210,18 @@ class _Reader:
             read.add(Variable(REF, words[first]), words[first + 1] == 1)
         read.outputs = [Variable(REF, words[at + 5 + 2 * count])]
 
-    def _tagged(self, read: Read, first: int, kinds: Sequence[str]) -> None:
+    def _tagged(self, read: ReadInstruction, first: int, kinds: Sequence[str]) -> None:
         for number, kind in enumerate(kinds):
             tag, register = self._words[first + 2 * number : first + 2 * number + 2]
             read.add(Variable(kind, register), tag == TAG_REF_MOVE)
 
-    def _outputs(self, read: Read, first: int, kinds: Sequence[str]) -> None:
+    def _outputs(self, read: ReadInstruction, first: int, kinds: Sequence[str]) -> None:
         read.outputs = [
             Variable(kind, self._words[first + 2 * number + 1]) for number, kind in enumerate(kinds)
         ]
 
 
-_SPECIAL: Final[dict[str, Callable[[_Reader, Read, int], None]]] = {
+_SPECIAL: Final[dict[str, Callable[[_Reader, ReadInstruction, int], None]]] = {
     "br": _Reader.branch,
     "br.bare": _Reader.branch,
     "break": _Reader.branch,

@@ -8,7 +8,7 @@ from typing import Final
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import constant, operand
 from jitree.dispatch.native.prelude import ENTRIES, FIXED
-from jitree.dispatch.native.ssa import Instruction, Value
+from jitree.dispatch.native.ssa import SsaInstruction, Value
 from jitree.regs.layout import ENTRY
 
 
@@ -34,12 +34,12 @@ def has_type(emitter: Emitter, reference: str, ordinal: int) -> str:
     return emitter.let(f"or i1 {emitter.let(f'icmp eq ptr {reference}, null')}, {same}")
 
 
-def _emit_nothing(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_nothing(emitter: Emitter, instruction: SsaInstruction) -> None:
     """Only drops."""
     drop_all(emitter, instruction.dropped)
 
 
-def _emit_rodata(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_rodata(emitter: Emitter, instruction: SsaInstruction) -> None:
     segments = emitter.module_pointer("rodata")
     place = emitter.field(segments, 8 * instruction.literals[0])
     reference = emitter.let(f"load ptr, ptr {place}, align 8{FIXED}")
@@ -49,7 +49,7 @@ def _emit_rodata(emitter: Emitter, instruction: Instruction) -> None:
     drop_all(emitter, instruction.dropped)
 
 
-def _emit_copy(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_copy(emitter: Emitter, instruction: SsaInstruction) -> None:
     """``assign.ref`` and ``cast.any.ref``."""
     reference = operand(instruction.operands[0])
     if instruction.mnemonic == "cast.any.ref" and reference != "null":
@@ -59,7 +59,7 @@ def _emit_copy(emitter: Emitter, instruction: Instruction) -> None:
     drop_all(emitter, instruction.dropped)
 
 
-def _emit_select(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_select(emitter: Emitter, instruction: SsaInstruction) -> None:
     condition, if_true, if_false = instruction.operands
     chosen = emitter.let(
         f"select i1 {emitter.truth(condition)}, ptr {operand(if_true)}, ptr {operand(if_false)}"
@@ -70,7 +70,7 @@ def _emit_select(emitter: Emitter, instruction: Instruction) -> None:
     drop_all(emitter, instruction.dropped)
 
 
-def _emit_compare(emitter: Emitter, instruction: Instruction) -> None:
+def _emit_compare(emitter: Emitter, instruction: SsaInstruction) -> None:
     """Handles are unique for an object, so identity is equality of addresses."""
     lhs, *rest = map(operand, instruction.operands)
     relation = "eq" if instruction.mnemonic == "cmp.eq.ref" else "ne"
@@ -80,7 +80,7 @@ def _emit_compare(emitter: Emitter, instruction: Instruction) -> None:
     emitter.define(result, f"zext i1 {condition} to i32")
 
 
-EMITTERS: Final[dict[str, Callable[[Emitter, Instruction], None]]] = {
+EMITTERS: Final[dict[str, Callable[[Emitter, SsaInstruction], None]]] = {
     "const.ref.zero": _emit_nothing,
     "discard.refs": _emit_nothing,
     "trace": _emit_nothing,

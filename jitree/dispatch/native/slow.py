@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY
-from jitree.dispatch.native.ssa import REF, Instruction, Value, Variable
+from jitree.dispatch.native.ssa import REF, SsaInstruction, Value, Variable
 from jitree.regs.layout import SLOW_DONE, SLOW_STOP
 
 
-def spill_operands(emitter: Emitter, instruction: Instruction) -> set[Variable]:
+def spill_operands(emitter: Emitter, instruction: SsaInstruction) -> set[Variable]:
     """Writes the instruction's registers to the frame: the operands, and the references that it
     overwrites."""
     variables: dict[Variable, Value] = dict(zip(instruction.inputs, instruction.operands, strict=True))
@@ -21,7 +21,7 @@ def spill_operands(emitter: Emitter, instruction: Instruction) -> set[Variable]:
     return set(variables)
 
 
-def ask(emitter: Emitter, instruction: Instruction, written: set[Variable], record: str = "null") -> None:
+def ask(emitter: Emitter, instruction: SsaInstruction, written: set[Variable], record: str = "null") -> None:
     """Has the plain handler execute the instruction, whose registers are ``written`` to the frame; leaves if
     that does not end well. ``record`` is that of the import which is called."""
     status = emitter.let(
@@ -39,13 +39,13 @@ def ask(emitter: Emitter, instruction: Instruction, written: set[Variable], reco
     emitter.label(done)
 
 
-def emit_slow(emitter: Emitter, instruction: Instruction) -> None:
+def emit_slow(emitter: Emitter, instruction: SsaInstruction) -> None:
     """The whole instruction by its plain handler."""
     ask(emitter, instruction, spill_operands(emitter, instruction))
     read_back(emitter, instruction)
 
 
-def read_back(emitter: Emitter, instruction: Instruction) -> None:
+def read_back(emitter: Emitter, instruction: SsaInstruction) -> None:
     """Defines what the instruction changed from the frame."""
     for variable, value in instruction.changes:
         emitter.define(value, emitter.load(variable))
@@ -54,7 +54,7 @@ def read_back(emitter: Emitter, instruction: Instruction) -> None:
 class Shortcut:
     """A quick way for the common case of an instruction with the plain handler behind it."""
 
-    def __init__(self, emitter: Emitter, instruction: Instruction) -> None:
+    def __init__(self, emitter: Emitter, instruction: SsaInstruction) -> None:
         self._emitter = emitter
         self._instruction = instruction
         self._slow = emitter.fresh("slow")

@@ -40,7 +40,7 @@ class SiteSource(NamedTuple):
     results: tuple[str, ...]
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """A module. ``words`` and the indices in ``instruction_words`` are those of its
     :class:`~jitree.vmfb.program.Program`."""
 
@@ -50,8 +50,8 @@ class Source(NamedTuple):
     sites: tuple[SiteSource, ...]
 
 
-def from_program(program: Program) -> Source:
-    return Source(
+def from_program(program: Program) -> ModuleSource:
+    return ModuleSource(
         array("i", program.words.tobytes()),
         program.instruction_words,
         tuple(map(_function, program.functions)),
@@ -93,7 +93,7 @@ def _types(characters: Iterable[str]) -> tuple[str, ...]:
     return tuple(VALUE_TYPES[character] for character in characters)
 
 
-def encode(source: Source) -> bytes:
+def encode(source: ModuleSource) -> bytes:
     """The source as bytes: a line of JSON, then both arrays."""
     import json
 
@@ -101,14 +101,14 @@ def encode(source: Source) -> bytes:
     return tables.encode() + b"\n" + source.words.tobytes() + source.instruction_words.tobytes()
 
 
-def decode(data: bytes) -> Source:
+def decode(data: bytes) -> ModuleSource:
     """What :func:`encode` has written."""
     tables, _, rest = data.partition(b"\n")
     import json
 
     count, functions, sites = json.loads(tables)
     words = array("i", rest[: 4 * count])
-    return Source(
+    return ModuleSource(
         words,
         array("i", rest[4 * count :]),
         tuple(

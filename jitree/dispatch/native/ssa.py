@@ -2,7 +2,7 @@
 
 Registers become values by *typed views*: the register bank is seen as separate variables for each slot and
 type (``i32``, ``f32`` slots; ``i64``, ``f64`` even slots; ``ref`` registers), and an instruction reads and
-writes the variables its operand kinds name. :mod:`jitree.dispatch.native.build` makes a :class:`Function`,
+writes the variables its operand kinds name. :mod:`jitree.dispatch.native.build` makes a :class:`SsaFunction`,
 after it has proved that every read sees the view that was written last.
 
 References are owned by registers. The builder resolves who owns what: an instruction says which references
@@ -67,7 +67,7 @@ class Value:
 
 
 @dataclass(eq=False, slots=True)
-class Instruction:
+class SsaInstruction:
     """An instruction in its block. Pure ones have one result, which has the same operands and literals."""
 
     pc: int
@@ -86,7 +86,7 @@ class Instruction:
     outputs: tuple[Variable, ...] = ()
     """The registers that it writes."""
     live: int = 0
-    """Set of variables (bits by :meth:`Function.bit`) whose values are needed from here on; no refs."""
+    """Set of variables (bits by :meth:`SsaFunction.bit`) whose values are needed from here on; no refs."""
 
 
 @dataclass(eq=False, slots=True)
@@ -96,7 +96,7 @@ class Block:
     pc: int
     """Word index of the first instruction. Unique, but for the block ``ENTRY_PC`` in front of all."""
     parameters: list[Value] = field(default_factory=list)
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[SsaInstruction] = field(default_factory=list)
     predecessors: list[Block] = field(default_factory=list, repr=False)
     """One for each edge; a block that branches here twice is in it twice."""
     successors: list[Block] = field(default_factory=list, repr=False)
@@ -109,7 +109,7 @@ class Block:
     """What the registers hold at the beginning: every live variable and every ref."""
 
     @property
-    def terminator(self) -> Instruction:
+    def terminator(self) -> SsaInstruction:
         return self.instructions[-1]
 
     @property
@@ -132,14 +132,14 @@ RESUME: Final = "resume"
 
 
 @dataclass(eq=False, slots=True)
-class Loop:
+class SsaLoop:
     """A natural loop."""
 
     header: Block
     blocks: set[Block] = field(repr=False)
     """All of them, inner loops' included."""
-    parent: Loop | None = field(default=None, repr=False)
-    children: list[Loop] = field(default_factory=list, repr=False)
+    parent: SsaLoop | None = field(default=None, repr=False)
+    children: list[SsaLoop] = field(default_factory=list, repr=False)
 
     @property
     def latches(self) -> list[Block]:
@@ -158,7 +158,7 @@ class Loop:
 
 
 @dataclass(eq=False, slots=True)
-class Function:
+class SsaFunction:
     """A function, or the part of it that is reachable from where execution resumes."""
 
     ordinal: int
@@ -169,7 +169,7 @@ class Function:
     result_types: tuple[str, ...]
     blocks: list[Block]
     """In reverse postorder; the first is the entry."""
-    loops: list[Loop]
+    loops: list[SsaLoop]
     """Outermost ones; inner ones are their ``children``."""
 
     @property
@@ -188,7 +188,7 @@ class Function:
             yield Variable(VALUE_TYPES[kind], slot)
             bits ^= low
 
-    def all_loops(self) -> Iterator[Loop]:
+    def all_loops(self) -> Iterator[SsaLoop]:
         """Inner ones behind those that hold them."""
         waiting = list(self.loops)
         while waiting:

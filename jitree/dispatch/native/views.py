@@ -1,13 +1,14 @@
 """Dataflow over variables: which views of registers hold what was written last, and which are still needed.
 
-Sets of variables are integers; :class:`Bits` numbers them as :meth:`jitree.dispatch.native.ssa.Function.bit`.
+Sets of variables are integers; :class:`Bits` numbers them as
+:meth:`jitree.dispatch.native.ssa.SsaFunction.bit`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jitree.dispatch.native.reading import Read, ReadBlock, copies
+from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, copies
 from jitree.dispatch.native.source import FunctionSource
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, VALUE_TYPES, Variable
 
@@ -95,7 +96,7 @@ def _written(valid: int, variable: Variable, bits: Bits) -> int:
     return valid & ~bits.overlapping(variable) | bits.of(variable)
 
 
-def _after_moves(valid: int, read: Read, bits: Bits) -> int:
+def _after_moves(valid: int, read: ReadInstruction, bits: Bits) -> int:
     views = copies(read.moves)
     result = valid
     for destination in views:
@@ -130,7 +131,7 @@ def liveness(blocks: dict[int, ReadBlock], bits: Bits) -> dict[int, int]:
     return found
 
 
-def _before_moves(live: int, read: Read, bits: Bits) -> int:
+def _before_moves(live: int, read: ReadInstruction, bits: Bits) -> int:
     views = copies(read.moves)
     result = live & ~bits.of_all(views)
     for destination, source in views.items():

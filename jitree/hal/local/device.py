@@ -21,7 +21,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.queue import Queue
+from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import work_of
 from jitree.hal.objects import ChannelProvider
@@ -41,7 +41,7 @@ class LocalDevice(Device):
     def __init__(
         self,
         identifier: str,
-        queues: Sequence[Queue],
+        queues: Sequence[LocalQueue],
         loaders: Sequence[ExecutableLoader],
         allocator: Allocator | None = None,
     ) -> None:
@@ -200,7 +200,7 @@ class LocalDevice(Device):
         for queue in self._queues:
             queue.record.release(UNSUPPORTED)
 
-    def _queue(self, affinity: int) -> Queue:
+    def _queue(self, affinity: int) -> LocalQueue:
         """The queue of the lowest bit of the affinity."""
         queues = self._queues
         return queues[0] if len(queues) == 1 else queues[self._queue_index(affinity)]

@@ -52,7 +52,7 @@ class Operation:
     )  # fmt: skip
 
     def __init__(
-        self, queue: Queue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
+        self, queue: LocalQueue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
     ) -> None:
         """``work`` None: the fences are all there is. ``cost`` in nanoseconds, or UNKNOWN_COST."""
         self.queue = queue
@@ -220,7 +220,7 @@ class Executor(Protocol):
         """Called on the thread that reached the wait fence, which is not to be held up."""
 
 
-class Queue:
+class LocalQueue:
     """Takes operations; everything it holds is released by :meth:`close`."""
 
     def __init__(self, executor: Executor, profiler: Profiler, record: QueueRecord | None = None) -> None:
@@ -298,7 +298,7 @@ class Queue:
             return True
 
 
-_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+_queues: weakref.WeakSet[LocalQueue] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -313,11 +313,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _ThisThread(_local):
+class _ThisSubmitter(_local):
     ready: deque[Operation] | None = None
 
 
-_this_thread = _ThisThread()
+_this_thread = _ThisSubmitter()
 
 
 def run_on_this_thread(operation: Operation) -> None:

@@ -6,7 +6,7 @@ from jitree.errors import InvalidArgumentError
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
-from jitree.hal.local.queue import CallerExecutor, Queue
+from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.profiling import Profiler
 
 
@@ -16,7 +16,7 @@ class SyncDevice(LocalDevice):
             raise InvalidArgumentError(
                 f"local-sync has no parameters, but {', '.join(options.parameters)} was given"
             )
-        super().__init__("local-sync", (Queue(CallerExecutor(), Profiler()),), options.loaders)
+        super().__init__("local-sync", (LocalQueue(CallerExecutor(), Profiler()),), options.loaders)
         self._let_machine_code_execute()
 
 

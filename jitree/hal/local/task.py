@@ -17,7 +17,7 @@ from jitree.hal.driver import DeviceOptions
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
-from jitree.hal.local.queue import UNKNOWN_COST, Operation, Queue, run_on_this_thread
+from jitree.hal.local.queue import UNKNOWN_COST, LocalQueue, Operation, run_on_this_thread
 from jitree.hal.local.queue_record import QueueRecord
 from jitree.hal.local.thread_team import Limits, Team
 from jitree.hal.local.topology import (
@@ -91,7 +91,7 @@ class TaskDevice(LocalDevice):
         self._resizing = allocate_lock()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []
-        queues: list[Queue] = []
+        queues: list[LocalQueue] = []
         for index, topology in enumerate(self.parameters.topologies):
             pool = WorkerPool(f"jitree-queue-{index}", topology)
             record = QueueRecord()
@@ -99,7 +99,7 @@ class TaskDevice(LocalDevice):
             team = Team(f"jitree-worker-{index}", topology, spin, record, limits)
             self._pools.append(pool)
             self._teams.append(team)
-            queues.append(Queue(WorkerExecutor(pool, team), profiler, record))
+            queues.append(LocalQueue(WorkerExecutor(pool, team), profiler, record))
         super().__init__("local-task", queues, options.loaders)
         self._let_machine_code_execute()
 

@@ -196,12 +196,12 @@ class _Shared:
                 raise ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
 
 
-class _ThisThread(threading.local):
+class _ThisWorker(threading.local):
     shared: _Shared | None = None
     """Of the pool that the thread belongs to."""
 
 
-_this_thread = _ThisThread()
+_this_thread = _ThisWorker()
 
 
 class WorkerPool:

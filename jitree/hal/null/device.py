@@ -15,7 +15,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 from jitree.hal.heap import ZeroedAllocator
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
-from jitree.hal.local.queue import CallerExecutor, Operation, Queue
+from jitree.hal.local.queue import CallerExecutor, LocalQueue, Operation
 from jitree.hal.profiling import Profiler
 
 _FUNCTION_LIMIT = 1 << 16
@@ -85,7 +85,7 @@ class NullDevice(LocalDevice):
             raise InvalidArgumentError(
                 f"null has no parameters, but {', '.join(options.parameters)} was given"
             )
-        queue = Queue(IdleExecutor(), Profiler())
+        queue = LocalQueue(IdleExecutor(), Profiler())
         super().__init__("null", (queue,), (NullLoader(),), ZeroedAllocator())
 
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from jitree.base.elements import float_text, is_float, is_integer
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
-from jitree.modules.check.tensor import Tensor
+from jitree.modules.check.tensor import CheckedTensor
 from jitree.types import CLASS_BOOLEAN, ElementType, element_type
 
 _COMPLEX: Final = 0x23
@@ -32,7 +32,7 @@ def default_tolerance(code: int) -> float:
     return _SMALL_TOLERANCE if element_type(code).bits < 32 else _TOLERANCE
 
 
-def nonzero(tensor: Tensor) -> str | None:
+def nonzero(tensor: CheckedTensor) -> str | None:
     """Every element is different from zero. INVALID_ARGUMENT for opaque elements."""
     _require(_has_zero(tensor.row), "expect_all_true", tensor.row)
     zeros: Mask = tensor.values() == 0
@@ -44,7 +44,7 @@ def nonzero(tensor: Tensor) -> str | None:
     )
 
 
-def equal(lhs: Tensor, rhs: Tensor) -> str | None:
+def equal(lhs: CheckedTensor, rhs: CheckedTensor) -> str | None:
     """Type, shape and every byte are the same."""
     reasons = _mismatches(lhs, rhs)
     if not reasons:
@@ -56,7 +56,7 @@ def equal(lhs: Tensor, rhs: Tensor) -> str | None:
     return _comparison("Expected equality of these values.", reasons, lhs, rhs)
 
 
-def almost_equal(lhs: Tensor, rhs: Tensor, tolerance: Tolerance) -> str | None:
+def almost_equal(lhs: CheckedTensor, rhs: CheckedTensor, tolerance: Tolerance) -> str | None:
     """Type and shape are the same and elements differ by at most atol + rtol * abs(right); NaN equals NaN.
 
     INVALID_ARGUMENT for elements that are no floating-point numbers.
@@ -90,7 +90,7 @@ def _far_apart(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], to
     return far
 
 
-def _mismatches(lhs: Tensor, rhs: Tensor) -> list[str]:
+def _mismatches(lhs: CheckedTensor, rhs: CheckedTensor) -> list[str]:
     reasons = []
     if lhs.row.code != rhs.row.code:
         reasons.append("Element types do not match.")
@@ -99,7 +99,7 @@ def _mismatches(lhs: Tensor, rhs: Tensor) -> list[str]:
     return reasons
 
 
-def _differing_bytes(lhs: Tensor, rhs: Tensor) -> Mask:
+def _differing_bytes(lhs: CheckedTensor, rhs: CheckedTensor) -> Mask:
     """Which elements have other bits."""
     bits = lhs.row.bits
     if bits % 8:
@@ -129,7 +129,7 @@ def _position(mask: Mask, shape: tuple[int, ...]) -> str:
     return str([int(index) for index in np.unravel_index(int(mask.argmax()), shape)])
 
 
-def _comparison(title: str, reasons: list[str], lhs: Tensor, rhs: Tensor) -> str:
+def _comparison(title: str, reasons: list[str], lhs: CheckedTensor, rhs: CheckedTensor) -> str:
     head = " ".join([title, *reasons])
     return f"{head}\n  lhs:\n    {lhs.text}\n  rhs:\n    {rhs.text}"
 

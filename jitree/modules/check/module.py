@@ -13,7 +13,7 @@ from jitree.hal.device import Device
 from jitree.modules.check.comparison import Tolerance, almost_equal, default_tolerance, equal, nonzero
 from jitree.modules.check.tensor import read
 from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import Row, register_hal_types
+from jitree.modules.hal.references import ImportRow, register_hal_types
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
@@ -87,14 +87,14 @@ def _report(report: FailureSink, failure: str | None) -> None:
 _VIEWS: Final = "device: hal.device, lhs: hal.buffer_view, rhs: hal.buffer_view"
 
 ROWS: Final = (
-    Row("expect_true", "0i_v", "operand", expect_true),
-    Row("expect_false", "0i_v", "operand", expect_false),
-    Row("expect_all_true", "0rr_v", "device: hal.device, operand: hal.buffer_view", expect_all_true),
-    Row("expect_eq", "0rrr_v", _VIEWS, expect_eq),
+    ImportRow("expect_true", "0i_v", "operand", expect_true),
+    ImportRow("expect_false", "0i_v", "operand", expect_false),
+    ImportRow("expect_all_true", "0rr_v", "device: hal.device, operand: hal.buffer_view", expect_all_true),
+    ImportRow("expect_eq", "0rrr_v", _VIEWS, expect_eq),
     # Since 3.3.0; the shorter ones up to 3.2.0 and for a few nightlies in between.
-    Row("expect_almost_eq", "0rrrff_v", f"{_VIEWS}, atol, rtol", expect_almost_eq),
-    Row("expect_almost_eq", "0rrrf_v", f"{_VIEWS}, tolerance", expect_almost_eq_within),
-    Row("expect_almost_eq", "0rrr_v", _VIEWS, expect_almost_eq_default),
+    ImportRow("expect_almost_eq", "0rrrff_v", f"{_VIEWS}, atol, rtol", expect_almost_eq),
+    ImportRow("expect_almost_eq", "0rrrf_v", f"{_VIEWS}, tolerance", expect_almost_eq_within),
+    ImportRow("expect_almost_eq", "0rrr_v", _VIEWS, expect_almost_eq_default),
 )
 
 

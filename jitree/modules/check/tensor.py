@@ -15,7 +15,7 @@ from jitree.hal.device import Device
 from jitree.types import ElementType, element_type
 
 
-class Tensor(NamedTuple):
+class CheckedTensor(NamedTuple):
     row: ElementType
     shape: tuple[int, ...]
     data: Bytes
@@ -34,11 +34,11 @@ class Tensor(NamedTuple):
         return list(elements.element_texts(self.row, self.data, elements.count_elements(self.shape)))
 
 
-def read(view: BufferView, device: Device) -> Tensor:
+def read(view: BufferView, device: Device) -> CheckedTensor:
     """The contents of a view. OUT_OF_RANGE when the buffer is shorter than the shape needs."""
     row = element_type(view.element_type)
     length = row.byte_length(view.shape)
     data = device.read_buffer(view.buffer)
     if len(data) < length:
         raise OutOfRangeError(f"a tensor of {length} bytes in a buffer of {len(data)} bytes")
-    return Tensor(row, view.shape, data[:length])
+    return CheckedTensor(row, view.shape, data[:length])

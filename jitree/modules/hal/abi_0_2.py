@@ -22,7 +22,7 @@ from jitree.hal.executable import Executable
 from jitree.hal.nested import NestedCommandBuffer
 from jitree.hal.objects import Channel
 from jitree.modules.hal import abi_0_4, command_buffer
-from jitree.modules.hal.references import COMMANDS, Row
+from jitree.modules.hal.references import COMMANDS, ImportRow
 from jitree.modules.hal.state import HalState
 
 MAXIMUM_TABLE: Final = 256
@@ -111,20 +111,20 @@ def dispatch_indirect(
 
 
 ROWS: Final = (
-    Row("command_buffer.create", "0riii_r", "device: hal.device, modes, command_categories, binding_capacity", create),
-    Row("command_buffer.fill_buffer", "0rrIIii_v",
+    ImportRow("command_buffer.create", "0riii_r", "device: hal.device, modes, command_categories, binding_capacity", create),
+    ImportRow("command_buffer.fill_buffer", "0rrIIii_v",
         f"{COMMANDS}, target_buffer: hal.buffer, target_offset, length, pattern, pattern_length", fill_buffer),
-    Row("command_buffer.copy_buffer", "0rrIrII_v",
+    ImportRow("command_buffer.copy_buffer", "0rrIrII_v",
         f"{COMMANDS}, source_buffer: hal.buffer, source_offset, target_buffer: hal.buffer, target_offset, length",
         copy_buffer),
-    Row("command_buffer.collective", "0rriirIIrIII_v",
+    ImportRow("command_buffer.collective", "0rriirIIrIII_v",
         f"{COMMANDS}, channel: hal.channel, op, param, send_buffer: hal.buffer?, send_offset, send_length, "
         "recv_buffer: hal.buffer?, recv_offset, recv_length, element_count", collective),
-    Row("command_buffer.dispatch", "0rriiii_v",
+    ImportRow("command_buffer.dispatch", "0rriiii_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z", abi_0_4.dispatch),
-    Row("command_buffer.dispatch.indirect", "0rrirI_v",
+    ImportRow("command_buffer.dispatch.indirect", "0rrirI_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer: hal.buffer, workgroups_offset",
         dispatch_indirect),
-    Row("command_buffer.execute.commands", "0rrCrIID_v",
+    ImportRow("command_buffer.execute.commands", "0rrCrIID_v",
         f"{COMMANDS}, commands: hal.command_buffer, [buffer: hal.buffer?, offset, length]", execute_commands),
 )  # fmt: skip

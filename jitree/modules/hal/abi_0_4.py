@@ -21,7 +21,7 @@ from jitree.hal.device import Device
 from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
 from jitree.modules.hal import command_buffer, executable
 from jitree.modules.hal.abi_0_5 import executable_create as executable_create2
-from jitree.modules.hal.references import BINDINGS, COMMANDS, Row
+from jitree.modules.hal.references import BINDINGS, COMMANDS, ImportRow
 from jitree.modules.hal.state import MAXIMUM_CONSTANTS, HalState, Pushed
 from jitree.regs.objects import VmBuffer
 
@@ -168,31 +168,31 @@ _LAYOUT: Final = "pipeline_layout: hal.pipeline_layout"
 
 ROWS: Final = (
     # Layouts.
-    Row("descriptor_set_layout.create", "0riCiiiD_r", "device: hal.device, flags, [binding, type, flags]",
+    ImportRow("descriptor_set_layout.create", "0riCiiiD_r", "device: hal.device, flags, [binding, type, flags]",
         descriptor_set_layout_create),
-    Row("pipeline_layout.create", "0riCrD_r", "device: hal.device, push_constants, [layout: hal.descriptor_set_layout]",
+    ImportRow("pipeline_layout.create", "0riCrD_r", "device: hal.device, push_constants, [layout: hal.descriptor_set_layout]",
         pipeline_layout_create),
-    Row("executable.create", "0rrrrCrD_r",
+    ImportRow("executable.create", "0rrrrCrD_r",
         "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?, "
         "[layout: hal.pipeline_layout]", executable_create),
     # Arguments and dispatches.
-    Row("command_buffer.push_constants", "0rriCiD_v", f"{COMMANDS}, {_LAYOUT}, offset, [value]", push_constants),
-    Row("command_buffer.push_descriptor_set", "0rriCiirIID_v",
+    ImportRow("command_buffer.push_constants", "0rriCiD_v", f"{COMMANDS}, {_LAYOUT}, offset, [value]", push_constants),
+    ImportRow("command_buffer.push_descriptor_set", "0rriCiirIID_v",
         f"{COMMANDS}, {_LAYOUT}, set, [binding, buffer_slot, buffer: hal.buffer?, offset, length]",
         push_descriptor_set),
-    Row("command_buffer.dispatch", "0rriiiiI_v",
+    ImportRow("command_buffer.dispatch", "0rriiiiI_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags", dispatch),
-    Row("command_buffer.dispatch.indirect", "0rriirII_v",
+    ImportRow("command_buffer.dispatch.indirect", "0rriirII_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
         "workgroups_offset, flags", dispatch_indirect),
     # The forms of 0.5, tried out in 0.4.
-    Row("executable.create2", "0rrrr_r",
+    ImportRow("executable.create2", "0rrrr_r",
         "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?",
         executable_create2),
-    Row("command_buffer.dispatch2", "0rriiiiICiDCiirIID_v",
+    ImportRow("command_buffer.dispatch2", "0rriiiiICiDCiirIID_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags, [value], "
         f"{BINDINGS}", command_buffer.dispatch),
-    Row("command_buffer.dispatch2.indirect", "0rriirIICiDCiirIID_v",
+    ImportRow("command_buffer.dispatch2.indirect", "0rriirIICiDCiirIID_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
         f"workgroups_offset, flags, [value], {BINDINGS}", command_buffer.dispatch_indirect),
 )  # fmt: skip

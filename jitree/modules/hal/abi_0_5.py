@@ -17,7 +17,7 @@ from jitree.hal.device import Device
 from jitree.hal.executable import Executable
 from jitree.hal.fence import Fence
 from jitree.modules.hal import channel, command_buffer, executable, fence, queue
-from jitree.modules.hal.references import COMMANDS, QUEUE, Row
+from jitree.modules.hal.references import COMMANDS, QUEUE, ImportRow
 from jitree.modules.hal.state import HalState
 from jitree.regs.objects import VmBuffer
 
@@ -77,40 +77,40 @@ def queue_execute_indirect(
 
 ROWS: Final = (
     # Fences.
-    Row("fence.create", "0ri_r", "device: hal.device, flags", fence.create),
-    Row("fence.join", "0CrD_r", "[fence: hal.fence?]", fence_join),
-    Row("fence.await", "0iCrD_i", "timeout_millis, [fence: hal.fence?]", fence_await),
+    ImportRow("fence.create", "0ri_r", "device: hal.device, flags", fence.create),
+    ImportRow("fence.join", "0CrD_r", "[fence: hal.fence?]", fence_join),
+    ImportRow("fence.await", "0iCrD_i", "timeout_millis, [fence: hal.fence?]", fence_await),
     # Command buffers. The functions of the newest ABI have defaults for the flags at their end.
-    Row("command_buffer.execution_barrier", "0riii_v", f"{COMMANDS}, source_stage_mask, target_stage_mask, flags",
+    ImportRow("command_buffer.execution_barrier", "0riii_v", f"{COMMANDS}, source_stage_mask, target_stage_mask, flags",
         command_buffer.execution_barrier),
-    Row("command_buffer.fill_buffer", "0rrIIiii_v",
+    ImportRow("command_buffer.fill_buffer", "0rrIIiii_v",
         f"{COMMANDS}, target_buffer: hal.buffer?, target_offset, length, target_buffer_slot, pattern, pattern_length",
         command_buffer.fill_buffer),
-    Row("command_buffer.update_buffer", "0rrIrIIi_v",
+    ImportRow("command_buffer.update_buffer", "0rrIrIIi_v",
         f"{COMMANDS}, source_buffer: vm.buffer, source_offset, target_buffer: hal.buffer?, target_offset, length, "
         "target_buffer_slot", command_buffer.update_buffer),
-    Row("command_buffer.copy_buffer", "0riirIrII_v",
+    ImportRow("command_buffer.copy_buffer", "0riirIrII_v",
         f"{COMMANDS}, source_buffer_slot, target_buffer_slot, source_buffer: hal.buffer?, source_offset, "
         "target_buffer: hal.buffer?, target_offset, length", command_buffer.copy_buffer),
     # Executables.
-    Row("executable.create", "0rrrr_r",
+    ImportRow("executable.create", "0rrrr_r",
         "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?",
         executable_create),
     # Queues. Allocation changed between 0.5b and 0.5c.
-    Row("device.queue.alloca", "0rIrriiiI_r", f"{QUEUE}, pool, memory_types, buffer_usage, allocation_size",
+    ImportRow("device.queue.alloca", "0rIrriiiI_r", f"{QUEUE}, pool, memory_types, buffer_usage, allocation_size",
         queue.alloca),
-    Row("device.queue.dealloca", "0rIrrr_v", f"{QUEUE}, buffer: hal.buffer", queue.dealloca),
-    Row("device.queue.read", "0rIrrrIrIIi_v",
+    ImportRow("device.queue.dealloca", "0rIrrr_v", f"{QUEUE}, buffer: hal.buffer", queue.dealloca),
+    ImportRow("device.queue.read", "0rIrrrIrIIi_v",
         f"{QUEUE}, source_file: hal.file, source_offset, target_buffer: hal.buffer, target_offset, length, flags",
         queue.read),
-    Row("device.queue.write", "0rIrrrIrIIi_v",
+    ImportRow("device.queue.write", "0rIrrrIrIIi_v",
         f"{QUEUE}, source_buffer: hal.buffer, source_offset, target_file: hal.file, target_offset, length, flags",
         queue.write),
-    Row("device.queue.execute", "0rIrrCrD_v", f"{QUEUE}, [command_buffer: hal.command_buffer]", queue_execute),
-    Row("device.queue.execute.indirect", "0rIrrrCrIID_v",
+    ImportRow("device.queue.execute", "0rIrrCrD_v", f"{QUEUE}, [command_buffer: hal.command_buffer]", queue_execute),
+    ImportRow("device.queue.execute.indirect", "0rIrrrCrIID_v",
         f"{QUEUE}, {COMMANDS}, [buffer: hal.buffer?, offset, length]", queue_execute_indirect),
     # Channels.
-    Row("channel.create", "0rIirrii_r",
+    ImportRow("channel.create", "0rIirrii_r",
         "device: hal.device, queue_affinity, flags, id: vm.buffer?, group: vm.buffer?, rank, count", channel.create),
-    Row("channel.split", "0riii_r", "channel: hal.channel, color, key, flags", channel.split),
+    ImportRow("channel.split", "0riii_r", "channel: hal.channel, color, key, flags", channel.split),
 )  # fmt: skip

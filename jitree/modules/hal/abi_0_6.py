@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.modules.hal import command_buffer
-from jitree.modules.hal.references import BINDINGS, COMMANDS, Row
+from jitree.modules.hal.references import BINDINGS, COMMANDS, ImportRow
 
 ROWS: Final = (
     # Ids are the same numbers on every device, only wider.
-    Row("command_buffer.dispatch", "0rriiiiICiDCiirIID_v",
+    ImportRow("command_buffer.dispatch", "0rriiiiICiDCiirIID_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags, [value], "
         f"{BINDINGS}", command_buffer.dispatch),
-    Row("command_buffer.dispatch.indirect", "0rriirIICiDCiirIID_v",
+    ImportRow("command_buffer.dispatch.indirect", "0rriirIICiDCiirIID_v",
         f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
         f"workgroups_offset, flags, [value], {BINDINGS}", command_buffer.dispatch_indirect),
 )  # fmt: skip

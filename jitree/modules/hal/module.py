@@ -13,7 +13,7 @@ from jitree.hal.device import Device
 from jitree.modules.hal import table
 from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
-from jitree.modules.hal.references import Row, call_once, checked, register_hal_types
+from jitree.modules.hal.references import ImportRow, call_once, checked, register_hal_types
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.regs.ref_types import RefTypes
@@ -31,7 +31,7 @@ class HalModule(HostModule):
 
     name = "hal"
     version = 7
-    rows: tuple[Row, ...] = table.ROWS
+    rows: tuple[ImportRow, ...] = table.ROWS
     """Imports of the newest ABI; those of older ones are looked for after them."""
 
     def __init__(
@@ -83,9 +83,9 @@ class CheckedExport(HostExport):
     __slots__ = ("_checked", "_module", "_row")
     _checked: Callable[..., Any] | None
     _module: str
-    _row: Row
+    _row: ImportRow
 
-    def __init__(self, row: Row, module: str = "hal") -> None:
+    def __init__(self, row: ImportRow, module: str = "hal") -> None:
         self.name = row.name
         self.cconv = row.cconv
         self.attrs = {}
@@ -109,6 +109,6 @@ class CheckedExport(HostExport):
 
 
 @cache
-def _export(row: Row) -> HostExport:
+def _export(row: ImportRow) -> HostExport:
     """The same for all modules: what is generated for it is generated once."""
     return CheckedExport(row)

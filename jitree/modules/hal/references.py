@@ -82,7 +82,7 @@ _ACCEPTED: Final = {
 }
 
 
-class Row(NamedTuple):
+class ImportRow(NamedTuple):
     """One import: a name with one calling convention, what its parameters are, and what it does."""
 
     name: str
@@ -120,7 +120,7 @@ def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
     return items
 
 
-def call_once(row: Row, module: str, state: object, *arguments: Any) -> object:
+def call_once(row: ImportRow, module: str, state: object, *arguments: Any) -> object:
     """Calls a row's function behind the same tests as :func:`checked`, with nothing prepared."""
     full_name = f"{module}.{row.name}"
     for argument, parameter in zip(arguments, parse_parameters(row.parameters), strict=True):
@@ -139,7 +139,7 @@ def _test(full_name: str, value: object, parameter: _Parameter) -> None:
         _ACCEPTED[kind].accept(value, full_name, name)
 
 
-def checked(row: Row, module: str = "hal") -> Callable[..., Any]:
+def checked(row: ImportRow, module: str = "hal") -> Callable[..., Any]:
     """The row's function behind tests of its reference arguments. ``module`` is whose import it is."""
     full_name = f"{module}.{row.name}"
     parameters = parse_parameters(row.parameters)
@@ -181,7 +181,7 @@ def _span_tests(full_name: str, name: str, span: list[_Parameter], scope: dict[s
     return [f"    for item in {name}:", *lines] if lines else []
 
 
-def _check_shape(row: Row, parameters: list[_Parameter | list[_Parameter]]) -> None:
+def _check_shape(row: ImportRow, parameters: list[_Parameter | list[_Parameter]]) -> None:
     """The declared parameters must be those of the calling convention: a slip in a table must not hide."""
     expected = [
         list(item.characters) if isinstance(item, Span) else item for item in parse(row.cconv).arguments

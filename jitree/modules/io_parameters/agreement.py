@@ -21,8 +21,8 @@ import numpy as np
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
-from jitree.modules.io_parameters.providers import Parameter
-from jitree.modules.io_parameters.requests import Request, described
+from jitree.modules.io_parameters.providers import StoredParameter
+from jitree.modules.io_parameters.requests import ParameterRequest, described
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _COMPARED_BITS: Final = 32
 """Integers of fewer bits may hold the bits of floats that numpy does not have."""
 
 
-class Program:
+class ReadingProgram:
     """What the modules of a context say."""
 
     def __init__(self, context: ModuleContext) -> None:
@@ -123,7 +123,7 @@ def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
                 yield BY_NAME[word]
 
 
-def require_agreement(program: Program, scope: str, requests: Iterable[Request]) -> None:
+def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[ParameterRequest]) -> None:
     """INVALID_ARGUMENT for a parameter of another length or element type than the program takes."""
     requests = [request for request in requests if request.length]
     in_parts = {request.parameter.key for request in requests if request.parameter_offset}
@@ -144,7 +144,7 @@ def require_agreement(program: Program, scope: str, requests: Iterable[Request])
             )
 
 
-def _hint(program: Program, parameter: Parameter, taken: int) -> str:
+def _hint(program: ReadingProgram, parameter: StoredParameter, taken: int) -> str:
     """Which elements would have the length, as far as that can be told."""
     count = 0 if parameter.tensor is None else math.prod(parameter.tensor.shape)
     bits = 8 * taken // count if count and 8 * taken % count == 0 else 0
@@ -161,7 +161,7 @@ def _conversion(row: ElementType) -> str:
     return f"array.astype({package}.{row.numpy_name})"
 
 
-def _mistaken_for(program: Program, parameter: Parameter) -> ElementType | None:
+def _mistaken_for(program: ReadingProgram, parameter: StoredParameter) -> ElementType | None:
     """The type that the program has where the parameter has another one of its size."""
     element = _element(parameter)
     if parameter.tensor is None or element is None or not _is_compared(element):
@@ -174,7 +174,7 @@ def _mistaken_for(program: Program, parameter: Parameter) -> ElementType | None:
     return same_size[0]
 
 
-def _element(parameter: Parameter) -> ElementType | None:
+def _element(parameter: StoredParameter) -> ElementType | None:
     element = None if parameter.tensor is None else parameter.tensor.element
     return element if isinstance(element, ElementType) else None
 

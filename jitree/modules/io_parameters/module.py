@@ -18,11 +18,11 @@ from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage
 from jitree.hal.fence import Fence
 from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import QUEUE, Row, register_hal_types
-from jitree.modules.io_parameters.agreement import Program, require_agreement
+from jitree.modules.hal.references import QUEUE, ImportRow, register_hal_types
+from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
 from jitree.modules.io_parameters.batch import Batch
-from jitree.modules.io_parameters.providers import Provider
-from jitree.modules.io_parameters.requests import Request, resolve, scope_name
+from jitree.modules.io_parameters.providers import ScopeProvider
+from jitree.modules.io_parameters.requests import ParameterRequest, resolve, scope_name
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
@@ -34,12 +34,12 @@ _TRANSFER_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
 _SHARING_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
 
 
-class State:
+class ParametersState:
     """Of one context."""
 
     __slots__ = ("buffer_type", "program", "providers")
 
-    def __init__(self, providers: Sequence[Provider], buffer_type: int, program: Program) -> None:
+    def __init__(self, providers: Sequence[ScopeProvider], buffer_type: int, program: ReadingProgram) -> None:
         self.providers = providers
         self.program = program
         self.buffer_type = buffer_type
@@ -47,7 +47,7 @@ class State:
 
 
 def load(
-    state: State,
+    state: ParametersState,
     device: Device,
     queue_affinity: int,
     wait: Fence | None,
@@ -74,7 +74,7 @@ def load(
     return loaded
 
 
-def _load(device: Device, batch: Batch, request: Request, memory_types: int, usage: int) -> Buffer:
+def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types: int, usage: int) -> Buffer:
     parameter, start, buffer_offset, length = request
     if buffer_offset:
         raise InvalidArgumentError(
@@ -88,12 +88,12 @@ def _load(device: Device, batch: Batch, request: Request, memory_types: int, usa
         if imported is not None:
             return imported
     buffer = allocator.allocate(memory_types, usage | _TRANSFER_TARGET if usage else 0, length)
-    _read(batch, Request(parameter, start, 0, length), buffer)
+    _read(batch, ParameterRequest(parameter, start, 0, length), buffer)
     return buffer
 
 
 def gather(
-    state: State,
+    state: ParametersState,
     device: Device,
     queue_affinity: int,
     wait: Fence | None,
@@ -114,7 +114,7 @@ def gather(
         batch.submit()
 
 
-def _read(batch: Batch, request: Request, target: Buffer) -> None:
+def _read(batch: Batch, request: ParameterRequest, target: Buffer) -> None:
     parameter, start, offset, length = request
     if parameter.pattern is not None:
         batch.fill(parameter.pattern, start, target, offset, length)
@@ -123,7 +123,7 @@ def _read(batch: Batch, request: Request, target: Buffer) -> None:
 
 
 def scatter(
-    state: State,
+    state: ParametersState,
     device: Device,
     queue_affinity: int,
     wait: Fence | None,
@@ -154,14 +154,14 @@ def scatter(
 
 _KEYS: Final = "key_table: vm.buffer, key_data: vm.buffer, spans: vm.buffer"
 ROWS: Final = (
-    Row(
+    ImportRow(
         "load",
         "0rIrrrIiirrr_r",
         f"{QUEUE}, scope: vm.buffer?, target_affinity, memory_types, buffer_usage, {_KEYS}",
         load,
     ),
-    Row("gather", "0rIrrrrrrr_v", f"{QUEUE}, scope: vm.buffer?, target: hal.buffer, {_KEYS}", gather),
-    Row("scatter", "0rIrrrrrrr_v", f"{QUEUE}, source: hal.buffer, scope: vm.buffer?, {_KEYS}", scatter),
+    ImportRow("gather", "0rIrrrrrrr_v", f"{QUEUE}, scope: vm.buffer?, target: hal.buffer, {_KEYS}", gather),
+    ImportRow("scatter", "0rIrrrrrrr_v", f"{QUEUE}, source: hal.buffer, scope: vm.buffer?, {_KEYS}", scatter),
 )
 
 
@@ -171,7 +171,7 @@ class IoParametersModule(HostModule):
     name = "io_parameters"
     version = 0
 
-    def __init__(self, providers: Sequence[Provider] = ()) -> None:
+    def __init__(self, providers: Sequence[ScopeProvider] = ()) -> None:
         self.providers = tuple(providers)
 
     def exports(self) -> Iterable[HostExport]:
@@ -180,8 +180,10 @@ class IoParametersModule(HostModule):
     def register_types(self, ref_types: RefTypes) -> None:
         register_hal_types(ref_types)
 
-    def create_state(self, context: ModuleContext) -> State:
-        return State(self.providers, context.ref_types.lookup("hal.buffer"), Program(context))
+    def create_state(self, context: ModuleContext) -> ParametersState:
+        return ParametersState(
+            self.providers, context.ref_types.lookup("hal.buffer"), ReadingProgram(context)
+        )
 
 
 @cache

@@ -20,7 +20,7 @@ class Elements(Protocol):
         """A name where it is no element type of programs."""
 
 
-class Parameter(Protocol):
+class StoredParameter(Protocol):
     """Bytes under a key: a pattern repeated, or contents that the host can address."""
 
     @property
@@ -43,17 +43,17 @@ class Parameter(Protocol):
     def contents(self) -> memoryview: ...
 
 
-class Provider(Protocol):
+class ScopeProvider(Protocol):
     """The parameters of one scope."""
 
     @property
     def scope(self) -> str: ...
 
-    def get(self, key: str) -> Parameter:
+    def get(self, key: str) -> StoredParameter:
         """NOT_FOUND naming scope and key, and what was searched."""
 
 
-def find_provider(providers: Sequence[Provider], scope: str) -> Provider:
+def find_provider(providers: Sequence[ScopeProvider], scope: str) -> ScopeProvider:
     """The first provider of exactly that scope.
 
     NOT_FOUND with the scopes that there are; without any, with the way to name one.

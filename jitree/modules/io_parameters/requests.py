@@ -8,7 +8,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
-from jitree.modules.io_parameters.providers import Parameter, Provider, find_provider
+from jitree.modules.io_parameters.providers import ScopeProvider, StoredParameter, find_provider
 from jitree.regs.objects import VmBuffer
 
 _NAME: Final = struct.Struct("<II")
@@ -17,22 +17,22 @@ _SPAN: Final = struct.Struct("<QQQ")
 """parameter offset, buffer offset, length"""
 
 
-class Request(NamedTuple):
+class ParameterRequest(NamedTuple):
     """Bytes of a parameter and where in the program's buffer they belong."""
 
-    parameter: Parameter
+    parameter: StoredParameter
     parameter_offset: int
     buffer_offset: int
     length: int
 
 
 def resolve(
-    providers: Sequence[Provider],
+    providers: Sequence[ScopeProvider],
     scope: VmBuffer | None,
     key_table: VmBuffer,
     key_data: VmBuffer,
     spans: VmBuffer,
-) -> list[Request]:
+) -> list[ParameterRequest]:
     """One request for each span.
 
     INVALID_ARGUMENT for tables of wrong size, OUT_OF_RANGE for keys outside the key data and for ranges that
@@ -48,7 +48,7 @@ def resolve(
                 f"parameter '{name}::{key}': the program asks for bytes {parameter_offset} to "
                 f"{parameter_offset + length}, and the parameter has {described(parameter)}"
             )
-        requests.append(Request(parameter, parameter_offset, buffer_offset, length))
+        requests.append(ParameterRequest(parameter, parameter_offset, buffer_offset, length))
     return requests
 
 
@@ -56,7 +56,7 @@ def scope_name(scope: VmBuffer | None) -> str:
     return "" if scope is None else _text(scope.view)
 
 
-def described(parameter: Parameter) -> str:
+def described(parameter: StoredParameter) -> str:
     """``32 bytes (4xf64)``"""
     return f"{parameter.length} bytes" + ("" if parameter.tensor is None else f" ({parameter.tensor})")
 

@@ -12,7 +12,7 @@ from ctypes import CFUNCTYPE, POINTER, c_int32, c_size_t, c_uint16, c_uint32, c_
 from typing import Final
 
 from jitree.hal.enums import MemoryType
-from jitree.modules.native_library.layout import Allocator, Span, Status, String
+from jitree.modules.native_library.layout import CAllocator, CSpan, Status, String
 
 _KNOWN_MEMORY_TYPES: Final = 0x7F
 _KNOWN_ACCESS: Final = 0x3F
@@ -76,7 +76,7 @@ class View(ctypes.Structure):
 
     _fields_ = (
         ("count", c_int32),
-        ("allocator", Allocator),
+        ("allocator", CAllocator),
         ("buffer", c_void_p),
         ("element_type", c_uint32),
         ("encoding", c_uint32),
@@ -89,7 +89,7 @@ class Mapped(ctypes.Structure):
     """What mapping a buffer fills in."""
 
     _fields_ = (
-        ("contents", Span),
+        ("contents", CSpan),
         ("buffer", c_void_p),
         ("byte_offset", c_uint64),
         ("access", c_uint16),
@@ -114,7 +114,7 @@ class OwnAllocator(ctypes.Structure):
     _fields_ = (
         ("count", c_int32),
         ("functions", c_void_p),
-        ("host_allocator", Allocator),
+        ("host_allocator", CAllocator),
         ("allocate", c_void_p),
     )
 
@@ -124,7 +124,7 @@ class OwnDevice(ctypes.Structure):
         ("count", c_int32),
         ("functions", c_void_p),
         ("id", String),
-        ("host_allocator", Allocator),
+        ("host_allocator", CAllocator),
         ("device_allocator", c_void_p),
     )
 

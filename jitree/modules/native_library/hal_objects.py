@@ -23,7 +23,7 @@ from jitree.hal.device import Device
 from jitree.modules.hal.buffer_view import MAXIMUM_RANK
 from jitree.modules.native_library import hal_layout as layout
 from jitree.modules.native_library.instance import destructor
-from jitree.modules.native_library.layout import Allocator, String
+from jitree.modules.native_library.layout import CAllocator, String
 from jitree.modules.native_library.library_buffers import (
     ALIGNMENT,
     LibraryBuffer,
@@ -67,8 +67,8 @@ class HalObjects:
         self._allocate = Callback(self._allocate_buffer, 4, _not_allocated, 0)
         self._query = Callback(self._query_compatibility, 3, _incompatible, 0)
         self._free_words = _table(self._free_view.address)
-        self._view_allocator = Allocator(ctypes.addressof(self._free_words), machine_code().ignored)
-        self._host_allocator = Allocator(None, allocator_address())
+        self._view_allocator = CAllocator(ctypes.addressof(self._free_words), machine_code().ignored)
+        self._host_allocator = CAllocator(None, allocator_address())
         code = machine_code()
         forget, nothing, refuse = self._forget.address, code.nothing, code.unimplemented
         self._visible = _table(forget, forget, code.map, nothing, nothing, nothing)

@@ -10,9 +10,9 @@ from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
 from jitree.errors import FailedPreconditionError
 from jitree.modules.native_library.layout import (
-    Allocator,
+    CAllocator,
+    CInstance,
     Descriptor,
-    Instance,
     RegisteredType,
     String,
 )
@@ -26,12 +26,12 @@ class TypeInstance:
 
     def __init__(self) -> None:
         size = ctypes.sizeof(RegisteredType)
-        self._block = ctypes.create_string_buffer(ctypes.sizeof(Instance) + _CAPACITY * size)
-        self._instance = Instance.from_buffer(self._block)
+        self._block = ctypes.create_string_buffer(ctypes.sizeof(CInstance) + _CAPACITY * size)
+        self._instance = CInstance.from_buffer(self._block)
         self._instance.count = 1  # never released: the destructor in the library must not run
-        self._instance.allocator = Allocator(None, allocator_address())
+        self._instance.allocator = CAllocator(None, allocator_address())
         self._instance.capacity = _CAPACITY
-        self._types = (RegisteredType * _CAPACITY).from_buffer(self._block, ctypes.sizeof(Instance))
+        self._types = (RegisteredType * _CAPACITY).from_buffer(self._block, ctypes.sizeof(CInstance))
         self._kept: list[object] = []
 
     @property

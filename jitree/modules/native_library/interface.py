@@ -17,12 +17,12 @@ from jitree.modules.native_library.layout import (
     LINKAGE_EXPORT,
     LINKAGE_IMPORT,
     LINKAGE_IMPORT_OPTIONAL,
-    Function,
-    Module,
+    CFunction,
+    CModule,
     Pair,
     String,
 )
-from jitree.modules.native_library.layout import Dependency as DependencyRecord
+from jitree.modules.native_library.layout import CDependency as DependencyRecord
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import read_memory, take_status
 from jitree.vmfb.schema import Attr, Dependency, Import
@@ -49,9 +49,9 @@ class ModuleInterface:
         """FAILED_PRECONDITION for what is no module structure."""
         self.address = address
         self.library = library
-        if address % 8 or read_memory(address, ctypes.sizeof(Module)) is None:
+        if address % 8 or read_memory(address, ctypes.sizeof(CModule)) is None:
             raise FailedPreconditionError(f"{address:#x}, where the library's module should be, is no memory")
-        self._module = Module.from_address(address)
+        self._module = CModule.from_address(address)
         self.self = self._module.self
         self._functions: dict[str, Any] = {}
         for name, function_type in FUNCTIONS.items():
@@ -91,7 +91,7 @@ class ModuleInterface:
 
     def release(self) -> None:
         """Gives the reference back, once."""
-        if machine_code().add(self.address + Module.count.offset, -1) == 1 and "destroy" in self:
+        if machine_code().add(self.address + CModule.count.offset, -1) == 1 and "destroy" in self:
             self._functions["destroy"](self.self)
 
     # -- what it consists of -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class ModuleInterface:
         return found
 
     def _function(self, linkage: int, ordinal: int) -> tuple[int, str, str]:
-        function, name, cconv = Function(), String(), String()
+        function, name, cconv = CFunction(), String(), String()
         with error_context(f"asking the library for function {ordinal}"):
             self.call("get_function", linkage, ordinal, function, name, cconv)
         return function.linkage, text(name), text(cconv)

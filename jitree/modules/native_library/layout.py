@@ -32,7 +32,7 @@ class String(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("size", c_size_t))
 
 
-class Span(ctypes.Structure):
+class CSpan(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("size", c_size_t))
 
 
@@ -40,21 +40,21 @@ class Pair(ctypes.Structure):
     _fields_ = (("key", String), ("value", String))
 
 
-class Allocator(ctypes.Structure):
+class CAllocator(ctypes.Structure):
     _fields_ = (("self", c_void_p), ("control", c_void_p))
 
 
-class Function(ctypes.Structure):
+class CFunction(ctypes.Structure):
     _fields_ = (("module", c_void_p), ("linkage", c_uint16), ("ordinal", c_uint16))
 
 
-class Call(ctypes.Structure):
+class CCall(ctypes.Structure):
     """Passed by value. The caller owns the refs among the arguments; results pass to the caller."""
 
-    _fields_ = (("function", Function), ("arguments", Span), ("results", Span))
+    _fields_ = (("function", CFunction), ("arguments", CSpan), ("results", CSpan))
 
 
-class Signature(ctypes.Structure):
+class CSignature(ctypes.Structure):
     _fields_ = (
         ("version", c_uint32),
         ("attributes", c_size_t),
@@ -64,7 +64,7 @@ class Signature(ctypes.Structure):
     )
 
 
-class Dependency(ctypes.Structure):
+class CDependency(ctypes.Structure):
     _fields_ = (("name", String), ("minimum_version", c_uint32), ("flags", c_uint32))
 
 
@@ -74,7 +74,7 @@ class Descriptor(ctypes.Structure):
     _fields_ = (("destroy", c_void_p), ("name", String), ("counter", c_uint64))
 
 
-class Module(ctypes.Structure):
+class CModule(ctypes.Structure):
     _fields_ = (
         ("self", c_void_p),
         ("count", c_int32),
@@ -98,32 +98,32 @@ class Module(ctypes.Structure):
 
 
 Status = c_size_t
-CREATE: Final = CFUNCTYPE(Status, c_uint32, c_void_p, c_size_t, POINTER(Pair), Allocator, POINTER(c_void_p))
-DEPENDENCY: Final = CFUNCTYPE(Status, c_void_p, POINTER(Dependency))
+CREATE: Final = CFUNCTYPE(Status, c_uint32, c_void_p, c_size_t, POINTER(Pair), CAllocator, POINTER(c_void_p))
+DEPENDENCY: Final = CFUNCTYPE(Status, c_void_p, POINTER(CDependency))
 DESTROY: Final = CFUNCTYPE(None, c_void_p)
-BEGIN_CALL: Final = CFUNCTYPE(Status, c_void_p, c_void_p, Call)
+BEGIN_CALL: Final = CFUNCTYPE(Status, c_void_p, c_void_p, CCall)
 GET_FUNCTION: Final = CFUNCTYPE(
-    Status, c_void_p, c_int32, c_size_t, POINTER(Function), POINTER(String), POINTER(String)
+    Status, c_void_p, c_int32, c_size_t, POINTER(CFunction), POINTER(String), POINTER(String)
 )
 FUNCTIONS: Final = {
     "destroy": DESTROY,
     "name": CFUNCTYPE(String, c_void_p),
-    "signature": CFUNCTYPE(Signature, c_void_p),
+    "signature": CFUNCTYPE(CSignature, c_void_p),
     "enumerate_dependencies": CFUNCTYPE(Status, c_void_p, DEPENDENCY, c_void_p),
     "get_module_attr": CFUNCTYPE(Status, c_void_p, c_size_t, POINTER(Pair)),
     "get_function": GET_FUNCTION,
     "get_function_attr": CFUNCTYPE(Status, c_void_p, c_int32, c_size_t, c_size_t, POINTER(Pair)),
-    "alloc_state": CFUNCTYPE(Status, c_void_p, Allocator, POINTER(c_void_p)),
+    "alloc_state": CFUNCTYPE(Status, c_void_p, CAllocator, POINTER(c_void_p)),
     "free_state": CFUNCTYPE(None, c_void_p, c_void_p),
-    "fork_state": CFUNCTYPE(Status, c_void_p, c_void_p, Allocator, POINTER(c_void_p)),
+    "fork_state": CFUNCTYPE(Status, c_void_p, c_void_p, CAllocator, POINTER(c_void_p)),
     "resolve_import": CFUNCTYPE(
-        Status, c_void_p, c_void_p, c_size_t, POINTER(Function), POINTER(String)
+        Status, c_void_p, c_void_p, c_size_t, POINTER(CFunction), POINTER(String)
     ),
     "notify": CFUNCTYPE(Status, c_void_p, c_void_p, c_int32),
     "begin_call": BEGIN_CALL,
-    "resume_call": CFUNCTYPE(Status, c_void_p, c_void_p, Span),
+    "resume_call": CFUNCTYPE(Status, c_void_p, c_void_p, CSpan),
 }  # fmt: skip
-"""Types of the functions of :class:`Module` that a host calls."""
+"""Types of the functions of :class:`CModule` that a host calls."""
 
 
 # -- private to the runtime ------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class StatusPayload(ctypes.Structure):
     _fields_ = (
         ("next", c_void_p),
         ("type", c_int32),
-        ("allocator", Allocator),
+        ("allocator", CAllocator),
         ("formatter", c_void_p),
         ("message", String),
     )
@@ -159,12 +159,12 @@ class RegisteredType(ctypes.Structure):
     _fields_ = (("descriptor", c_void_p), ("count", c_uint32))
 
 
-class Instance(ctypes.Structure):
+class CInstance(ctypes.Structure):
     """Followed by ``capacity`` registered types. The mutex is one word, 0 when free."""
 
     _fields_ = (
         ("count", c_int32),
-        ("allocator", Allocator),
+        ("allocator", CAllocator),
         ("mutex", c_int32),
         ("capacity", c_uint16),
         ("type_count", c_uint16),
@@ -181,11 +181,11 @@ class Stack(ctypes.Structure):
         ("owns_storage", ctypes.c_bool),
         ("resolver_self", c_void_p),
         ("resolve_state", c_void_p),
-        ("allocator", Allocator),
+        ("allocator", CAllocator),
     )
 
 
-class Frame(ctypes.Structure):
+class CFrame(ctypes.Structure):
     """Followed by ``data_size`` bytes. A multiple of 16."""
 
     _fields_ = (
@@ -194,27 +194,27 @@ class Frame(ctypes.Structure):
         ("data_size", c_size_t),
         ("cleanup", c_void_p),
         ("type", c_int32),
-        ("function", Function),
+        ("function", CFunction),
         ("state", c_void_p),
         ("position", c_int64),
         ("depth", c_int32),
     )
 
 
-FRAME_PUBLIC: Final = Frame.type.offset
+FRAME_PUBLIC: Final = CFrame.type.offset
 """Where the part begins that cleanup functions are given."""
 FRAME_EXTERNAL: Final = 0
 FRAME_WAIT: Final = 3
 
 
-class Buffer(ctypes.Structure):
+class CBuffer(ctypes.Structure):
     """``vm.buffer``."""
 
     _fields_ = (
         ("count", c_int32),
         ("access", c_uint32),
-        ("data", Span),
-        ("allocator", Allocator),
+        ("data", CSpan),
+        ("allocator", CAllocator),
         ("storage_module", c_void_p),
     )
 
@@ -223,7 +223,7 @@ BUFFER_MUTABLE: Final = 1
 BUFFER_FROM_HOST: Final = 8
 
 for _layout, _size in (
-    (Call, 48), (Signature, 40), (Module, 144), (Descriptor, 32), (Dependency, 24), (StatusStorage, 48),
-    (StatusPayload, 56), (Instance, 32), (RegisteredType, 16), (Stack, 72), (Frame, 80), (Buffer, 48),
+    (CCall, 48), (CSignature, 40), (CModule, 144), (Descriptor, 32), (CDependency, 24), (StatusStorage, 48),
+    (StatusPayload, 56), (CInstance, 32), (RegisteredType, 16), (Stack, 72), (CFrame, 80), (CBuffer, 48),
 ):  # fmt: skip
     assert ctypes.sizeof(_layout) == _size, _layout

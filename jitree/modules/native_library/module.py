@@ -18,19 +18,19 @@ from jitree.errors import (
     error_context,
 )
 from jitree.modules.native_library.interface import ModuleInterface
-from jitree.modules.native_library.layout import CREATE, DEFAULT_CREATE, VERSION, Allocator, Pair, String
+from jitree.modules.native_library.layout import CREATE, DEFAULT_CREATE, VERSION, CAllocator, Pair, String
 from jitree.modules.native_library.references import References
 from jitree.modules.native_library.state import LibraryState
 from jitree.modules.native_library.status import take_status
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
-    from jitree.dispatch.function import Function
+    from jitree.dispatch.function import VmFunction
     from jitree.dispatch.host_module import ModuleContext
     from jitree.regs.ref_types import RefTypes
 
 
-class Library(Protocol):
+class ModuleLibrary(Protocol):
     """An open shared library."""
 
     def symbol(self, name: str) -> int | None: ...
@@ -43,7 +43,7 @@ class LibraryModule(HostModule):
 
     def __init__(
         self,
-        library: Library,
+        library: ModuleLibrary,
         ref_types: RefTypes,
         create: str = "",
         parameters: Mapping[str, str] | None = None,
@@ -98,7 +98,7 @@ class LibraryModule(HostModule):
         assert isinstance(state, LibraryState)
         state.free()
 
-    def resolve_import(self, state: object, index: int, function: Function | None) -> None:
+    def resolve_import(self, state: object, index: int, function: VmFunction | None) -> None:
         assert isinstance(state, LibraryState)
         state.resolve_import(index, function)
 
@@ -108,7 +108,7 @@ class LibraryModule(HostModule):
             self._interface.call("notify", state.pointer, int(signal))
 
 
-def _create(library: Library, create: str, instance: int, parameters: Mapping[str, str]) -> int:
+def _create(library: ModuleLibrary, create: str, instance: int, parameters: Mapping[str, str]) -> int:
     function = library.symbol(create)
     if function is None:
         raise NotFoundError(
@@ -132,8 +132,8 @@ def _create(library: Library, create: str, instance: int, parameters: Mapping[st
     return out.value
 
 
-def _allocator() -> Allocator:
-    return Allocator(None, allocator_address())
+def _allocator() -> CAllocator:
+    return CAllocator(None, allocator_address())
 
 
 def _caller(ordinal: int, cconv: str) -> Callable[..., Any]:

@@ -12,11 +12,11 @@ from jitree.errors import InvalidArgumentError, StatusCode
 from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.layout import (
     LINKAGE_EXPORT,
-    Call,
-    Function,
-    Module,
-    Signature,
-    Span,
+    CCall,
+    CFunction,
+    CModule,
+    CSignature,
+    CSpan,
     String,
 )
 from jitree.modules.native_library.machine_code import machine_code
@@ -26,10 +26,10 @@ from jitree.modules.native_library.status import code_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jitree.dispatch.function import Function as VmFunction
+    from jitree.dispatch.function import VmFunction as VmFunction
     from jitree.modules.native_library.references import References
 
-    class Caller(Protocol):
+    class LibraryCaller(Protocol):
         """The state of the library's module, from which C code calls."""
 
         references: References
@@ -45,14 +45,14 @@ _ON_STACK: Final = platform.machine() == "x86_64"
 class ProxyModule:
     """One module of the context, for one library."""
 
-    def __init__(self, name: str, version: int, state: Caller) -> None:
+    def __init__(self, name: str, version: int, state: LibraryCaller) -> None:
         self.name = name
         self.functions: list[VmFunction] = []
         self._state = weakref.ref(state)
         self._text = ctypes.create_string_buffer(name.encode())
         self._identity = (ctypes.c_size_t * 7)(ctypes.addressof(self._text), len(name))
         """What the snippets for name and signature read."""
-        self._signature = Signature.from_buffer(self._identity, ctypes.sizeof(String))
+        self._signature = CSignature.from_buffer(self._identity, ctypes.sizeof(String))
         self._signature.version = version
         code = machine_code()
         unknown = int(StatusCode.UNKNOWN)
@@ -61,21 +61,21 @@ class ProxyModule:
             "get_function": Callback(self._get_function, 6, self._fail, unknown),
             "begin_call": Callback(self._begin_call, 7, self._fail, unknown),
         }
-        self._module = Module(ctypes.addressof(self._identity), 1, name=code.name, signature=code.signature)
+        self._module = CModule(ctypes.addressof(self._identity), 1, name=code.name, signature=code.signature)
         for field, function in self._callbacks.items():
             setattr(self._module, field, function.address)
         self._texts: list[tuple[String, String, object]] = []
 
-    def add(self, function: VmFunction) -> Function:
+    def add(self, function: VmFunction) -> CFunction:
         """The C function by which code in the library calls ``function``."""
         self.functions.append(function)
         self._signature.exports = len(self.functions)
         texts = [ctypes.create_string_buffer(text.encode()) for text in (function.name, function.cconv)]
         name, cconv = (String(ctypes.addressof(text), len(text) - 1) for text in texts)
         self._texts.append((name, cconv, texts))
-        return Function(ctypes.addressof(self._module), LINKAGE_EXPORT, len(self.functions) - 1)
+        return CFunction(ctypes.addressof(self._module), LINKAGE_EXPORT, len(self.functions) - 1)
 
-    def convention(self, function: Function) -> String:
+    def convention(self, function: CFunction) -> String:
         """The calling convention of an added function."""
         convention: String = self._texts[function.ordinal][1]
         return convention
@@ -85,7 +85,7 @@ class ProxyModule:
     ) -> int:
         if linkage & 0xFFFFFFFF != LINKAGE_EXPORT or not 0 <= ordinal < len(self._texts):
             return int(StatusCode.NOT_FOUND)
-        own = Function(ctypes.addressof(self._module), LINKAGE_EXPORT, ordinal)
+        own = CFunction(ctypes.addressof(self._module), LINKAGE_EXPORT, ordinal)
         for place, value in zip((function, name, convention), (own, *self._texts[ordinal][:2]), strict=True):
             if place:
                 ctypes.memmove(place, ctypes.addressof(value), ctypes.sizeof(value))
@@ -96,7 +96,7 @@ class ProxyModule:
         if state is None:
             return int(StatusCode.FAILED_PRECONDITION)
         # A large structure is passed on the stack on x86-64, by its address elsewhere.
-        self._call(state, Call.from_address(others[-1] if _ON_STACK else third))
+        self._call(state, CCall.from_address(others[-1] if _ON_STACK else third))
         return 0
 
     def _fail(self, error: BaseException, *_: int) -> int:
@@ -108,7 +108,7 @@ class ProxyModule:
             state.failure = error
         return code_of(error)
 
-    def _call(self, state: Caller, call: Call) -> None:
+    def _call(self, state: LibraryCaller, call: CCall) -> None:
         if call.function.ordinal >= len(self.functions):
             raise InvalidArgumentError(f"module '{self.name}' has no function {call.function.ordinal}")
         function = self.functions[call.function.ordinal]
@@ -124,7 +124,7 @@ class ProxyModule:
         ctypes.memmove(call.results.data, packed, expected)
 
 
-def view(span: Span) -> memoryview:
+def view(span: CSpan) -> memoryview:
     """The bytes of a span."""
     if not span.size:
         return memoryview(b"")

@@ -25,10 +25,10 @@ from jitree.modules.native_library.layout import (
     BUFFER_MUTABLE,
     DESTROY,
     TYPE_MASK,
-    Allocator,
-    Buffer,
+    CAllocator,
+    CBuffer,
+    CSpan,
     Descriptor,
-    Span,
 )
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.objects import VmBuffer
@@ -153,7 +153,7 @@ class References:
     def _take_buffer(self, pointer: int, type_word: int) -> VmBuffer:
         buffer = self._buffers.get(pointer)
         if buffer is None:
-            data = Buffer.from_address(pointer).data
+            data = CBuffer.from_address(pointer).data
             buffer = VmBuffer(data.size)
             ctypes.memmove(buffer.address, data.data, data.size)
         self.release(pointer, type_word)
@@ -188,11 +188,11 @@ class References:
             if address is not None:
                 self._add(address, self._buffer_type, 1)
                 return address
-            address = allocate(ctypes.sizeof(Buffer))
-            block = Buffer.from_address(address)
+            address = allocate(ctypes.sizeof(CBuffer))
+            block = CBuffer.from_address(address)
             block.count = 1
             block.access = BUFFER_FROM_HOST | (BUFFER_MUTABLE if buffer.writable else 0)
-            block.data = Span(buffer.address, buffer.length)
+            block.data = CSpan(buffer.address, buffer.length)
             self._buffers[address] = buffer
             self._addresses[id(buffer)] = address
             return address
@@ -201,7 +201,7 @@ class References:
         with self._lock:
             buffer = self._buffers.get(address)
             if buffer is not None:
-                if Buffer.from_address(address).count <= 0:  # else it was passed again in the meantime
+                if CBuffer.from_address(address).count <= 0:  # else it was passed again in the meantime
                     del self._buffers[address], self._addresses[id(buffer)]
                     free(address)
                 return
@@ -210,7 +210,7 @@ class References:
     @staticmethod
     def _free_foreign(address: int) -> None:
         """A buffer that code in a library made: one aligned block, its beginning noted in front."""
-        allocator: Allocator = Buffer.from_address(address).allocator
+        allocator: CAllocator = CBuffer.from_address(address).allocator
         base = ctypes.c_size_t.from_address(address - _WORD).value
         if allocator.control == allocator_address() and address - _FARTHEST_BASE <= base < address:
             free(base)

@@ -19,8 +19,8 @@ from jitree.modules.native_library.layout import (
     FRAME_EXTERNAL,
     FRAME_PUBLIC,
     FRAME_WAIT,
-    Allocator,
-    Frame,
+    CAllocator,
+    CFrame,
     Stack,
 )
 
@@ -51,9 +51,9 @@ class CallStack:
         self._stack.storage = storage
         self._stack.resolver_self = token
         self._stack.resolve_state = resolve_state
-        self._stack.allocator = Allocator(None, allocator_address())
-        frame = Frame.from_address(storage)
-        frame.size = ctypes.sizeof(Frame)
+        self._stack.allocator = CAllocator(None, allocator_address())
+        frame = CFrame.from_address(storage)
+        frame.size = ctypes.sizeof(CFrame)
         frame.type = FRAME_EXTERNAL
         self._stack.size = frame.size
         self._stack.top = storage
@@ -61,12 +61,12 @@ class CallStack:
     @property
     def waits(self) -> bool:
         """Whether the function that returned wants to be resumed when something has happened."""
-        return bool(Frame.from_address(self._stack.top).type == FRAME_WAIT)
+        return bool(CFrame.from_address(self._stack.top).type == FRAME_WAIT)
 
     def require_left(self) -> None:
         """FAILED_PRECONDITION unless a call that succeeded left the stack as it was."""
         self._require_intact()
-        if self._stack.top != self._stack.storage or self._stack.size != ctypes.sizeof(Frame):
+        if self._stack.top != self._stack.storage or self._stack.size != ctypes.sizeof(CFrame):
             raise FailedPreconditionError(_layout_text("a function returned without leaving its frame"))
 
     def unwind(self) -> None:
@@ -77,9 +77,9 @@ class CallStack:
             top = self._stack.top or 0
             if top == base:
                 return
-            if not base < top <= base + self._stack.capacity - ctypes.sizeof(Frame):
+            if not base < top <= base + self._stack.capacity - ctypes.sizeof(CFrame):
                 break
-            frame = Frame.from_address(top)
+            frame = CFrame.from_address(top)
             if frame.cleanup:
                 DESTROY(frame.cleanup)(top + FRAME_PUBLIC)
             self._stack.size -= frame.size

@@ -20,9 +20,9 @@ from jitree.modules.native_library.interface import ModuleInterface
 from jitree.modules.native_library.layout import (
     CODE_MASK,
     LINKAGE_EXPORT,
-    Call,
-    Function,
-    Span,
+    CCall,
+    CFunction,
+    CSpan,
 )
 from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, unpack_values
 from jitree.modules.native_library.proxy_module import ProxyModule
@@ -32,7 +32,7 @@ from jitree.modules.native_library.status import code_of, take_status
 from jitree.vmfb.cconv import CallingConvention
 
 if TYPE_CHECKING:
-    from jitree.dispatch.function import Function as VmFunction
+    from jitree.dispatch.function import VmFunction as VmFunction
     from jitree.dispatch.host_module import ModuleContext
 
 _MOST_IDLE_STACKS: Final = 4
@@ -106,8 +106,8 @@ class LibraryState:
                 self.references.release(*ref)
             raise
         running = _Running(self, convention, len(arguments) - 1, arguments)
-        function = Function(self.interface.address, LINKAGE_EXPORT, ordinal)
-        call = Call(function, Span(ctypes.addressof(arguments), running.size), running.result_span)
+        function = CFunction(self.interface.address, LINKAGE_EXPORT, ordinal)
+        call = CCall(function, CSpan(ctypes.addressof(arguments), running.size), running.result_span)
         return running.finish(self.interface.begin("begin_call", running.stack.address, call))
 
     def take_stack(self) -> CallStack:
@@ -156,7 +156,7 @@ class _Running:
         self._arguments = arguments
         size = size_of(convention.results)
         self._results = ctypes.create_string_buffer(size + 1)
-        self.result_span = Span(ctypes.addressof(self._results), size)
+        self.result_span = CSpan(ctypes.addressof(self._results), size)
         state.failure = None
 
     def finish(self, status: int) -> object:

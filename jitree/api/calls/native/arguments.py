@@ -20,7 +20,7 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true, retained, type_of
-from jitree.api.calls.native.records import Argument, Call, Ndarray, Python
+from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.codegen.primitives import call, load32, load64, narrow, stack, store32, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
@@ -45,7 +45,7 @@ _USAGE = int(BufferUsage.DEFAULT | BufferUsage.MAPPING | BufferUsage.TRANSFER)
 _ACCESS = int(MemoryAccess.ALL)
 
 
-def pass_argument(python: Python, record: Call, argument: Argument, value: int) -> bool:
+def pass_argument(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     """Whether it has been put into its register. If not nothing has happened, but an exception may be set."""
     kind = argument.kind
     if kind == PASS_ARRAY:
@@ -104,7 +104,7 @@ def pass_float(argument: Argument, bits: int) -> bool:
 # -- arrays --------------------------------------------------------------------------------------------
 
 
-def pass_array(python: Python, record: Call, argument: Argument, value: int) -> bool:
+def pass_array(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     if type_of(value) == python.array_type:
         return pass_owned(python, record, argument, value)
     if argument.dtype == 0:
@@ -126,7 +126,7 @@ def is_expected(python: Python, argument: Argument, value: int) -> bool:
     return type_of(value) == python.ndarray_type and Ndarray(value).dtype == argument.dtype
 
 
-def pass_owned(python: Python, record: Call, argument: Argument, value: int) -> bool:
+def pass_owned(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     """A device array."""
     if not (
         load64(value + python.array_passed_as) == argument.marker
@@ -139,7 +139,7 @@ def pass_owned(python: Python, record: Call, argument: Argument, value: int) -> 
     return True
 
 
-def is_of_type(python: Python, record: Call, argument: Argument, value: int) -> bool:
+def is_of_type(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     """Whether a device array has a handle in the context, of the declared type, and its elements. The array
     remembers that. Of others Python has to tell."""
     none = python.none
@@ -168,7 +168,7 @@ def is_of_type(python: Python, record: Call, argument: Argument, value: int) -> 
     return True
 
 
-def pass_copy(python: Python, record: Call, argument: Argument, value: Ndarray) -> bool:
+def pass_copy(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     """A numpy array, which is copied: the caller may change it while the program keeps its argument."""
     state = record.state
     natives = state.natives

@@ -11,7 +11,7 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.owners import handle_of, new_owner
 from jitree.api.calls.native.python import drop, is_instance, retained
-from jitree.api.calls.native.records import Call, Dtype, Owners, Python
+from jitree.api.calls.native.records import CallRecord, Dtype, Owners, Python
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
@@ -22,7 +22,7 @@ _DTYPE_SIZE = DTYPE.size
 _READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
 
 
-def new_result(python: Python, record: Call, handle: Entry) -> int:
+def new_result(python: Python, record: CallRecord, handle: Entry) -> int:
     """An Array that takes over a reference to the handle of a view. 0 with an exception set."""
     owners = record.owners
     owner = new_owner(owners, handle)

@@ -44,10 +44,10 @@ from jitree.regs.layout import ENTRY, FRAME, Record
 
 if TYPE_CHECKING:
     from jitree.api.array import Array
-    from jitree.api.calls.declaration import Parameter, TensorType
+    from jitree.api.calls.declaration import DeclaredTensor, Parameter
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
-    from jitree.dispatch.engine import Entry
+    from jitree.dispatch.engine import EngineEntry
     from jitree.hal.buffer import Buffer, BufferView
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
@@ -81,7 +81,11 @@ class DirectCall:
 
 
 def direct_call(
-    function: Function, vm_function: BytecodeFunction, entry: Entry, interface: Interface, keeper: Keeper
+    function: Function,
+    vm_function: BytecodeFunction,
+    entry: EngineEntry,
+    interface: Interface,
+    keeper: Keeper,
 ) -> DirectCall:
     """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
     Unsuitable if there is an argument that only the general way handles."""
@@ -126,7 +130,7 @@ class _Rest:
     """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
 
     def __init__(
-        self, function: Function, vm_function: BytecodeFunction, entry: Entry, machine: Machine
+        self, function: Function, vm_function: BytecodeFunction, entry: EngineEntry, machine: Machine
     ) -> None:
         self._invoker = function.invoker
         self._device = function.device
@@ -259,7 +263,7 @@ class _Rows:
         packer = _ReferencePacker(self._function, self._keeper, parameter, item, self._registers)
         return {"convert": self._keep(packer.pack)}
 
-    def _array(self, parameter: Parameter, tensor: TensorType) -> dict[str, int]:
+    def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, int]:
         acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
         fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
         row, shape = tensor.element_type, tensor.shape
@@ -309,7 +313,9 @@ def _may_view(array: Array, keeper: Keeper) -> bool:
 class _Acceptance:
     """Whether device arrays fit a parameter as they are."""
 
-    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, tensor: TensorType) -> None:
+    def __init__(
+        self, function: Function, keeper: Keeper, parameter: Parameter, tensor: DeclaredTensor
+    ) -> None:
         self.packer = tensor_packer(parameter, tensor, function.transfer())
         self._tensor = tensor
         self._is_written = parameter.storage_of is not None

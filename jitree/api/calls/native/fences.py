@@ -7,7 +7,7 @@ The first one is null: arrays that are still computed are arguments for Python.
 from __future__ import annotations
 
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
-from jitree.api.calls.native.records import Call, Python
+from jitree.api.calls.native.records import CallRecord, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
@@ -18,7 +18,7 @@ from jitree.regs.counting import retain
 from jitree.regs.layout import PATIENT
 
 
-def pass_fences(python: Python, record: Call, state: State) -> bool:
+def pass_fences(python: Python, record: CallRecord, state: State) -> bool:
     """Whether there are fences as the function wants them."""
     place = record.signal
     if place == 0:
@@ -38,7 +38,7 @@ def pass_fences(python: Python, record: Call, state: State) -> bool:
     return True
 
 
-def taken_signal(record: Call) -> Entry:
+def taken_signal(record: CallRecord) -> Entry:
     """A reference to the fence that was passed, which the program will drop; 0 if there is none."""
     place = record.signal
     return retain(Entry(load64(place))) if place != 0 else Entry(0)
@@ -49,7 +49,7 @@ def drop_signal(state: State, signal: Entry) -> None:
 
 
 def take_signalled(
-    python: Python, record: Call, state: State, signal: Entry, prompt: int, awaited: int
+    python: Python, record: CallRecord, state: State, signal: Entry, prompt: int, awaited: int
 ) -> int:
     """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
     arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
@@ -69,7 +69,7 @@ def take_signalled(
     return results
 
 
-def when_reached(python: Python, record: Call, fence: Entry, results: int) -> int:
+def when_reached(python: Python, record: CallRecord, fence: Entry, results: int) -> int:
     """Results when a fence, a reference to which is taken over, is reached; without the lock, other calls run
     meanwhile. 0 with an exception set."""
     if results != 0 and not is_done(python, invoke_with(python, record.wait_for, place_of(fence))):

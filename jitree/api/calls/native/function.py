@@ -25,7 +25,7 @@ from jitree.api.calls.native.python import (
     is_instance,
     retained,
 )
-from jitree.api.calls.native.records import Argument, Call, Frame, Python, Turn
+from jitree.api.calls.native.records import Argument, CallRecord, FrameRecord, Python, Turn
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
@@ -67,7 +67,7 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
     """A builtin of two arguments, a DirectCall that runs nothing and its one argument: the array that this
     becomes, or None if that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
-    record = Call(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
+    record = CallRecord(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
     result = call_in_turn(python, record, arguments + 8, count - 1, PATIENT)
     return result if result != _GENERALLY else retained(python, python.none)
 
@@ -81,7 +81,7 @@ def call_by_record(python: Python, arguments: int, count: int, names: int, promp
     if direct == 0 or direct == python.none:
         return _GENERALLY
     retained(python, direct)  # the session may be closed meanwhile
-    record = Call(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
+    record = CallRecord(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
     if names == 0:
         result = call_in_turn(python, record, arguments + 8, count - 1, prompt)
     else:
@@ -90,7 +90,9 @@ def call_by_record(python: Python, arguments: int, count: int, names: int, promp
     return result
 
 
-def call_in_order(python: Python, record: Call, arguments: int, count: int, names: int, prompt: int) -> int:
+def call_in_order(
+    python: Python, record: CallRecord, arguments: int, count: int, names: int, prompt: int
+) -> int:
     """With arguments that have names."""
     ordered = call(python.vectorcall, python.in_order, arguments, count, names)
     if ordered == 0:
@@ -104,7 +106,7 @@ def call_in_order(python: Python, record: Call, arguments: int, count: int, name
     return result
 
 
-def call_in_turn(python: Python, record: Call, arguments: int, count: int, prompt: int) -> int:
+def call_in_turn(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
     """With the context's lock, if nothing of the context is running."""
     if count != record.argument_count:
         return _GENERALLY
@@ -119,7 +121,7 @@ def call_in_turn(python: Python, record: Call, arguments: int, count: int, promp
     return result if not fence else when_reached(python, record, fence, result)
 
 
-def take_turn(python: Python, record: Call) -> bool:
+def take_turn(python: Python, record: CallRecord) -> bool:
     """Takes the context's lock. False with an exception set: Ctrl-C while another thread had it."""
     taken = invoke_with(python, record.acquire, python.false)
     if not is_done(python, taken):
@@ -127,7 +129,7 @@ def take_turn(python: Python, record: Call) -> bool:
     return taken == python.true or is_done(python, invoke(python, record.wait_for_turn))
 
 
-def give_turn(python: Python, record: Call, result: int) -> int:
+def give_turn(python: Python, record: CallRecord, result: int) -> int:
     """Gives the lock up, whatever exception is on its way, and returns the result."""
     error = stack(24)
     if result == 0:
@@ -138,7 +140,7 @@ def give_turn(python: Python, record: Call, result: int) -> int:
     return result
 
 
-def call_directly(python: Python, record: Call, arguments: int, prompt: int, awaited: int) -> int:
+def call_directly(python: Python, record: CallRecord, arguments: int, prompt: int, awaited: int) -> int:
     """With the lock held, and the machine of direct calls free. At ``awaited``, which holds 0, is the fence
     then that is to be waited for when the lock has been given up."""
     turn = record.turn
@@ -170,7 +172,7 @@ def call_directly(python: Python, record: Call, arguments: int, prompt: int, awa
     return settle(python, record, take_signalled(python, record, state, signal, prompt, awaited))
 
 
-def ended(python: Python, record: Call, turn: Turn) -> int:
+def ended(python: Python, record: CallRecord, turn: Turn) -> int:
     """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
     there was no more room on Python's stack."""
     error = stack(24)
@@ -187,7 +189,7 @@ def ended(python: Python, record: Call, turn: Turn) -> int:
     return 0
 
 
-def tidy(python: Python, record: Call, state: State) -> bool:
+def tidy(python: Python, record: CallRecord, state: State) -> bool:
     """Drops what arrays and others have given back, and clears the registers. False with an exception set."""
     refs = record.refs
     for index in range(record.ref_count):
@@ -202,12 +204,12 @@ def tidy(python: Python, record: Call, state: State) -> bool:
     return is_done(python, invoke(python, record.drain_deferred))
 
 
-def drained(python: Python, record: Call, state: State) -> bool:
+def drained(python: Python, record: CallRecord, state: State) -> bool:
     """Frees the objects of Python's that machine code has released. False with an exception set."""
     return not state.released or is_done(python, invoke(python, record.drain))
 
 
-def pass_arguments(python: Python, record: Call, arguments: int) -> bool:
+def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
     argument = Argument(record.arguments)
     for _ in range(record.argument_count):
         value = load64(arguments + 8 * argument.position)
@@ -217,7 +219,7 @@ def pass_arguments(python: Python, record: Call, arguments: int) -> bool:
     return True
 
 
-def enter(python: Python, record: Call, state: State) -> int:
+def enter(python: Python, record: CallRecord, state: State) -> int:
     """Makes the host's frame and runs the machine, without the GIL. Gives LEFT_*. Where nothing is to run the
     arguments are the results."""
     if record.run == 0:
@@ -233,9 +235,9 @@ def enter(python: Python, record: Call, state: State) -> int:
     return left
 
 
-def release_frames(record: Call, state: State) -> None:
+def release_frames(record: CallRecord, state: State) -> None:
     """Drops the references in the registers of all frames."""
-    end = Frame(state.frame).refs_end
+    end = FrameRecord(state.frame).refs_end
     for place in range(record.refs, end, 8):
         handle = Entry(load64(place))
         store64(place, 0)
@@ -243,7 +245,7 @@ def release_frames(record: Call, state: State) -> None:
     state.frame = record.frame
 
 
-def drop_registers(record: Call, state: State) -> None:
+def drop_registers(record: CallRecord, state: State) -> None:
     """Drops the references that are left in the host's frame."""
     refs = record.refs
     for index in range(record.ref_count):
@@ -252,7 +254,7 @@ def drop_registers(record: Call, state: State) -> None:
         release(state.natives, handle, place_of(state) + STATE_RELEASED)
 
 
-def settle(python: Python, record: Call, result: int) -> int:
+def settle(python: Python, record: CallRecord, result: int) -> int:
     """Ends a call that has left no frames but the host's, and returns its result; 0 with an exception set."""
     turn = record.turn
     state = record.state

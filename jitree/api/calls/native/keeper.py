@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from jitree.api.calls.declaration import TensorType
+    from jitree.api.calls.declaration import DeclaredTensor
     from jitree.dispatch.invocation import Invoker
     from jitree.regs.handles import HandleTable
 
@@ -39,7 +39,7 @@ class Keeper:
 
     def __init__(self, invoker: Invoker, interface: OwnerCode) -> None:
         self._table = invoker.table
-        self._markers: dict[tuple[TensorType, bool], object] = {}
+        self._markers: dict[tuple[DeclaredTensor, bool], object] = {}
         self._interface = interface
         self._words = array("q", bytes(OWNERS.size))
         self.lock: threading.RLock = invoker.lock
@@ -78,7 +78,7 @@ class Keeper:
         found = words[word + _ELEMENT_TYPE], words[word + _ELEMENT_TYPE + 1]
         return found if words[word + _OWNER] == OWNER_CODE else None
 
-    def marker(self, tensor: TensorType, is_written: bool) -> object:
+    def marker(self, tensor: DeclaredTensor, is_written: bool) -> object:
         """An object that stands for a kind of parameters, always the same."""
         return self._markers.setdefault((tensor, is_written), object())
 

@@ -16,7 +16,7 @@ class Owners(MemoryRecord, layout=OWNERS):
     pass
 
 
-class Call(MemoryRecord, layout=CALL):
+class CallRecord(MemoryRecord, layout=CALL):
     owners: Owners
     turn: Turn
     state: State
@@ -42,5 +42,5 @@ class Turn(MemoryRecord, layout=TURN):
     pass
 
 
-class Frame(MemoryRecord, layout=FRAME):
+class FrameRecord(MemoryRecord, layout=FRAME):
     pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.api.calls.native.arrays import new_result
 from jitree.api.calls.native.layout import PASS_F32, PASS_F64, PASS_I32, PASS_I64, RESULT
 from jitree.api.calls.native.python import drop, invoke_with_number, retained
-from jitree.api.calls.native.records import Call, Python, Result
+from jitree.api.calls.native.records import CallRecord, Python, Result
 from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64, widen
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
@@ -13,7 +13,7 @@ from jitree.modules.hal.native.records import Entry
 _RESULT_SIZE = RESULT.size
 
 
-def take_results(python: Python, record: Call) -> int:
+def take_results(python: Python, record: CallRecord) -> int:
     """None, the one result, or a tuple. 0 with an exception set; what was not taken is in the registers."""
     count = record.result_count
     result = Result(record.results)
@@ -34,7 +34,7 @@ def take_results(python: Python, record: Call) -> int:
     return results
 
 
-def take_result(python: Python, record: Call, result: Result) -> int:
+def take_result(python: Python, record: CallRecord, result: Result) -> int:
     value = take_register(python, record, result)
     convert = result.convert
     if value == 0 or convert == 0:
@@ -48,7 +48,7 @@ def take_result(python: Python, record: Call, result: Result) -> int:
     return converted
 
 
-def take_register(python: Python, record: Call, result: Result) -> int:
+def take_register(python: Python, record: CallRecord, result: Result) -> int:
     kind = result.kind
     place = result.place
     if kind == PASS_I32:

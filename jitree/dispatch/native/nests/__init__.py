@@ -13,22 +13,22 @@ from jitree.dispatch.native.nests.recognise import Structure, recognise, values_
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
-    from jitree.dispatch.native.ssa import Function, Loop
+    from jitree.dispatch.native.ssa import SsaFunction, SsaLoop
 
-__all__ = ["Nest", "Refusal", "find"]
+__all__ = ["Nest", "NestRefusal", "find"]
 
 
-class Refusal(NamedTuple):
+class NestRefusal(NamedTuple):
     """A loop that is left to the scalar code."""
 
-    loop: Loop
+    loop: SsaLoop
     reason: str
 
 
 class Nest(NamedTuple):
     """Loops that are taken."""
 
-    loop: Loop
+    loop: SsaLoop
     """The outermost one."""
     structure: Structure
     reader: FormReader
@@ -43,21 +43,21 @@ class Nest(NamedTuple):
         return emit_nest(context, self.structure, self.reader, self.plan, self.dependence)
 
 
-def find(function: Function) -> list[Nest | Refusal]:
+def find(function: SsaFunction) -> list[Nest | NestRefusal]:
     """The nests of a function, none inside another. Where a loop is refused, the loops in it may be taken."""
-    found: list[Nest | Refusal] = []
+    found: list[Nest | NestRefusal] = []
     waiting = list(function.loops)
     while waiting:
         loop = waiting.pop(0)
         try:
             found.append(_take(function, loop))
         except NotANest as refused:
-            found.append(Refusal(loop, str(refused)))
+            found.append(NestRefusal(loop, str(refused)))
             waiting += loop.children
     return found
 
 
-def _take(function: Function, loop: Loop) -> Nest:
+def _take(function: SsaFunction, loop: SsaLoop) -> Nest:
     structure, reader = recognise(loop)
     dependence = Dependence(structure, reader)
     require_sizes(structure)

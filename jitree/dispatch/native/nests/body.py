@@ -9,11 +9,11 @@ import struct
 
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.forms import Form
-from jitree.dispatch.native.nests.memory import Memory, Offsets, Operand, Places, Region
+from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader
-from jitree.dispatch.native.nests.recognise import Access, Predicate, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.vector_math_ir import llvm_type
@@ -62,12 +62,12 @@ class Body:
         if value in self._reader.hoisted:
             place = self.invariant(value.operands[1])
             return self._memory.load_in_front(self._structure.loads[value], place)
-        operands = [Operand(self.invariant(operand), 1) for operand in value.operands]
+        operands = [NestOperand(self.invariant(operand), 1) for operand in value.operands]
         return self._operation(value, operands).text
 
-    def value(self, region: Region, value: Value, offsets: Offsets) -> Operand:
+    def value(self, region: NestRegion, value: Value, offsets: Offsets) -> NestOperand:
         if self._reader.is_invariant(value):
-            return Operand(self.invariant(value), 1)
+            return NestOperand(self.invariant(value), 1)
         access = self._structure.loads.get(value)
         if access is not None and value in self._plan.accumulators:
             return region.accumulators[self.copy(self._plan.accumulators[value], offsets)]
@@ -87,7 +87,7 @@ class Body:
             region.known[key] = known
         return known
 
-    def _one_of(self, region: Region, value: Value, offsets: Offsets) -> Operand:
+    def _one_of(self, region: NestRegion, value: Value, offsets: Offsets) -> NestOperand:
         """An iteration's value out of those that are computed at once."""
         assert self._ahead is not None
         plan = self._ahead._plan
@@ -97,30 +97,30 @@ class Body:
         if operand.lanes == 1:
             return operand
         lane, vector = offsets.get(plan.vector, 0), llvm_type(value.type, operand.lanes)
-        return Operand(self._writer.let(f"extractelement {vector} {operand.text}, i64 {lane}"), 1)
+        return NestOperand(self._writer.let(f"extractelement {vector} {operand.text}, i64 {lane}"), 1)
 
-    def copy(self, store: Access, offsets: Offsets) -> tuple[object, ...]:
+    def copy(self, store: ElementAccess, offsets: Offsets) -> tuple[object, ...]:
         """The name of an accumulator: those of a tile differ in these offsets."""
         tile = (self._plan.tiled, self._plan.vector)
         return (store, *(offsets.get(level, 0) for level in tile if level is not None))
 
-    def first(self, region: Region, load: Value, offsets: Offsets) -> Operand:
+    def first(self, region: NestRegion, load: Value, offsets: Offsets) -> NestOperand:
         """What an accumulator starts with: the element in memory."""
         access = self._structure.loads[load]
         operand = self._load(region, access, load, offsets)
-        return Operand(self.widened(operand, load.type, self._plan.lanes), self._plan.lanes)
+        return NestOperand(self.widened(operand, load.type, self._plan.lanes), self._plan.lanes)
 
-    def kept(self, load: Value, operand: Operand) -> Operand:
+    def kept(self, load: Value, operand: NestOperand) -> NestOperand:
         """What the next iteration would load if this were stored."""
         lanes = self._plan.lanes
         text = self.widened(operand, load.type, lanes)
-        return Operand(self._memory.stored_and_loaded(self._structure.loads[load], text), lanes)
+        return NestOperand(self._memory.stored_and_loaded(self._structure.loads[load], text), lanes)
 
     def _ordered(self, value: Value) -> list[Value]:
         of = self._dependence.of(value)
         return [counter for counter in self._structure.counters if counter in of]
 
-    def _variable(self, region: Region, form: Form, offsets: Offsets) -> Operand:
+    def _variable(self, region: NestRegion, form: Form, offsets: Offsets) -> NestOperand:
         """A variable of the program, from the counters."""
         writer, vector, lanes = self._writer, self._plan.vector, self._plan.lanes
         total = "0"
@@ -135,15 +135,15 @@ class Body:
             total = writer.let(f"add i64 {total}, {product}")
         step = form.coefficient(vector.counter) if vector is not None else Form({})
         if not step.terms:
-            return Operand(total, 1)
+            return NestOperand(total, 1)
         numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
         factor = str(step.number) if step.number is not None else self.invariant(*step.symbols())
         distances = writer.let(f"mul <{lanes} x i64> {writer.splat('i64', factor, lanes)}, {numbers}")
-        return Operand(
+        return NestOperand(
             writer.let(f"add <{lanes} x i64> {writer.splat('i64', total, lanes)}, {distances}"), lanes
         )
 
-    def _choice(self, region: Region, value: Value, offsets: Offsets) -> Operand:
+    def _choice(self, region: NestRegion, value: Value, offsets: Offsets) -> NestOperand:
         (chosen, holds), true, false = self._structure.choices[value]
         if not holds:
             true, false = false, true
@@ -153,15 +153,15 @@ class Body:
             self.widened(operand, kind, lanes)
             for operand, kind in zip(operands, ("i32", value.type, value.type), strict=True)
         ]
-        return Operand(emit(self._writer, f"select.{value.type}", lanes, texts), lanes)
+        return NestOperand(emit(self._writer, f"select.{value.type}", lanes, texts), lanes)
 
-    def _operation(self, value: Value, operands: list[Operand]) -> Operand:
+    def _operation(self, value: Value, operands: list[NestOperand]) -> NestOperand:
         lanes = max((operand.lanes for operand in operands), default=1)
         kinds = [operand.type for operand in value.operands]
         texts = [self.widened(operand, kind, lanes) for operand, kind in zip(operands, kinds, strict=True)]
         if uses_library(value):
-            return Operand(self._library(value, lanes, kinds, texts), lanes)
-        return Operand(emit(self._writer, value.operation, lanes, texts), lanes)
+            return NestOperand(self._library(value, lanes, kinds, texts), lanes)
+        return NestOperand(emit(self._writer, value.operation, lanes, texts), lanes)
 
     def _library(self, value: Value, lanes: int, kinds: list[str], texts: list[str]) -> str:
         """Calls a C function for each lane."""
@@ -182,11 +182,11 @@ class Body:
             result = writer.let(f"insertelement {vector} {result}, {scalar} {one}, i64 {lane}")
         return result
 
-    def widened(self, operand: Operand, kind: str, lanes: int) -> str:
+    def widened(self, operand: NestOperand, kind: str, lanes: int) -> str:
         """The operand in this many lanes."""
         return operand.text if operand.lanes == lanes else self._writer.splat(kind, operand.text, lanes)
 
-    def _load(self, region: Region, access: Access, value: Value, offsets: Offsets) -> Operand:
+    def _load(self, region: NestRegion, access: ElementAccess, value: Value, offsets: Offsets) -> NestOperand:
         memory, predicate = self._memory, access.predicate
         if memory.is_uniform(access):
             bit = self._any(self._predicate(region, predicate, offsets)) if predicate else None
@@ -195,29 +195,29 @@ class Body:
             return memory.load_column(region, access, self._plan.transposed[value], offsets)
         return memory.load_lanes(region, access, offsets, self._mask(region, predicate, offsets))
 
-    def store(self, region: Region, access: Access, value: Operand, offsets: Offsets) -> None:
+    def store(self, region: NestRegion, access: ElementAccess, value: NestOperand, offsets: Offsets) -> None:
         text = self.widened(value, access.stored.type, self._plan.lanes)
         mask = self._mask(region, access.predicate, offsets)
         self._memory.store(region, access, text, offsets, mask)
 
-    def _predicate(self, region: Region, predicate: Predicate, offsets: Offsets) -> Operand:
+    def _predicate(self, region: NestRegion, predicate: Predicate, offsets: Offsets) -> NestOperand:
         """All of its conditions as i1."""
         writer = self._writer
-        bits: list[Operand] = []
+        bits: list[NestOperand] = []
         for chosen, holds in sorted(predicate, key=lambda literal: literal[0].number):
             operand = self.value(region, chosen, offsets)
             bit = condition(writer, operand.lanes, operand.text)
             if not holds:
                 true = writer.splat("i1", "true", operand.lanes)
                 bit = writer.let(f"xor {llvm_type('i1', operand.lanes)} {bit}, {true}")
-            bits.append(Operand(bit, operand.lanes))
+            bits.append(NestOperand(bit, operand.lanes))
         lanes = max(bit.lanes for bit in bits)
         result = self.widened(bits[0], "i1", lanes)
         for other in bits[1:]:
             result = writer.let(f"and {llvm_type('i1', lanes)} {result}, {self.widened(other, 'i1', lanes)}")
-        return Operand(result, lanes)
+        return NestOperand(result, lanes)
 
-    def _any(self, bits: Operand) -> str:
+    def _any(self, bits: NestOperand) -> str:
         """Whether a bit is set in any lane."""
         if bits.lanes == 1:
             return bits.text
@@ -225,7 +225,7 @@ class Body:
         self._writer.context.declare(f"declare i1 {name}({vector})")
         return self._writer.let(f"call i1 {name}({vector} {bits.text})")
 
-    def _mask(self, region: Region, predicate: Predicate, offsets: Offsets) -> str | None:
+    def _mask(self, region: NestRegion, predicate: Predicate, offsets: Offsets) -> str | None:
         """The lanes in which an access happens, as a vector; None: all."""
         if not predicate:
             return region.mask

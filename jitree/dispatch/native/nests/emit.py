@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
-from jitree.dispatch.native.nests.memory import Offsets, Operand, Places, Region
+from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import FormReader, Level
-from jitree.dispatch.native.nests.recognise import Access, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.vector_math_ir import llvm_type
@@ -73,7 +73,7 @@ class _Loops:
             self._along_vector(counters)
 
     def _in_order(self, counters: Counters) -> None:
-        region = Region(counters, None, squares=False)
+        region = NestRegion(counters, None, squares=False)
         loads = {access: value for value, access in self._structure.loads.items()}
         for access in sorted((*loads, *self._structure.stores), key=lambda access: access.position):
             if access in loads:
@@ -150,10 +150,10 @@ class _Loops:
             write(turns.counter)
 
     def _tile(self, counters: Counters, tile: _Tile) -> None:
-        region = Region(counters, tile.mask, squares=tile.copies == self._plan.lanes)
+        region = NestRegion(counters, tile.mask, squares=tile.copies == self._plan.lanes)
         copies = self._copies(tile)
         body, stores = self._body, self._structure.stores
-        results: list[tuple[Access, Offsets, Operand]] = []
+        results: list[tuple[ElementAccess, Offsets, NestOperand]] = []
         if self._plan.reductions:
             owners = self._owners()
             first = [body.first(region, owners[store], offsets) for offsets in copies for store in stores]
@@ -162,7 +162,7 @@ class _Loops:
                 list(self._plan.reductions), region, keys, [operand.text for operand in first]
             )
             results = [
-                (store, offsets, Operand(text, self._plan.lanes))
+                (store, offsets, NestOperand(text, self._plan.lanes))
                 for (store, offsets), text in zip(keys, last, strict=True)
             ]
         else:
@@ -171,7 +171,7 @@ class _Loops:
                 for offsets in copies
                 for store in stores
             ]
-        after = Region(counters, tile.mask, squares=False) if self._plan.reductions else region
+        after = NestRegion(counters, tile.mask, squares=False) if self._plan.reductions else region
         for store, offsets, operand in results:
             body.store(after, store, operand, offsets)
 
@@ -188,33 +188,37 @@ class _Loops:
                 found.append(offsets)
         return found
 
-    def _owners(self) -> dict[Access, Value]:
+    def _owners(self) -> dict[ElementAccess, Value]:
         return {store: load for load, store in self._plan.accumulators.items()}
 
     def _reduce(
-        self, levels: list[Level], outer: Region, keys: list[tuple[Access, Offsets]], values: list[str]
+        self,
+        levels: list[Level],
+        outer: NestRegion,
+        keys: list[tuple[ElementAccess, Offsets]],
+        values: list[str],
     ) -> list[str]:
         """The accumulators behind the loops."""
         level, steps = levels[0], self._plan.steps
         count = self._extents[level]
         if len(levels) > 1:
             with self._writer.loop("0", count, 1, self._carried(keys, values)) as turns:
-                inner = Region({**outer.counters, level: turns.counter}, outer.mask, squares=False)
+                inner = NestRegion({**outer.counters, level: turns.counter}, outer.mask, squares=False)
                 turns.next = self._reduce(levels[1:], inner, keys, turns.values)
             return turns.next
         end = self._multiple(count, steps)
         values = self._steps(level, "0", end, steps, outer, keys, values)
         return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
 
-    def _carried(self, keys: list[tuple[Access, Offsets]], values: list[str]) -> list[tuple[str, str]]:
+    def _carried(self, keys: list[tuple[ElementAccess, Offsets]], values: list[str]) -> list[tuple[str, str]]:
         return [
             (llvm_type(store.stored.type, self._plan.lanes), value)
             for (store, _), value in zip(keys, values, strict=True)
         ]
 
     def _steps(
-        self, level: Level, start: str, end: str, steps: int, outer: Region,
-        keys: list[tuple[Access, Offsets]], values: list[str],
+        self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
+        keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
         """The last reduction from start to end, so many iterations written out."""
         writer = self._writer
@@ -230,19 +234,19 @@ class _Loops:
         return branch.result
 
     def _turns(
-        self, level: Level, start: str, end: str, steps: int, outer: Region,
-        keys: list[tuple[Access, Offsets]], values: list[str],
+        self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
+        keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
         body, owners = self._body, self._owners()
         with self._writer.loop(start, end, steps, self._carried(keys, values)) as turns:
             squares = steps == self._plan.lanes
-            region = Region({**outer.counters, level: turns.counter}, outer.mask, squares)
+            region = NestRegion({**outer.counters, level: turns.counter}, outer.mask, squares)
             if self._plan.ahead is not None and steps > 1:
-                region.ahead = Region(region.counters, None, squares=False)
+                region.ahead = NestRegion(region.counters, None, squares=False)
             current = turns.values
             for step in range(steps):
                 for (store, offsets), value in zip(keys, current, strict=True):
-                    region.accumulators[body.copy(store, offsets)] = Operand(value, self._plan.lanes)
+                    region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
                 current = [
                     body.kept(owners[store], body.value(region, store.stored, {**offsets, level: step})).text
                     for store, offsets in keys

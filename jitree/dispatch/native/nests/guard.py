@@ -14,7 +14,7 @@ from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
-from jitree.dispatch.native.nests.recognise import Access, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -132,7 +132,7 @@ class Guard:
             result = self._writer.let(f"and i1 {result}, {condition}")
         return result
 
-    def _require_small(self, accesses: Iterable[Access]) -> None:
+    def _require_small(self, accesses: Iterable[ElementAccess]) -> None:
         forms = [access.index for access in accesses]
         forms += [limit for access in accesses for limit in self._narrowed[access].limits]
         levels = (self._structure.outermost, *self._structure.levels)
@@ -188,7 +188,7 @@ class Guard:
             total = self._writer.let(f"add {kind} {total}, {term}") if total else term
         return total or "0"
 
-    def _range(self, access: Access) -> _Range:
+    def _range(self, access: ElementAccess) -> _Range:
         """Checks that it lies in the buffer."""
         writer = self._writer
         form, highest, _ = self._narrowed[access]
@@ -219,7 +219,7 @@ class Guard:
             self._address(address, high, kind, access, access.bytes),
         )
 
-    def _kind(self, access: Access) -> str:
+    def _kind(self, access: ElementAccess) -> str:
         """i64 where the numbers cannot overflow it, whatever the values from outside are."""
         forms = (access.index, self._narrowed[access].highest)
         return "i64" if all(form.bits(SYMBOL_BITS) <= _NARROW_BITS for form in forms) else "i128"
@@ -253,7 +253,7 @@ class Guard:
             else str(int(left) + int(right))
         )
 
-    def _address(self, address: str, element: str, kind: str, access: Access, extra: int) -> str:
+    def _address(self, address: str, element: str, kind: str, access: ElementAccess, extra: int) -> str:
         writer = self._writer
         if kind == "i128":
             element = writer.let(f"trunc i128 {element} to i64")
@@ -261,7 +261,7 @@ class Guard:
         start = writer.let(f"add i64 {address}, {offset}")
         return writer.let(f"add i64 {start}, {extra}") if extra else start
 
-    def _require_apart(self, ranges: dict[Access, _Range]) -> None:
+    def _require_apart(self, ranges: dict[ElementAccess, _Range]) -> None:
         """A store and another access share no byte, or are the same element in each iteration. Where the
         order of accesses is kept, this concerns only loads that have been made in front."""
         stores = self._structure.stores
@@ -286,7 +286,7 @@ class Guard:
         behind = self._writer.let(f"icmp ule i64 {right.end}, {left.start}")
         return self._writer.let(f"or i1 {before}, {behind}")
 
-    def _require_injective(self, store: Access, order: Order) -> None:
+    def _require_injective(self, store: ElementAccess, order: Order) -> None:
         """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one turn."""
         writer = self._writer
         kind = self._kind(store)
@@ -304,7 +304,7 @@ class Guard:
                 self._conditions.append(exceeds)
             reach = self._sum(self._product(value, self._last(level, kind), kind), reach, kind)
 
-    def _pointer(self, access: Access) -> None:
+    def _pointer(self, access: ElementAccess) -> None:
         writer = self._writer
         counters = self._structure.counters
         base = self._form(access.index.without(counters), "i64")

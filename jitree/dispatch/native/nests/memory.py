@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import Access, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.vector_math_ir import llvm_type
@@ -21,7 +21,7 @@ Offsets = dict[Level, int]
 """How far the copy of the body that is being written is from the counters of its block; absent is 0."""
 
 
-class Operand(NamedTuple):
+class NestOperand(NamedTuple):
     """A computed value: a scalar for all lanes, or a vector."""
 
     text: str
@@ -33,14 +33,14 @@ class Places:
     """What the emitted loops use: names and constants."""
 
     extents: dict[Level, str] = field(default_factory=dict)
-    coefficients: dict[tuple[Access, Level], str] = field(default_factory=dict)
+    coefficients: dict[tuple[ElementAccess, Level], str] = field(default_factory=dict)
     """Factors of counters in indices, in elements."""
-    pointers: dict[Access, str] = field(default_factory=dict)
+    pointers: dict[ElementAccess, str] = field(default_factory=dict)
     """The element that an access touches when all counters are 0."""
 
 
 @dataclass(slots=True)
-class Region:
+class NestRegion:
     """A block that is being written: what the counters are in it, and what has been computed in it."""
 
     counters: dict[Level, str]
@@ -48,12 +48,12 @@ class Region:
     """Lanes that exist, as a vector of i1; None: all."""
     squares: bool
     """Whole squares can be loaded and transposed."""
-    accumulators: dict[tuple[object, ...], Operand] = field(default_factory=dict)
+    accumulators: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
     """By store and copy."""
-    known: dict[tuple[object, ...], Operand] = field(default_factory=dict)
+    known: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
     rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
     pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
-    ahead: Region | None = None
+    ahead: NestRegion | None = None
     """The same block for values that are computed for several of its iterations at once."""
 
 
@@ -66,22 +66,22 @@ class Memory:
         self._plan = plan
         self.places = places
 
-    def is_uniform(self, access: Access) -> bool:
+    def is_uniform(self, access: ElementAccess) -> bool:
         """All lanes touch one element."""
         vector = self._plan.vector
         return vector is None or (access, vector) not in self.places.coefficients
 
-    def _stride(self, access: Access) -> int:
+    def _stride(self, access: ElementAccess) -> int:
         """Elements from lane to lane; 0 if that is not constant."""
         vector = self._plan.vector
         number = self.places.coefficients[access, vector] if vector is not None else "1"
         return 0 if number.startswith("%") else int(number)
 
-    def _vector(self, access: Access, lanes: int) -> str:
+    def _vector(self, access: ElementAccess, lanes: int) -> str:
         kind = ELEMENT_LLVM[access.element]
         return kind if lanes == 1 else f"<{lanes} x {kind}>"
 
-    def pointer(self, region: Region, access: Access, offsets: Offsets) -> str:
+    def pointer(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
         """Of the element of the first lane."""
         writer, coefficients = self._writer, self.places.coefficients
         moving = [level for level in self._structure.levels if (access, level) in coefficients]
@@ -108,7 +108,9 @@ class Memory:
             region.pointers[key] = base
         return writer.let(f"getelementptr {kind}, ptr {base}, i64 {fixed}") if fixed else base
 
-    def load_element(self, region: Region, access: Access, offsets: Offsets, bit: str | None) -> Operand:
+    def load_element(
+        self, region: NestRegion, access: ElementAccess, offsets: Offsets, bit: str | None
+    ) -> NestOperand:
         """One element for all lanes, only if the bit is set."""
         writer = self._writer
         pointer = self.pointer(region, access, offsets)
@@ -119,9 +121,9 @@ class Memory:
             mask = writer.let(f"insertelement <1 x i1> poison, i1 {bit}, i64 0")
             one = self._masked_load(pointer, access, mask, 1)
             text = writer.let(f"extractelement <1 x {ELEMENT_LLVM[access.element]}> {one}, i64 0")
-        return Operand(self.extended(access, text, 1), 1)
+        return NestOperand(self.extended(access, text, 1), 1)
 
-    def load_in_front(self, access: Access, index: str) -> str:
+    def load_in_front(self, access: ElementAccess, index: str) -> str:
         """One element before the guard has looked at its place; 0 if it is out of range."""
         writer, kind = self._writer, ELEMENT_LLVM[access.element]
         buffer = writer.context.buffer(access.buffer)
@@ -133,7 +135,9 @@ class Memory:
         text = writer.let(f"extractelement <1 x {kind}> {one}, i64 0")
         return self.extended(access, text, 1)
 
-    def load_lanes(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> Operand:
+    def load_lanes(
+        self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None
+    ) -> NestOperand:
         """An element for each lane."""
         lanes, writer = self._plan.lanes, self._writer
         stride = self._stride(access)
@@ -147,9 +151,11 @@ class Memory:
             text = writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}")
         else:
             text = self._masked_load(self.pointer(region, access, offsets), access, mask, lanes)
-        return Operand(self.extended(access, text, lanes), lanes)
+        return NestOperand(self.extended(access, text, lanes), lanes)
 
-    def load_column(self, region: Region, access: Access, along: Level, offsets: Offsets) -> Operand:
+    def load_column(
+        self, region: NestRegion, access: ElementAccess, along: Level, offsets: Offsets
+    ) -> NestOperand:
         """A column of a square of rows: its rows lie along the other loop, one for each lane."""
         writer, lanes = self._writer, self._plan.lanes
         vector = self._plan.vector
@@ -166,9 +172,11 @@ class Memory:
                 return writer.let(f"load <{count} x {kind}>, ptr {pointer}, align 1{writer.context.access}")
 
             columns = region.rows[key] = load_columns(writer, kind, lanes, load)
-        return Operand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
+        return NestOperand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
 
-    def store(self, region: Region, access: Access, text: str, offsets: Offsets, mask: str | None) -> None:
+    def store(
+        self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None
+    ) -> None:
         """Stores a value of the plan's lanes; of one lane, the mask is a vector of one bit."""
         writer, lanes = self._writer, self._plan.lanes
         vector = self._vector(access, lanes)
@@ -187,11 +195,11 @@ class Memory:
         writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
         writer.line(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
 
-    def stored_and_loaded(self, access: Access, text: str) -> str:
+    def stored_and_loaded(self, access: ElementAccess, text: str) -> str:
         """What a load would find if this were stored."""
         return self.extended(access, self._narrowed(access, text, self._plan.lanes), self._plan.lanes)
 
-    def extended(self, access: Access, text: str, lanes: int) -> str:
+    def extended(self, access: ElementAccess, text: str, lanes: int) -> str:
         """Narrow integers as the i32 that the load gives."""
         if access.element not in ("i8", "i16"):
             return text
@@ -200,12 +208,12 @@ class Memory:
             f"{operation} {self._vector(access, lanes)} {text} to {llvm_type('i32', lanes)}"
         )
 
-    def _narrowed(self, access: Access, text: str, lanes: int) -> str:
+    def _narrowed(self, access: ElementAccess, text: str, lanes: int) -> str:
         if access.element not in ("i8", "i16"):
             return text
         return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
 
-    def _masked_load(self, pointer: str, access: Access, mask: str, lanes: int) -> str:
+    def _masked_load(self, pointer: str, access: ElementAccess, mask: str, lanes: int) -> str:
         writer, element = self._writer, access.element
         vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
         name = f"@llvm.masked.load.v{lanes}{element}.p0"
@@ -214,7 +222,7 @@ class Memory:
             f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
         )
 
-    def _load_spread(self, region: Region, access: Access, offsets: Offsets, stride: int) -> str:
+    def _load_spread(self, region: NestRegion, access: ElementAccess, offsets: Offsets, stride: int) -> str:
         """Lanes a few elements apart out of whole rows, the last of which ends with the last lane."""
         writer, lanes = self._writer, self._plan.lanes
         kind, vector = ELEMENT_LLVM[access.element], self._vector(access, lanes)
@@ -239,7 +247,7 @@ class Memory:
             result = writer.let(f"shufflevector {operands}, <{lanes} x i32> <{mask}>")
         return result
 
-    def _pointers(self, region: Region, access: Access, offsets: Offsets) -> str:
+    def _pointers(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
         """Of each lane's element."""
         writer, lanes = self._writer, self._plan.lanes
         assert self._plan.vector is not None
@@ -250,7 +258,7 @@ class Memory:
         kind = ELEMENT_LLVM[access.element]
         return writer.let(f"getelementptr {kind}, ptr {pointer}, <{lanes} x i64> {distances}")
 
-    def _gather(self, region: Region, access: Access, offsets: Offsets, mask: str | None) -> str:
+    def _gather(self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None) -> str:
         writer, lanes, element = self._writer, self._plan.lanes, access.element
         places = self._pointers(region, access, offsets)
         vector = self._vector(access, lanes)
@@ -261,7 +269,9 @@ class Memory:
             f"<{lanes} x i1> {mask or 'splat (i1 true)'}, {vector} zeroinitializer)"
         )
 
-    def _scatter(self, region: Region, access: Access, text: str, offsets: Offsets, mask: str | None) -> None:
+    def _scatter(
+        self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None
+    ) -> None:
         writer, lanes, element = self._writer, self._plan.lanes, access.element
         places = self._pointers(region, access, offsets)
         vector = self._vector(access, lanes)

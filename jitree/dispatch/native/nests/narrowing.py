@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from jitree.dispatch.native.nests.forms import Form
-from jitree.dispatch.native.nests.recognise import Access, Literal, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Literal, Structure
 from jitree.dispatch.native.ssa import Value
 
 
@@ -25,7 +25,7 @@ class Narrowed(NamedTuple):
     """What the predicate compares that part with."""
 
 
-def narrowed(access: Access, structure: Structure) -> Narrowed:
+def narrowed(access: ElementAccess, structure: Structure) -> Narrowed:
     """The index of an access without what its predicate bounds."""
     index, highest, limits = access.index, Form.constant(0), []
     for literal in access.predicate:

@@ -18,13 +18,13 @@ from jitree.dispatch.vector_math_ir import llvm_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests.writer import Writer
-    from jitree.dispatch.native.ssa import Instruction, Value
+    from jitree.dispatch.native.ssa import SsaInstruction, Value
 
 Emitter = Callable[["Writer", int, list[str]], str]
 """(writer, lanes, operands) → result."""
 
 
-def is_pure(item: Instruction | Value) -> bool:
+def is_pure(item: SsaInstruction | Value) -> bool:
     """A result that depends on the operands alone, and no way to fail."""
     mnemonic = item.operation if hasattr(item, "operation") else item.mnemonic
     if mnemonic.startswith("const.") and mnemonic != "const.ref.rodata":

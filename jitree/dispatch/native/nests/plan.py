@@ -16,7 +16,7 @@ from typing import Final
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.reading import Level, Split
-from jitree.dispatch.native.nests.recognise import Access, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.registers import accumulators
 from jitree.dispatch.native.ssa import Value
 
@@ -55,7 +55,7 @@ class Plan:
     copies: int
     steps: int
     """Iterations of the last reduction that are written out."""
-    accumulators: dict[Value, Access]
+    accumulators: dict[Value, ElementAccess]
     """Loads that find what the iteration before has stored, and its store: kept in registers."""
     transposed: dict[Value, Level]
     """Loads of rows along this loop that become columns in registers."""
@@ -64,7 +64,7 @@ class Plan:
     iterations of the last reduction."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
-    injective: dict[Access, Order] = field(default_factory=dict)
+    injective: dict[ElementAccess, Order] = field(default_factory=dict)
     """Stores for which a guard has to check that each factor exceeds what the smaller ones reach."""
 
     @property
@@ -96,7 +96,7 @@ class _Planner:
         accumulators = self._accumulators()
         if accumulators is None or not self._stores_agree():
             return None
-        injective: dict[Access, Order] = {}
+        injective: dict[ElementAccess, Order] = {}
         for store in self._structure.stores:
             order = self._injective(store)
             if order is None:
@@ -136,7 +136,7 @@ class _Planner:
         ahead = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
         return replace(plan, steps=lanes, ahead=ahead)
 
-    def _injective(self, store: Access) -> Order | None:
+    def _injective(self, store: ElementAccess) -> Order | None:
         """The order that a guard has to check; empty: the numbers show it, None: it is not so."""
         factors = self._factors(store.index)
         constant = [pair for pair in factors if pair[0].number is not None]
@@ -169,9 +169,9 @@ class _Planner:
                 found.append((factor, level))
         return found
 
-    def _accumulators(self) -> dict[Value, Access] | None:
+    def _accumulators(self) -> dict[Value, ElementAccess] | None:
         """None if a stored element is used in a way that lanes would change."""
-        found: dict[Value, Access] = {}
+        found: dict[Value, ElementAccess] = {}
         for store in self._structure.stores:
             own = [
                 (value, load) for value, load in self._structure.loads.items() if load.buffer is store.buffer
@@ -210,7 +210,7 @@ class _Planner:
         accesses = [*self._structure.loads.values(), *self._structure.stores]
         return 8 if any(access.bytes == 8 for access in accesses) else 16
 
-    def _strided(self, vector: Level) -> Iterator[tuple[Value, Access]]:
+    def _strided(self, vector: Level) -> Iterator[tuple[Value, ElementAccess]]:
         """Loads whose lanes lie apart."""
         for value, load in self._structure.loads.items():
             coefficient = load.index.coefficient(vector.counter)
@@ -273,5 +273,5 @@ def _count(level: Level) -> int:
     return 1 << 30 if count is None else count
 
 
-def _same_element(load: Access, store: Access) -> bool:
+def _same_element(load: ElementAccess, store: ElementAccess) -> bool:
     return load.index == store.index and load.bytes == store.bytes

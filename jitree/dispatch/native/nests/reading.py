@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import is_pure
-from jitree.dispatch.native.ssa import PHI, Loop, Value
+from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 _ARITHMETIC: Final = ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64")
 _DIVISIONS: Final = ("div.i64.s", "div.i64.u", "rem.i64.s", "rem.i64.u")
@@ -54,7 +54,7 @@ class Split(NamedTuple):
 class FormReader:
     """Reads values as forms over the counters of a nest."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: SsaLoop) -> None:
         self._loop = loop
         self.levels: dict[Value, Level] = {}
         """By counter, from the outermost to the innermost."""

@@ -13,10 +13,10 @@ from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.nests.splitting import add_level
-from jitree.dispatch.native.ssa import Block, Instruction, Loop, Value
+from jitree.dispatch.native.ssa import Block, SsaInstruction, SsaLoop, Value
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native.ssa import Function
+    from jitree.dispatch.native.ssa import SsaFunction
 
 ELEMENT_BYTES: Final = {"i8": 1, "i16": 2, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 
@@ -27,10 +27,10 @@ Predicate = frozenset[Literal]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Access:
+class ElementAccess:
     """A load or store."""
 
-    instruction: Instruction
+    instruction: SsaInstruction
     element: str
     """``i8 i16 i32 f32 i64 f64``"""
     buffer: Value
@@ -53,14 +53,14 @@ class Access:
 class Structure:
     """A recognised nest."""
 
-    loop: Loop
+    loop: SsaLoop
     outermost: Level
     """The whole outermost loop, also where it is split."""
     levels: tuple[Level, ...]
     """From the outermost to the innermost."""
-    loads: dict[Value, Access]
+    loads: dict[Value, ElementAccess]
     """By result."""
-    stores: tuple[Access, ...]
+    stores: tuple[ElementAccess, ...]
     choices: dict[Value, tuple[Literal, Value, Value]]
     """Of a parameter where two branches meet: the condition, its value if that holds, and if not."""
     conditions: dict[Value, Form]
@@ -75,7 +75,7 @@ class Structure:
         return self.loop.exits[0][1]
 
 
-def recognise(loop: Loop) -> tuple[Structure, FormReader]:
+def recognise(loop: SsaLoop) -> tuple[Structure, FormReader]:
     """The nest whose outermost loop this is. NotANest with the reason where it is none."""
     chain = [loop]
     while chain[-1].children:
@@ -102,7 +102,7 @@ def recognise(loop: Loop) -> tuple[Structure, FormReader]:
     ), reader
 
 
-def _level(reader: FormReader, loop: Loop) -> Level:
+def _level(reader: FormReader, loop: SsaLoop) -> Level:
     header = loop.header
     if any(block is not header for block, _ in loop.exits) or len(loop.exits) != 1:
         raise NotANest("several ways out of a loop")
@@ -136,7 +136,7 @@ def _level(reader: FormReader, loop: Loop) -> Level:
     return level
 
 
-def _entering_and_stepped(loop: Loop, counter: Value) -> tuple[Value, Value]:
+def _entering_and_stepped(loop: SsaLoop, counter: Value) -> tuple[Value, Value]:
     pairs = list(zip(loop.header.predecessors, counter.operands, strict=True))
     entering = {value for block, value in pairs if block not in loop.blocks}
     stepped = [value for block, value in pairs if block in loop.blocks]
@@ -145,7 +145,7 @@ def _entering_and_stepped(loop: Loop, counter: Value) -> tuple[Value, Value]:
     return entering.pop(), stepped[0]
 
 
-def _require_only_arithmetic(reader: FormReader, outer: Loop, inner: Loop) -> None:
+def _require_only_arithmetic(reader: FormReader, outer: SsaLoop, inner: SsaLoop) -> None:
     for block in outer.blocks - inner.blocks:
         if block.parameters and block is not outer.header:
             raise NotANest("branches between loops")
@@ -158,11 +158,11 @@ def _require_only_arithmetic(reader: FormReader, outer: Loop, inner: Loop) -> No
                 raise NotANest(f"'{instruction.mnemonic}' between loops")
 
 
-def _is_control(loop: Loop, block: Block, instruction: Instruction) -> bool:
+def _is_control(loop: SsaLoop, block: Block, instruction: SsaInstruction) -> bool:
     return instruction is block.terminator and (block is loop.header or len(block.successors) == 1)
 
 
-def _is_settled_division(reader: FormReader, instruction: Instruction) -> bool:
+def _is_settled_division(reader: FormReader, instruction: SsaInstruction) -> bool:
     """Whether it is a division that is known to succeed, because it is no division any more."""
     if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
         return False
@@ -176,11 +176,11 @@ def _is_settled_division(reader: FormReader, instruction: Instruction) -> bool:
 class _Body:
     """The innermost loop's blocks in order: loads, stores, and branches as predicates."""
 
-    def __init__(self, reader: FormReader, loop: Loop) -> None:
+    def __init__(self, reader: FormReader, loop: SsaLoop) -> None:
         self._reader = reader
         self._loop = loop
-        self.loads: dict[Value, Access] = {}
-        self.stores: list[Access] = []
+        self.loads: dict[Value, ElementAccess] = {}
+        self.stores: list[ElementAccess] = []
         self.choices: dict[Value, tuple[Literal, Value, Value]] = {}
         self.conditions: dict[Value, Form] = {}
         self._predicates: dict[Block, Predicate] = {}
@@ -235,7 +235,7 @@ class _Body:
             self.choices[parameter] = (difference, first, second)
         return edges[0] & edges[1]
 
-    def _add(self, block: Block, instruction: Instruction) -> None:
+    def _add(self, block: Block, instruction: SsaInstruction) -> None:
         if is_pure(instruction) or instruction is block.terminator:
             return
         if _is_settled_division(self._reader, instruction):
@@ -246,7 +246,7 @@ class _Body:
         buffer = instruction.operands[0]
         if not self._reader.is_outside(buffer):
             raise NotANest("a buffer that is chosen inside the nest")
-        access = Access(
+        access = ElementAccess(
             instruction,
             mnemonic.split(".")[2],
             buffer,
@@ -260,7 +260,7 @@ class _Body:
             self.stores.append(access)
 
 
-def values_used_behind(function: Function, loop: Loop) -> set[Value]:
+def values_used_behind(function: SsaFunction, loop: SsaLoop) -> set[Value]:
     """Values of a loop that are used outside it."""
     used: set[Value] = set()
     for block in function.blocks:

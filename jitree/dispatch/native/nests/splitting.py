@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
-from jitree.dispatch.native.ssa import PHI, Loop, Value
+from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 
-def add_level(reader: FormReader, loop: Loop, level: Level) -> None:
+def add_level(reader: FormReader, loop: SsaLoop, level: Level) -> None:
     """Adds the next loop inwards, as two where that makes divisions disappear."""
     variable = loop.header.parameters[0]
     divisors = list(_divisors(loop, level)) if level.initial.number == 0 and level.step == 1 else []
@@ -45,7 +45,7 @@ def _split(variable: Value, level: Level, outer: tuple[Form, int], inner: Form) 
     )
 
 
-def _divisors(loop: Loop, level: Level) -> Iterator[Form]:
+def _divisors(loop: SsaLoop, level: Level) -> Iterator[Form]:
     """What the variable is divided by in the loop, if that can be less than the number of iterations."""
     probe = FormReader(loop)
     probe.add(loop.header.parameters[0], level)

@@ -21,10 +21,10 @@ class List(MemoryRecord, layout=LIST):
 
 
 class Command(MemoryRecord, layout=COMMAND):
-    entry: EntryPoint
+    entry: KernelEntry
 
 
-class EntryPoint(MemoryRecord, layout=ENTRY_POINT):
+class KernelEntry(MemoryRecord, layout=ENTRY_POINT):
     cost: Atomic
 
 
@@ -40,7 +40,7 @@ class Counts(MemoryRecord, layout=COUNTS):
     pass
 
 
-class Dispatch(MemoryRecord, layout=DISPATCH):
+class KernelDispatch(MemoryRecord, layout=DISPATCH):
     pass
 
 

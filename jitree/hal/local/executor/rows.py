@@ -39,7 +39,15 @@ from jitree.hal.local.executor.layout import (
     FILL_BLOCK,
     FOREVER,
 )
-from jitree.hal.local.executor.records import COMMAND_SIZE, Command, Counts, Dispatch, Job, Share, Workgroup
+from jitree.hal.local.executor.records import (
+    COMMAND_SIZE,
+    Command,
+    Counts,
+    Job,
+    KernelDispatch,
+    Share,
+    Workgroup,
+)
 
 COUNTS_AT = COMMAND["count_x"]
 DISPATCH_SIZE = DISPATCH.size
@@ -137,7 +145,7 @@ def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, 
 
 
 def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
-    dispatch = Dispatch(stack(DISPATCH_SIZE))
+    dispatch = KernelDispatch(stack(DISPATCH_SIZE))
     group = Workgroup(stack(WORKGROUP_SIZE))
     fill_dispatch(job, row, share, dispatch)
     entry = row.entry
@@ -189,7 +197,7 @@ def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int
                 z += 1
 
 
-def fill_dispatch(job: Job, row: Command, share: Share, dispatch: Dispatch) -> None:
+def fill_dispatch(job: Job, row: Command, share: Share, dispatch: KernelDispatch) -> None:
     dispatch.size_x = 1
     dispatch.size_y = 1
     dispatch.size_z = 1

@@ -16,7 +16,7 @@ from jitree.hal.enums import (
     CommandCategory,
     DispatchFlags,
 )
-from jitree.hal.local.executor.records import EntryPoint
+from jitree.hal.local.executor.records import KernelEntry
 from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.layout import CONSTANTS
@@ -59,7 +59,7 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     function = number(values, words, 2)
     if not below(function, executable.length) or number(values, words, 6) & _ARGUMENT_FLAGS:
         return REFUSED
-    entry = EntryPoint(executable.address + function * ENTRY_POINT_SIZE)
+    entry = KernelEntry(executable.address + function * ENTRY_POINT_SIZE)
     last = argument_count(words)
     first = last
     while first > 7 and load32(words + 8 * (first - 1)) == TAG_VALUE64:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from jitree.codegen.image.compile import host_target, target_machine
 from jitree.dispatch.native.nests import Nest
-from jitree.dispatch.native.ssa import Loop, Value
+from jitree.dispatch.native.ssa import SsaLoop, Value
 from jitree.dispatch.semantics import SEMANTICS
 
 Bytes = npt.NDArray[np.uint8]
@@ -141,7 +141,7 @@ class TooLong(Exception):
     """More iterations than a test can wait for."""
 
 
-def interpret(loop: Loop, values: Mapping[Value, Any], limit: int = 1 << 62) -> int:
+def interpret(loop: SsaLoop, values: Mapping[Value, Any], limit: int = 1 << 62) -> int:
     """Runs a loop instruction by instruction; what its counter is behind it.
 
     IndexError where an access is out of range.

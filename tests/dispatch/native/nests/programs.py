@@ -9,7 +9,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
-from jitree.dispatch.native.ssa import Function
+from jitree.dispatch.native.ssa import SsaFunction
 from tests.assembler import Assembler
 
 REFS = 4
@@ -99,7 +99,7 @@ def _bound(text: Text, bound: int | str | tuple[str, str | int]) -> str:
 Body = Callable[[Text, list[str]], None]
 
 
-def program(levels: Sequence[Level], body: Body) -> Function:
+def program(levels: Sequence[Level], body: Body) -> SsaFunction:
     """A function of some buffers and numbers with loops around a body."""
     return build(from_program(BytecodeModule.load(module(levels, body).build()).program), 0)
 
@@ -133,12 +133,12 @@ def module(levels: Sequence[Level], body: Body) -> Assembler:
     return Assembler("m").function("f", f"0{'r' * REFS}{'I' * SIZES}_v", "\n".join(text.lines))
 
 
-def only_nest(function: Function) -> nests.Nest:
+def only_nest(function: SsaFunction) -> nests.Nest:
     """The nest of a function that is taken as a whole."""
     (found,) = nests.find(function)
     assert isinstance(found, nests.Nest), found.reason
     return found
 
 
-def refusals(function: Function) -> list[str]:
-    return [found.reason for found in nests.find(function) if isinstance(found, nests.Refusal)]
+def refusals(function: SsaFunction) -> list[str]:
+    return [found.reason for found in nests.find(function) if isinstance(found, nests.NestRefusal)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitree.dispatch.native.ssa import Function, Value
+from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
 
@@ -20,7 +20,7 @@ def _sum_rows(text: Text, at: list[str]) -> None:
     text.store("f32", 0, at[0], text.op("add.f32", value, text.load("f32", 0, at[0])))
 
 
-def _holds(function: Function, buffers: list[Bytes], *sizes: int) -> bool:
+def _holds(function: SsaFunction, buffers: list[Bytes], *sizes: int) -> bool:
     compiled = Compiled(only_nest(function))
     before = [buffer.copy() for buffer in buffers]
     refs = [value for value in function.arguments if value.type == "ref"]

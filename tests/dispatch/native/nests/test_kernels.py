@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from jitree.dispatch.native.nests import plan
-from jitree.dispatch.native.ssa import Function
+from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
 
 ELEMENTS = 4096
 
 
-def _memory(function: Function, seed: int = 0) -> list[Bytes]:
+def _memory(function: SsaFunction, seed: int = 0) -> list[Bytes]:
     """A buffer for each reference: small floats, whose bits do as integers too."""
     random = np.random.default_rng(seed)
     return [
@@ -24,7 +24,7 @@ def _memory(function: Function, seed: int = 0) -> list[Bytes]:
     ]
 
 
-def check(function: Function, sizes: tuple[int, ...] = (), memory: list[Bytes] | None = None) -> None:
+def check(function: SsaFunction, sizes: tuple[int, ...] = (), memory: list[Bytes] | None = None) -> None:
     """The guard holds, and the nest leaves the same memory as the instructions one by one."""
     nest = only_nest(function)
     compiled = Compiled(nest)

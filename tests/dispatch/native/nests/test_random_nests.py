@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.native.ssa import Function, Value
+from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled, TooLong, interpret
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
 
@@ -77,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def _function(case: Case) -> Function:
+def _function(case: Case) -> SsaFunction:
     def body(text: Text, at: list[str]) -> None:
         def index(of: Index) -> str:
             return text.index(of.base, *zip(at, of.factors, strict=True))

@@ -67,8 +67,8 @@ def test_an_inner_loop_is_taken_where_the_outer_one_is_not() -> None:
 
     function = program([Level(8)], outer)
     found = nests.find(function)
-    assert [type(item) for item in found] == [nests.Refusal, nests.Nest]
-    assert isinstance(found[0], nests.Refusal)
+    assert [type(item) for item in found] == [nests.NestRefusal, nests.Nest]
+    assert isinstance(found[0], nests.NestRefusal)
     assert "between loops" in found[0].reason
 
 
