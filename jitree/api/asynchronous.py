@@ -38,7 +38,7 @@ class AsynchronousFunction(Function):
 
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and awaits its results."""
-        from jitree.api.turnstile import pass_through
+        from jitree.api.call_gate import pass_through
 
         await pass_through()
         wait, signal, packed = self._begin(arguments, named)

@@ -211,7 +211,7 @@ class Function(Unique):
 
     async def async_(self, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
-        from jitree.api.turnstile import pass_through
+        from jitree.api.call_gate import pass_through
 
         await pass_through()
         packed = self._pack(arguments, named)

@@ -53,7 +53,7 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
-from jitree.hal.watchdog import watch_turn, watcher_of_calls
+from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.vmfb.archive import Source
@@ -157,7 +157,7 @@ class Session(Ended, Unique):
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
         self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
-        self._context.invoker.watch_turn = watch_turn
+        self._context.invoker.watch_gate = watch_gate
         self._context.invoker.end_call = end_call
         self._closed = False
         try:

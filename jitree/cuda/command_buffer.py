@@ -22,8 +22,8 @@ from jitree.hal.executable import Executable
 from jitree.hal.list_command_buffer import ListCommandBuffer
 
 if TYPE_CHECKING:
-    from jitree.cuda.gather import Gather
     from jitree.cuda.kernels import Kernels
+    from jitree.cuda.launch_batch import LaunchBatch
     from jitree.cuda.stream import Stream
 
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
@@ -96,7 +96,7 @@ class CudaCommandBuffer(ListCommandBuffer):
             stream.flush()
             run_profiled(stream, plan, self.commands.collectives, bound.block)
         elif not bound.key and plan.segment is not None:
-            _gather(stream).add(plan, plan.segment, bound.block)
+            _batch(stream).add(plan, plan.segment, bound.block)
         else:
             stream.flush()
             self.runner.run(stream, bound.block, bound.key)
@@ -129,7 +129,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         commands = self.commands
         commands.address()  # ends recording
         if self.modes & _ONE_SHOT:
-            plan = _gather(stream).plan(commands)
+            plan = _batch(stream).plan(commands)
         else:
             plan = make_plan(commands, _kernels(stream))
         if commands.data:
@@ -187,8 +187,8 @@ class CudaCommandBuffer(ListCommandBuffer):
         return executable.functions
 
 
-def _gather(stream: Stream) -> Gather:
-    return cast("Gather", stream.gather)
+def _batch(stream: Stream) -> LaunchBatch:
+    return cast("LaunchBatch", stream.batch)
 
 
 def _kernels(stream: Stream) -> Kernels:

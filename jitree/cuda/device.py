@@ -15,8 +15,8 @@ from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
-from jitree.cuda.gather import Gather
 from jitree.cuda.interop import CudaExchange
+from jitree.cuda.launch_batch import LaunchBatch
 from jitree.cuda.queue import CudaQueue
 from jitree.cuda.replays import CudaReplays
 from jitree.cuda.semaphore import CudaSemaphore
@@ -59,7 +59,7 @@ class CudaDevice(Device):
         self._uri = self.context.api.name
         self._completion = CompletionThread(self._uri)
         self.stream = Stream(self.context, self._completion, self.profiler)
-        self._gather = self.stream.gather = Gather(self.stream)
+        self._batch = self.stream.batch = LaunchBatch(self.stream)
         self._own_allocator = CudaAllocator(self.stream)
         self._device_allocator: Allocator = self._own_allocator
         self.stream.allocator = self._own_allocator
@@ -71,7 +71,7 @@ class CudaDevice(Device):
         self._loader = CudaExecutableLoader(self.context)
         self.channel_provider: ChannelProvider | None = None
         self._closer = weakref.finalize(
-            self, _close, self._queue, self._completion, self._gather, self._own_allocator, self.stream
+            self, _close, self._queue, self._completion, self._batch, self._own_allocator, self.stream
         )
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class CudaDevice(Device):
         self._replays.drop()
         with self.stream.lock:
             self.context.enter()
-            self._gather.trim()
+            self._batch.trim()
             self.context.release_discarded()
         self._host_allocator.trim()
         self._device_allocator.trim()
@@ -263,7 +263,11 @@ class CudaDevice(Device):
 
 
 def _close(
-    queue: CudaQueue, completion: CompletionThread, gather: Gather, allocator: CudaAllocator, stream: Stream
+    queue: CudaQueue,
+    completion: CompletionThread,
+    batch: LaunchBatch,
+    allocator: CudaAllocator,
+    stream: Stream,
 ) -> None:
     """Ends what a device consists of; refers to none of it that would keep the device alive."""
     if stream.is_inherited:  # by a forked process: all of it is the parent's
@@ -274,6 +278,6 @@ def _close(
         release_channels()
         with stream.lock:
             stream.context.enter()
-            gather.trim()
+            batch.trim()
         stream.close()
         allocator.close()

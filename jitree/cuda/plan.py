@@ -78,7 +78,7 @@ class LaunchPlan:
 
     launches: tuple[Launch, ...]
     steps: tuple[Step, ...]
-    gather: Callable[[Sequence[int]], tuple[int, ...]]
+    batch: Callable[[Sequence[int]], tuple[int, ...]]
     """Picks the words of a block from addresses, lengths, constants and literals behind each other."""
     literals: tuple[int, ...]
     updates: tuple[tuple[int, int], ...]
@@ -101,7 +101,7 @@ class LaunchPlan:
         self, commands: CudaCommandList, addresses: Sequence[int], lengths: Sequence[int], data: int
     ) -> array[int]:
         """The words of one run; ``data`` is the device address of the list's update bytes."""
-        words = array("q", self.gather([*addresses, *lengths, *commands.constants, *self.literals]))
+        words = array("q", self.batch([*addresses, *lengths, *commands.constants, *self.literals]))
         for word, offset in self.updates:
             words[word] = data + offset
         for word, distance in zip(self.transfers, self.distances, strict=True):

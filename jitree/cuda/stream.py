@@ -47,7 +47,7 @@ _OPEN_PROMISES: Final = 1024
 """So many submissions nobody waited for: time to ask what is done."""
 
 
-class Gather(Protocol):
+class HeldLaunches(Protocol):
     """Submissions held back to be launched together."""
 
     pending: int
@@ -85,7 +85,7 @@ class Stream:
         self.events = EventPool(context)
         self.allocator: StagingAllocator | None = None
         """For staging."""
-        self.gather: Gather | None = None
+        self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
         self.tick = 0
         """Number of the newest submission."""
@@ -122,8 +122,8 @@ class Stream:
             self.check_open()
         self.api.check_alive()
         self.context.enter()
-        gather = self.gather
-        if gather is None or not gather.pending:
+        batch = self.batch
+        if batch is None or not batch.pending:
             self._launched = self.tick
         self.tick += 1
         if self._given_back:  # counted with this submission, which runs behind the consumers' work
@@ -140,10 +140,10 @@ class Stream:
 
         A failure is raised here and fails what those submissions promised.
         """
-        gather = self.gather
-        if gather is not None and gather.pending:
+        batch = self.batch
+        if batch is not None and batch.pending:
             try:
-                gather.flush()
+                batch.flush()
             except StatusError as error:
                 self._fail_promises(error, self._launched)
                 raise

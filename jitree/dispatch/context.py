@@ -67,7 +67,7 @@ class Context(Unique):
             self.invoker = Invoker(self.table, _engine(tier, flags))
         else:
             self.invoker = Invoker(self.table, share.invoker.engine, share.invoker.lock)
-            self.invoker.watch_turn = share.invoker.watch_turn
+            self.invoker.watch_gate = share.invoker.watch_gate
             self.invoker.watch_call = share.invoker.watch_call
         self._instances: list[ModuleInstance] = []
         self._frozen = False

@@ -24,7 +24,7 @@ from jitree.errors import (
     error_context,
 )
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import CROWDED, PATIENT, PROMPT, STATE, TURN
+from jitree.regs.layout import CROWDED, GATE, PATIENT, PROMPT, STATE
 from jitree.regs.machine import FIRST_FUEL, NESTED_STACK, PROMPT_FUEL, STACK, Machine
 from jitree.regs.records import FunctionRecord
 
@@ -39,9 +39,9 @@ CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_FRAME: Final = STATE.word("frame")
 _STATE_PROMPT: Final = STATE.word("prompt")
-_READY: Final = TURN.word("ready")
-_NESTING: Final = TURN.word("nesting")
-_FAULTS: Final = TURN.word("faults")
+_READY: Final = GATE.word("ready")
+_NESTING: Final = GATE.word("nesting")
+_FAULTS: Final = GATE.word("faults")
 _UNWATCHED: Final = nullcontext()
 _CROWDED_SECONDS: Final = 1.0
 """After a thread has found another in its context, how long calls leave the context alone while devices
@@ -80,10 +80,10 @@ class Invoker:
         self.closed = False
         self.shortcomings: list[str] = []
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""
-        self.turn = array("q", bytes(TURN.size))
-        self.turn_address: int = self.turn.buffer_info()[0]
-        """Of the TURN record."""
-        self.watch_turn: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
+        self.gate = array("q", bytes(GATE.size))
+        self.gate_address: int = self.gate.buffer_info()[0]
+        """Of the GATE record."""
+        self.watch_gate: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
         """Entered by threads while they wait for the lock."""
         self.watch_call: Callable[[Callable[[], str]], AbstractContextManager[object]] | None = None
         """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
@@ -105,33 +105,33 @@ class Invoker:
     def ready(self) -> Machine | None:
         """The machine of direct calls, if one may be made now: nothing of the context runs, and the machine
         waits for nothing."""
-        return self._direct if self.turn[_READY] else None
+        return self._direct if self.gate[_READY] else None
 
     @property
     def nesting(self) -> int:
         """Calls in progress, one inside the other."""
-        return self.turn[_NESTING]
+        return self.gate[_NESTING]
 
     @nesting.setter
     def nesting(self, count: int) -> None:
-        self.turn[_NESTING] = count
+        self.gate[_NESTING] = count
 
-    def wait_for_turn(self) -> bool:
+    def wait_at_gate(self) -> bool:
         """Takes the lock, which another thread has. True."""
         self._notice_crowd()
         try:
-            with self.watch_turn(self.lock):
+            with self.watch_gate(self.lock):
                 return self.lock.acquire()
         except BaseException:
             if self.lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
                 self.lock.release()
             raise
 
-    def _in_turn(self) -> threading.RLock:
+    def _at_gate(self) -> threading.RLock:
         """The lock, to be taken; notices whether another thread has it."""
-        if self.turn[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
+        if self.gate[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
             self._notice_crowd()
-            with self.watch_turn(self.lock), self.lock:
+            with self.watch_gate(self.lock), self.lock:
                 pass
         return self.lock
 
@@ -158,7 +158,7 @@ class Invoker:
     def close(self) -> None:
         """No more calls."""
         self.closed = True
-        self.turn[_READY] = 0
+        self.gate[_READY] = 0
         self._direct = None
         self._idle.clear()
 
@@ -167,7 +167,7 @@ class Invoker:
         self._closing = (
             "the context was in use by another thread when this process was forked; make a new one"
         )
-        self.turn[_NESTING] = 0
+        self.gate[_NESTING] = 0
         self.close()
 
     # -- direct calls --------------------------------------------------------------------------------
@@ -188,9 +188,9 @@ class Invoker:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
         if machine is not None and not self.nesting and not self._is_direct_going_on:
-            if not self.turn[_READY]:
+            if not self.gate[_READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
-            self.turn[_READY] = 1
+            self.gate[_READY] = 1
 
     def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
@@ -215,7 +215,7 @@ class Invoker:
         finally:
             machine.release_frames()
             machine.state[_STATE_FRAME] = machine.frames_address
-            self.turn[_NESTING] = 0
+            self.gate[_NESTING] = 0
             self.settle()
 
     # -- calls -----------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Invoker:
 
     def _make(self, call: Call) -> list[Any]:
         """Makes a call and waits for whatever it waits for."""
-        with self._in_turn():
+        with self._at_gate():
             nesting = self.nesting
             try:
                 self._nest()
@@ -290,7 +290,7 @@ class Invoker:
                     self.end_call(error)
                 raise
             finally:
-                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.gate[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def _locked(self, call: Call, step: Callable[[], T], shortcomings: list[str]) -> T:
@@ -306,7 +306,7 @@ class Invoker:
                 raise
             finally:
                 self.shortcomings = others
-                self.turn[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.gate[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def _call(self, function: VmFunction, arguments: Sequence[object], policy: Policy) -> Call:
@@ -372,7 +372,7 @@ class Invoker:
             raise ResourceExhaustedError(
                 f"stack overflow: host functions called back into the context {MAXIMUM_NESTING} times"
             )
-        self.turn[_READY] = 0
+        self.gate[_READY] = 0
         self.nesting += 1
 
     def _take_machine(self, policy: Policy) -> Machine:
@@ -439,20 +439,20 @@ class Invoker:
             wait(None)
         finally:
             take(how)
-            self.turn[_READY] = 0
-            self.turn[_NESTING] += 1
+            self.gate[_READY] = 0
+            self.gate[_NESTING] += 1
             self.shortcomings = shortcomings
-            self.turn[_FAULTS] = 1 if shortcomings else 0
+            self.gate[_FAULTS] = 1 if shortcomings else 0
 
     def fail_at_end(self, text: str) -> None:
         """See :meth:`jitree.dispatch.context.Context.fail_at_end`."""
         self.shortcomings.append(text)
-        self.turn[_FAULTS] = 1
+        self.gate[_FAULTS] = 1
 
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
         if self.nesting == 1:
-            self.turn[_FAULTS] = 0
+            self.gate[_FAULTS] = 0
             if self.shortcomings:
                 raise _failed(self._take_shortcomings())
 

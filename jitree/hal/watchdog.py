@@ -46,14 +46,14 @@ current: Watchdog | None = None
 """The one that is on. Read it once: another thread may turn it off."""
 
 
-def watch_turn(lock: threading.RLock) -> AbstractContextManager[object]:
+def watch_gate(lock: threading.RLock) -> AbstractContextManager[object]:
     """An activity: the calling thread waits for the lock of a session."""
     dog = current
     if dog is None:
         return nullcontext()
-    from jitree.hal.watching import turn_text
+    from jitree.hal.watching import gate_text
 
-    return dog.enter("waiting", partial(turn_text, lock))
+    return dog.enter("waiting", partial(gate_text, lock))
 
 
 def watcher_of_calls() -> Callable[[Callable[[], str]], AbstractContextManager[object]] | None:

@@ -123,7 +123,7 @@ def _places(frame: FrameType | None) -> list[str]:
     return places
 
 
-def turn_text(lock: threading.RLock) -> str:
+def gate_text(lock: threading.RLock) -> str:
     """Who has a session, and where: only the lock's text tells."""
     owner = repr(lock).partition("owner=")[2].split(" ")[0]
     ident = int(owner) if owner.isdecimal() else 0

@@ -5,7 +5,7 @@ The entry counts the references that registers, globals and lists hold; as long 
 keeps the object alive. Machine code counts by itself; entries whose count it brought to zero it links into
 the list of STATE.released, which :meth:`HandleTable.drain` frees.
 
-Machine code can make objects as well (:class:`NativeObjects`): such an entry has no Python object until
+Machine code can make objects as well (:class:`ObjectPool`): such an entry has no Python object until
 somebody asks for it, and goes back to where it came from when its count falls to zero.
 
 A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     class Connected(Protocol):
         """A machine, whose state block refers to the native objects of its table."""
 
-        def connect(self, natives: NativeObjects) -> None: ...
+        def connect(self, handle_pool: ObjectPool) -> None: ...
 
 
 CAPACITY: Final = 1 << 20
@@ -59,12 +59,12 @@ class _Traits(NamedTuple):
     """``leave_entry(table)`` tells the object that its entry was freed."""
 
 
-class NativeObjects(Protocol):
+class ObjectPool(Protocol):
     """Who gives machine code the means to make objects of a table, and knows what it has made."""
 
     @property
     def record(self) -> int:
-        """For STATE.natives."""
+        """For STATE.handle_pool."""
 
     @property
     def sweep(self) -> int:
@@ -92,8 +92,24 @@ class HandleTable:
     """
 
     __slots__ = (
-        "__weakref__", "_addresses", "_aliases", "_bytes", "_free", "_memory", "_objects", "_traits", "base",
-        "capacity", "deferred", "extension", "i32", "i64", "is_halted", "machines", "natives", "ref_types",
+        "__weakref__",
+        "_addresses",
+        "_aliases",
+        "_bytes",
+        "_free",
+        "_memory",
+        "_objects",
+        "_traits",
+        "base",
+        "capacity",
+        "deferred",
+        "extension",
+        "handle_pool",
+        "i32",
+        "i64",
+        "is_halted",
+        "machines",
+        "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
@@ -115,15 +131,17 @@ class HandleTable:
         self.deferred: deque[Iterable[int]] = deque()
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when the fuel is used up."""
-        self.natives: NativeObjects | None = None
+        self.handle_pool: ObjectPool | None = None
         self.machines: WeakSet[Connected] = WeakSet()
-        """Whose state blocks refer to ``natives``."""
+        """Whose state blocks refer to ``handle_pool``."""
 
     @property
     def live_count(self) -> int:
         """Objects that some register, global or list refers to."""
-        natives = self.natives
-        return len(self._addresses) + len(self._aliases) + (0 if natives is None else natives.live_count)
+        handle_pool = self.handle_pool
+        return (
+            len(self._addresses) + len(self._aliases) + (0 if handle_pool is None else handle_pool.live_count)
+        )
 
     def count(self, address: int) -> int:
         """References to a live handle."""
@@ -217,11 +235,11 @@ class HandleTable:
         self._objects[start >> 6] = None
         self._free.append(start >> 6)
 
-    def connect(self, natives: NativeObjects) -> None:
+    def connect(self, handle_pool: ObjectPool) -> None:
         """Lets machine code make objects."""
-        self.natives = natives
+        self.handle_pool = handle_pool
         for machine in self.machines:
-            machine.connect(natives)
+            machine.connect(handle_pool)
 
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
@@ -244,8 +262,8 @@ class HandleTable:
             self.i32[word] = count
             if count <= 0:
                 if self.i64[((address - self.base) >> 3) + _LINK] == LINK_POOLED:
-                    assert self.natives is not None
-                    self.natives.drop(address)
+                    assert self.handle_pool is not None
+                    self.handle_pool.drop(address)
                     return
                 self._free_entry(address)
                 if self.deferred:
@@ -285,8 +303,8 @@ class HandleTable:
     def _free_entry(self, address: int) -> None:
         number = (address - self.base) >> 6
         if self.i32[((address - self.base) >> 2) + _OWNER] != OWNER_PYTHON:
-            assert self.natives is not None
-            self.natives.free(address)
+            assert self.handle_pool is not None
+            self.handle_pool.free(address)
             return
         obj = self._objects[number]
         key = id(obj)
@@ -327,6 +345,6 @@ class HandleTable:
         if not address:
             return None
         obj = self._objects[(address - self.base) >> 6]
-        if obj is None and self.natives is not None:
-            return self.natives.make(address)
+        if obj is None and self.handle_pool is not None:
+            return self.handle_pool.make(address)
         return obj

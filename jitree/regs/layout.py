@@ -60,7 +60,7 @@ STATE: Final = Record(
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
     i64 fuel              # branches and calls that may still be made before Python is to look after signals
-    i64 natives           # address of the record that machine code makes handles with, 0 = none
+    i64 handle_pool           # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
     i64 prompt            # how long a call may work for a device itself: PATIENT, PROMPT, CROWDED
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
@@ -73,8 +73,8 @@ STATE: Final = Record(
 )
 """One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
 
-TURN: Final = Record(
-    "turn",
+GATE: Final = Record(
+    "gate",
     """
     i64 ready             # 1 while the machine of direct calls may be taken
     i64 nesting           # calls in progress, one inside the other
@@ -205,7 +205,7 @@ EXTENSION_SIZE: Final = 64
 """Bytes that belong to every entry, as far behind it as the table is long: the i64 dimensions of a view."""
 
 RELEASED: Final = Record("released", "i64 first")
-"""A list of entries without references, linked by `link`: STATE.released, NATIVES.released."""
+"""A list of entries without references, linked by `link`: STATE.released, HANDLE_POOL.released."""
 
 COUNT_UNLIMITED: Final = 1 << 30
 """Machine code does not count references to entries whose count is at least this."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import CancelledError, ResourceExhaustedError
-from jitree.regs.handles import HandleTable, NativeObjects
+from jitree.regs.handles import HandleTable, ObjectPool
 from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import MemoryBlock
 from jitree.regs.records import FunctionRecord
@@ -65,7 +65,7 @@ _STATE_RELEASED: Final = STATE.word("released")
 _STATE_FUEL: Final = STATE.word("fuel")
 _STATE_PROMPT: Final = STATE.word("prompt")
 _STATE_STACK: Final = STATE.word("stack")
-_STATE_NATIVES: Final = STATE.word("natives")
+_STATE_HANDLE_POOL: Final = STATE.word("handle_pool")
 _STATE_SWEEP: Final = STATE.word("sweep")
 
 STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
@@ -117,8 +117,8 @@ class Machine:
         self.limit_stack(STACK)
         self.frames[_REFS_END] = base + _REFS_AT
         table.machines.add(self)
-        if table.natives is not None:
-            self.connect(table.natives)
+        if table.handle_pool is not None:
+            self.connect(table.handle_pool)
         self._windows: dict[tuple[int, int], Window] = {}
         self._host: FunctionRecord | None = None
         """What the host's frame was made for."""
@@ -331,10 +331,10 @@ class Machine:
 
     # -- machine code ----------------------------------------------------------------------------------
 
-    def connect(self, natives: NativeObjects) -> None:
+    def connect(self, handle_pool: ObjectPool) -> None:
         """Shows machine code with what it makes objects."""
-        self.state[_STATE_NATIVES] = natives.record
-        self.state[_STATE_SWEEP] = natives.sweep
+        self.state[_STATE_HANDLE_POOL] = handle_pool.record
+        self.state[_STATE_SWEEP] = handle_pool.sweep
 
     def publish(self, pc: int) -> None:
         """Writes the state block so that machine code goes on at ``pc`` of the current frame."""

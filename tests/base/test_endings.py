@@ -18,7 +18,7 @@ from jitree import Session
 from jitree.base.endings import Ending, carefully
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
-from jitree.modules.hal.native.natives import StorageAllocation
+from jitree.modules.hal.native.handle_pool import StorageAllocation
 
 PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "aliases.vmfb"
 

@@ -232,9 +232,9 @@ def test_waiting_and_other_work_launch_what_was_gathered(rig: Rig) -> None:
     rig.device.stream.wait(None)
     rig.run(one_shot(rig, source, target, 1))
     second = rig.run(one_shot(rig, target, target, 1))
-    assert rig.device.stream.gather is not None and rig.device.stream.gather.pending == 1
+    assert rig.device.stream.batch is not None and rig.device.stream.batch.pending == 1
     second.wait()
-    assert rig.device.stream.gather.pending == 0 and rig.read(target)[0] == 5
+    assert rig.device.stream.batch.pending == 0 and rig.read(target)[0] == 5
     rig.run(one_shot(rig, source, target, 1))
     rig.run(one_shot(rig, target, target, 1))
     copy = rig.buffer()
@@ -247,14 +247,14 @@ def test_waiting_and_other_work_launch_what_was_gathered(rig: Rig) -> None:
 def test_plans_go_with_their_executables(rig: Rig) -> None:
     source, target = rig.buffer(1), rig.buffer()
     rig.run(one_shot(rig, source, target, 1)).wait()
-    gather: Any = rig.device.stream.gather
-    assert len(gather._plans._entries) == 1
+    batch: Any = rig.device.stream.batch
+    assert len(batch._plans._entries) == 1
     rig.executable = load_executable(rig.device)
     gc.collect()
     rig.run(one_shot(rig, source, target, 1)).wait()
-    assert len(gather._plans._entries) == 1 and rig.read(target)[0] == 3
+    assert len(batch._plans._entries) == 1 and rig.read(target)[0] == 3
     rig.device.trim()
-    assert not gather._plans._entries and not rig.fake.executables
+    assert not batch._plans._entries and not rig.fake.executables
 
 
 @pytest.mark.parametrize("mode", [REUSABLE, ONE_SHOT])

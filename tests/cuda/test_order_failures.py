@@ -54,20 +54,20 @@ def test_gathered_work_that_cannot_be_launched_fails_its_own_signals_only(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
     stream = device.stream
-    gather: Any = Refusing()
-    stream.gather, kept = gather, stream.gather
+    batch: Any = Refusing()
+    stream.batch, kept = batch, stream.batch
     buffer = allocate(device)
     fill(device, buffer, None, None)
     fake.hold()
     before, gathered = Fence.create(device), Fence.create(device)
     fill(device, buffer, None, before)
-    device._queue.submit("gathered", None, gathered, gather.take)
+    device._queue.submit("gathered", None, gathered, batch.take)
     with pytest.raises(ResourceExhaustedError, match="no room"):
         fill(device, buffer, None, None)
     assert gathered.query() == StatusCode.RESOURCE_EXHAUSTED
     assert before.query() == StatusCode.DEFERRED
     fake.release()
-    stream.gather = kept
+    stream.batch = kept
     assert before.wait(TIMEOUT) == StatusCode.OK
 
 
@@ -81,9 +81,9 @@ def test_who_waits_does_not_take_gathered_work_that_failed_for_a_lost_device(
         before, gathered = Fence.create(device), Fence.create(device)
         with fake.busy():
             fill(device, buffer, None, before)
-            gather: Any = Refusing()
-            monkeypatch.setattr(stream, "gather", gather)
-            device._queue.submit("gathered", None, gathered, gather.take)
+            batch: Any = Refusing()
+            monkeypatch.setattr(stream, "batch", batch)
+            device._queue.submit("gathered", None, gathered, batch.take)
             wait()  # type: ignore[no-untyped-call]
             assert gathered.query() == StatusCode.RESOURCE_EXHAUSTED
             assert before.query() == StatusCode.DEFERRED and stream.completed < stream.tick

@@ -107,7 +107,7 @@ session = jitree.Session("local-sync")
 x = numpy.arange(16, dtype=numpy.float32)
 add = session.load("perf/programs/call.vmfb").add
 assert numpy.asarray(add(x, x)).tolist() == (x + x).tolist()
-assert session.context.table.natives is not None, "calls Python"
+assert session.context.table.handle_pool is not None, "calls Python"
 assert not called, called
 print(sorted({"llvmlite", "numba", "subprocess"} & set(sys.modules)))
 """

@@ -12,15 +12,15 @@ from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import free_entry, new_entry, release
 from jitree.modules.hal.native.fences import fence_create, fence_query, fence_signal
 from jitree.modules.hal.native.image import FREE, RECIPE
-from jitree.modules.hal.native.layout import NATIVES
-from jitree.modules.hal.native.records import Entry, Natives, Queue, State
+from jitree.modules.hal.native.layout import HANDLE_POOL
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.regs.counting import retain
 from jitree.regs.layout import ENTRY, OWNER_CODE, STATE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32
 
 ENTRIES = 4
-_STATE, _NATIVES = 0, 512
-_ENTRIES = _NATIVES + NATIVES.size + 64
+_STATE, _HANDLE_POOL = 0, 512
+_ENTRIES = _HANDLE_POOL + HANDLE_POOL.size + 64
 _QUEUE = _ENTRIES + ENTRIES * ENTRY.size
 _REGISTERS = _QUEUE + 64
 _SIZE = _REGISTERS + 512
@@ -28,25 +28,25 @@ DEVICE_KIND, FENCE_KIND = 7, 9
 
 
 class Memory:
-    """A state, natives with blank entries, a device, and registers."""
+    """A state, handle_pool with blank entries, a device, and registers."""
 
     def __init__(self) -> None:
         self._block = ctypes.create_string_buffer(_SIZE + 64)
         self.base = (ctypes.addressof(self._block) + 63) & -64
-        self.state, self.natives = State(self.base + _STATE), Natives(self.base + _NATIVES)
+        self.state, self.handle_pool = State(self.base + _STATE), HandlePoolRecord(self.base + _HANDLE_POOL)
         self.entries = [Entry(self.base + _ENTRIES + ENTRY.size * number) for number in range(ENTRIES)]
         self.refs = self.base + _REGISTERS
         self.values = self.refs + 64
         self.words = self.values + 64
-        self.state.natives = self.natives
-        self.natives.device, self.natives.fence = DEVICE_KIND, FENCE_KIND
+        self.state.handle_pool = self.handle_pool
+        self.handle_pool.device, self.handle_pool.fence = DEVICE_KIND, FENCE_KIND
         device, *blanks = self.entries
         device.kind, device.count, device.address = DEVICE_KIND, 1, self.base + _QUEUE
         ctypes.c_int64.from_address(place_of(Queue(self.base + _QUEUE))).value = 1
         for entry in blanks:
-            entry.owner, entry.link = OWNER_CODE, self.natives.blank
-            self.natives.blank = entry
-        assert STATE.size <= _NATIVES
+            entry.owner, entry.link = OWNER_CODE, self.handle_pool.blank
+            self.handle_pool.blank = entry
+        assert STATE.size <= _HANDLE_POOL
 
     def contents(self) -> bytes:
         return ctypes.string_at(self.base, _SIZE)
@@ -78,16 +78,16 @@ def by_machine(symbol: str, *arguments: int) -> int:
 
 
 def test_entries_go_back_to_where_they_came_from(memory: Memory) -> None:
-    entry = new_entry(memory.state, memory.natives, FENCE_KIND)
-    assert entry and entry.count == 1 and entry.kind == FENCE_KIND and memory.natives.live == 1
-    release(memory.natives, retain(entry), 0)
+    entry = new_entry(memory.state, memory.handle_pool, FENCE_KIND)
+    assert entry and entry.count == 1 and entry.kind == FENCE_KIND and memory.handle_pool.live == 1
+    release(memory.handle_pool, retain(entry), 0)
     assert entry.count == 1
     before = memory.contents()
-    free_entry(memory.natives, entry)
+    free_entry(memory.handle_pool, entry)
     by_python = memory.contents()
-    assert by_python != before and memory.natives.blank == entry and memory.natives.live == 0
+    assert by_python != before and memory.handle_pool.blank == entry and memory.handle_pool.live == 0
     memory.restore(before)
-    by_machine(FREE, place_of(memory.natives), place_of(entry))
+    by_machine(FREE, place_of(memory.handle_pool), place_of(entry))
     assert memory.contents() == by_python
 
 

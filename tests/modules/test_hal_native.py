@@ -24,9 +24,9 @@ from jitree.hal.local import executor
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.profiling import ProfilingMode
 from jitree.modules.hal.native import buffers, pools, supply
+from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
-from jitree.modules.hal.native.natives import Natives
 from jitree.regs.objects import VmBuffer
 from tests.hal.native_kernels import MULTIPLY
 from tests.modules.hal_programs import (
@@ -84,15 +84,15 @@ DEVICES = ["local-sync", "local-task://?threads=2"]
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair = Pair(request.param)
     yield pair
-    assert pair.fast.context.table.natives is not None
+    assert pair.fast.context.table.handle_pool is not None
     pair.close()
 
 
 def lent(session: Session) -> int:
     """Bytes of memory that machine code has from the device's allocator."""
-    natives = session.context.table.natives
-    assert isinstance(natives, Natives) and natives._storage is not None
-    return natives._storage._lent
+    handle_pool = session.context.table.handle_pool
+    assert isinstance(handle_pool, HandlePool) and handle_pool._storage is not None
+    return handle_pool._storage._lent
 
 
 def outcome(session: Session, name: str) -> Any:
@@ -363,10 +363,10 @@ def test_a_closed_session_waits_for_no_garbage_collection() -> None:
         session.load(whole_call(ROWS).module("m"))
         for _ in range(5):
             outcome(session, "m")
-        natives = session.context.table.natives
-        assert isinstance(natives, Natives)
-        gone = weakref.ref(natives)
-        del natives
+        handle_pool = session.context.table.handle_pool
+        assert isinstance(handle_pool, HandlePool)
+        gone = weakref.ref(handle_pool)
+        del handle_pool
         session.close()
         del session
         assert gone() is None
@@ -383,7 +383,7 @@ def test_a_session_in_a_circle_is_closed_by_the_garbage_collector() -> None:
         session.load(whole_call(ROWS).module("m"))
         for _ in range(3):
             outcome(session, "m")
-        circle: list[object] = [session, session.context.table, session.context.table.natives]
+        circle: list[object] = [session, session.context.table, session.context.table.handle_pool]
         circle.append(circle)
         del session, circle
         gc.collect()

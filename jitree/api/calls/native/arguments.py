@@ -26,7 +26,7 @@ from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import give_back, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry, Natives, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.regs.counting import retain
 from jitree.regs.layout import LINK_POOLED
 from jitree.types import ENCODING_DENSE
@@ -171,9 +171,9 @@ def is_of_type(python: Python, record: CallRecord, argument: Argument, value: in
 def pass_copy(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     """A numpy array, which is copied: the caller may change it while the program keeps its argument."""
     state = record.state
-    natives = state.natives
+    handle_pool = state.handle_pool
     rank = argument.rank
-    if not natives or value.rank != rank:
+    if not handle_pool or value.rank != rank:
         return False
     dimensions = value.dimensions
     size = argument.item_size
@@ -182,23 +182,23 @@ def pass_copy(python: Python, record: CallRecord, argument: Argument, value: Nda
         size *= load64(dimensions + 8 * index)
         if expected >= 0 and expected != load64(dimensions + 8 * index):
             return False
-    if size > LARGEST_COPIED or not natives.queue:
+    if size > LARGEST_COPIED or not handle_pool.queue:
         return False
     if size > _LARGEST_ALWAYS_COPIED and is_usable_in_place(value):
         return False
-    view = new_view(state, natives, argument, size)
+    view = new_view(state, handle_pool, argument, size)
     if not view:
         if not is_true(python, invoke_with_number(python, record.supply, size)):
             return False
-        view = new_view(state, natives, argument, size)
+        view = new_view(state, handle_pool, argument, size)
         if not view:
             return False
-    shape = place_of(view) + natives.extension
+    shape = place_of(view) + handle_pool.extension
     for index in range(rank):
         store64(shape + 8 * index, load64(dimensions + 8 * index))
     store64(shape + 8 * MAXIMUM_RANK, _ACCESS)
     if not copy_elements(python, value, view.address, size):
-        release(natives, view, place_of(state) + STATE_RELEASED)
+        release(handle_pool, view, place_of(state) + STATE_RELEASED)
         return False
     store64(argument.place, place_of(view))
     return True
@@ -209,21 +209,21 @@ def is_usable_in_place(array: Ndarray) -> bool:
     return array.flags & NDARRAY_CONTIGUOUS != 0 and (array.data & (_ALIGNMENT - 1) == 0)
 
 
-def new_view(state: State, natives: Natives, argument: Argument, size: int) -> Entry:
+def new_view(state: State, handle_pool: HandlePoolRecord, argument: Argument, size: int) -> Entry:
     """A view of new memory, its dimensions not yet written; 0 if a pool is empty."""
-    storage = take_storage(state, natives, size, 0)
+    storage = take_storage(state, handle_pool, size, 0)
     if not storage:
         return Entry(0)
-    buffer = new_entry(state, natives, natives.buffer)
+    buffer = new_entry(state, handle_pool, handle_pool.buffer)
     if not buffer:
-        give_back(natives, storage)
+        give_back(handle_pool, storage)
         return Entry(0)
     describe(buffer, storage.address, size)
     buffer.encoding = _ACCESS
     buffer.parent = storage
-    view = new_entry(state, natives, natives.buffer_view)
+    view = new_entry(state, handle_pool, handle_pool.buffer_view)
     if not view:
-        release(natives, buffer, place_of(state) + STATE_RELEASED)
+        release(handle_pool, buffer, place_of(state) + STATE_RELEASED)
         return Entry(0)
     describe(view, storage.address, size)
     view.element_type = argument.element_type

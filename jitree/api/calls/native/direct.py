@@ -39,7 +39,7 @@ from jitree.dispatch.function import BytecodeFunction
 from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
-from jitree.modules.hal.native.natives import Natives
+from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import ENTRY, FRAME, Record
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def direct_call(
     arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
     results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
     addresses = {
-        "python": interface.record, "turn": invoker.turn_address, "owners": keeper.record,
+        "python": interface.record, "gate": invoker.gate_address, "owners": keeper.record,
         "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
         "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
         "ref_count": vm_function.host.ref_count,
@@ -112,7 +112,7 @@ def direct_call(
     objects = {
         "device": function.device, "deferred": table.deferred,
         "acquire": invoker.lock.acquire, "release": invoker.lock.release,
-        "wait_for_turn": invoker.wait_for_turn, "require_faultless": invoker.require_faultless,
+        "wait_at_gate": invoker.wait_at_gate, "require_faultless": invoker.require_faultless,
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
         "go_on": rest.go_on, "give_up": rest.give_up, "take_reference": rest.take_reference,
         "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
@@ -182,12 +182,12 @@ class _Rest:
 
 def _supply(table: HandleTable, size: int) -> bool:
     """Sees to it that machine code finds entries, and memory of a size. Whether it can."""
-    natives = table.natives
-    if natives is None:
+    handle_pool = table.handle_pool
+    if handle_pool is None:
         return False
-    assert isinstance(natives, Natives)
-    natives.supply()
-    natives.supply_storage(size)
+    assert isinstance(handle_pool, HandlePool)
+    handle_pool.supply()
+    handle_pool.supply_storage(size)
     return True
 
 

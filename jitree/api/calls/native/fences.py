@@ -23,14 +23,14 @@ def pass_fences(python: Python, record: CallRecord, state: State) -> bool:
     place = record.signal
     if place == 0:
         return True
-    natives = state.natives
-    if not natives or not natives.queue:
+    handle_pool = state.handle_pool
+    if not handle_pool or not handle_pool.queue:
         return False
-    fence = new_entry(state, natives, natives.fence)
+    fence = new_entry(state, handle_pool, handle_pool.fence)
     if not fence:
         if not is_true(python, invoke_with_number(python, record.supply, 0)):
             return False
-        fence = new_entry(state, natives, natives.fence)
+        fence = new_entry(state, handle_pool, handle_pool.fence)
         if not fence:
             return False
     fence.length = 0
@@ -45,7 +45,7 @@ def taken_signal(record: CallRecord) -> Entry:
 
 
 def drop_signal(state: State, signal: Entry) -> None:
-    release(state.natives, signal, place_of(state) + STATE_RELEASED)
+    release(state.handle_pool, signal, place_of(state) + STATE_RELEASED)
 
 
 def take_signalled(
@@ -53,7 +53,7 @@ def take_signalled(
 ) -> int:
     """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
     arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
-    if is_reached(state.natives, signal):
+    if is_reached(state.handle_pool, signal):
         drop_signal(state, signal)
         return take_results(python, record)
     fence = invoke_with_number(python, record.pending, place_of(signal))

@@ -25,7 +25,7 @@ from jitree.api.calls.native.python import (
     is_instance,
     retained,
 )
-from jitree.api.calls.native.records import Argument, CallRecord, FrameRecord, Python, Turn
+from jitree.api.calls.native.records import Argument, CallRecord, FrameRecord, GateRecord, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
@@ -68,7 +68,7 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
     becomes, or None if that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     record = CallRecord(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
-    result = call_in_turn(python, record, arguments + 8, count - 1, PATIENT)
+    result = call_through_gate(python, record, arguments + 8, count - 1, PATIENT)
     return result if result != _GENERALLY else retained(python, python.none)
 
 
@@ -83,7 +83,7 @@ def call_by_record(python: Python, arguments: int, count: int, names: int, promp
     retained(python, direct)  # the session may be closed meanwhile
     record = CallRecord(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
     if names == 0:
-        result = call_in_turn(python, record, arguments + 8, count - 1, prompt)
+        result = call_through_gate(python, record, arguments + 8, count - 1, prompt)
     else:
         result = call_in_order(python, record, arguments, count, names, prompt)
     drop(python, direct)
@@ -101,35 +101,35 @@ def call_in_order(
     values = stack(8 * length)
     for index in range(length):
         store64(values + 8 * index, call(python.get_item, ordered, index))
-    result = call_in_turn(python, record, values, length, prompt)
+    result = call_through_gate(python, record, values, length, prompt)
     drop(python, ordered)
     return result
 
 
-def call_in_turn(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
+def call_through_gate(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
     """With the context's lock, if nothing of the context is running."""
     if count != record.argument_count:
         return _GENERALLY
-    if not take_turn(python, record):
+    if not enter_gate(python, record):
         return 0
-    if record.turn.ready == 0:
-        return give_turn(python, record, _GENERALLY)
+    if record.gate.ready == 0:
+        return leave_gate(python, record, _GENERALLY)
     awaited = stack(8)
     store64(awaited, 0)
-    result = give_turn(python, record, call_directly(python, record, arguments, prompt, awaited))
+    result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
     fence = Entry(load64(awaited))
     return result if not fence else when_reached(python, record, fence, result)
 
 
-def take_turn(python: Python, record: CallRecord) -> bool:
+def enter_gate(python: Python, record: CallRecord) -> bool:
     """Takes the context's lock. False with an exception set: Ctrl-C while another thread had it."""
     taken = invoke_with(python, record.acquire, python.false)
     if not is_done(python, taken):
         return False
-    return taken == python.true or is_done(python, invoke(python, record.wait_for_turn))
+    return taken == python.true or is_done(python, invoke(python, record.wait_at_gate))
 
 
-def give_turn(python: Python, record: CallRecord, result: int) -> int:
+def leave_gate(python: Python, record: CallRecord, result: int) -> int:
     """Gives the lock up, whatever exception is on its way, and returns the result."""
     error = stack(24)
     if result == 0:
@@ -143,10 +143,10 @@ def give_turn(python: Python, record: CallRecord, result: int) -> int:
 def call_directly(python: Python, record: CallRecord, arguments: int, prompt: int, awaited: int) -> int:
     """With the lock held, and the machine of direct calls free. At ``awaited``, which holds 0, is the fence
     then that is to be waited for when the lock has been given up."""
-    turn = record.turn
+    gate = record.gate
     state = record.state
-    turn.ready = 0
-    turn.nesting = 1
+    gate.ready = 0
+    gate.nesting = 1
     if not tidy(python, record, state):
         return settle(python, record, 0)
     # Arguments last, and of these what is donated: it cannot be had again for another try.
@@ -162,7 +162,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         state.prompt = PATIENT
     if not is_complete:
         drop_signal(state, signal)
-        return ended(python, record, turn)
+        return ended(python, record, gate)
     # Before Python runs, which might give new references to what is to be freed.
     if not drained(python, record, state):
         drop_signal(state, signal)
@@ -172,17 +172,17 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     return settle(python, record, take_signalled(python, record, state, signal, prompt, awaited))
 
 
-def ended(python: Python, record: CallRecord, turn: Turn) -> int:
+def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
     """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
     there was no more room on Python's stack."""
     error = stack(24)
     call(python.fetch_error, error, error + 8, error + 16)
-    while turn.nesting != 0:
+    while gate.nesting != 0:
         if is_done(python, invoke(python, record.give_up)):
             continue
         if forgets_error(python):  # no room; the next call that Python makes gets the machine ready
             release_frames(record, record.state)
-            turn.nesting = 0
+            gate.nesting = 0
         else:
             call(python.clear_error)
     call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
@@ -196,7 +196,7 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
         store64(refs + 8 * index, 0)
     owners = record.owners
     if owners.count != 0:
-        take_back(owners, state.natives, place_of(state) + STATE_RELEASED)
+        take_back(owners, state.handle_pool, place_of(state) + STATE_RELEASED)
         if not drained(python, record, state):
             return False
     if call(python.length, record.deferred) == 0:
@@ -241,7 +241,7 @@ def release_frames(record: CallRecord, state: State) -> None:
     for place in range(record.refs, end, 8):
         handle = Entry(load64(place))
         store64(place, 0)
-        release(state.natives, handle, place_of(state) + STATE_RELEASED)
+        release(state.handle_pool, handle, place_of(state) + STATE_RELEASED)
     state.frame = record.frame
 
 
@@ -251,22 +251,22 @@ def drop_registers(record: CallRecord, state: State) -> None:
     for index in range(record.ref_count):
         handle = Entry(load64(refs + 8 * index))
         store64(refs + 8 * index, 0)
-        release(state.natives, handle, place_of(state) + STATE_RELEASED)
+        release(state.handle_pool, handle, place_of(state) + STATE_RELEASED)
 
 
 def settle(python: Python, record: CallRecord, result: int) -> int:
     """Ends a call that has left no frames but the host's, and returns its result; 0 with an exception set."""
-    turn = record.turn
+    gate = record.gate
     state = record.state
     error = stack(24)
     if result == 0:
         call(python.fetch_error, error, error + 8, error + 16)
         drop_registers(record, state)
     is_well = drained(python, record, state)
-    if is_well and turn.faults != 0:
+    if is_well and gate.faults != 0:
         is_well = is_done(python, invoke(python, record.require_faultless))
-    turn.nesting = 0
-    turn.ready = 1
+    gate.nesting = 0
+    gate.ready = 1
     if result == 0:
         if not is_well:
             call(python.clear_error)

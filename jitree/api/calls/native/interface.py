@@ -76,7 +76,7 @@ class Interface:
         self.new_owner: Callable[[int, int], object] = self._c_function("new_owner", ctypes.py_object, 2)
         """(OWNERS record, handle): an owner, which takes over the caller's reference to the handle."""
         self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
-        """(OWNERS record, NATIVES record, address of a list of released handles): see owners.py"""
+        """(OWNERS record, HANDLE_POOL record, address of a list of released handles): see owners.py"""
         self.place: Callable[[object, object], Any] = self._builtin(
             "place_method", "place", "", _ANY_ARGUMENTS
         )

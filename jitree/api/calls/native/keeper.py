@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
-from jitree.regs.layout import ENTRY, OWNER_CODE, STATE, TURN
+from jitree.regs.layout import ENTRY, GATE, OWNER_CODE, STATE
 
 if TYPE_CHECKING:
     import threading
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY.word("rank")
 _OWNER: Final = ENTRY.word("owner")
-_NESTING: Final = TURN.word("nesting")
+_NESTING: Final = GATE.word("nesting")
 
 
 class Keeper:
@@ -45,7 +45,7 @@ class Keeper:
         self.lock: threading.RLock = invoker.lock
         """The context's."""
         self.record: int = self._words.buffer_info()[0]
-        self._attend = partial(_attend, invoker.turn, self._table, self.lock, interface, self.record)
+        self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
         for field, value in {
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
             "extension": self._table.extension,
@@ -93,7 +93,7 @@ def _handle(owner: object) -> int:
 
 
 def _attend(
-    turn: array[int],
+    gate: array[int],
     table: HandleTable,
     lock: threading.RLock,
     interface: OwnerCode,
@@ -101,17 +101,17 @@ def _attend(
     handle: int,
 ) -> None:
     """Called when a large array was given back, or, with a ``handle``, when there is no more room to note
-    those that are. It refers to the TURN record and not to the context: owners keep what they lead to, which
+    those that are. It refers to the GATE record and not to the context: owners keep what they lead to, which
     the garbage collector does not see."""
     if handle:
         table.deferred.append((handle,))
     if not lock.acquire(blocking=False):
         return
     try:
-        if turn[_NESTING] == 0:
-            natives, state = table.natives, array("q", bytes(STATE.size))
+        if gate[_NESTING] == 0:
+            handle_pool, state = table.handle_pool, array("q", bytes(STATE.size))
             place = state.buffer_info()[0] + STATE["released"]
-            interface.take_back(record, 0 if natives is None else natives.record, place)
+            interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
             table.drain(memoryview(state))
     finally:
         lock.release()

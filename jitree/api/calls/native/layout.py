@@ -96,7 +96,7 @@ CALL: Final = Record(
     "call",
     """
     i64 python              # the PYTHON record
-    i64 turn                # the TURN record of the context
+    i64 gate                # the GATE record of the context
     i64 owners              # the OWNERS record of the context's table
     i64 state               # STATE of the machine of direct calls
     i64 run                 # machine code: `i64 (state)`
@@ -111,7 +111,7 @@ CALL: Final = Record(
     i64 deferred            # HandleTable.deferred
     i64 acquire             # Python functions: of the context's lock,
     i64 release
-    i64 wait_for_turn       # of the invoker
+    i64 wait_at_gate       # of the invoker
     i64 require_faultless
     i64 drain               # of the table: frees what machine code has released,
     i64 drain_deferred      # and what others have dropped

@@ -18,7 +18,7 @@ from jitree.api.calls.native.records import Owners, Python
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import release
-from jitree.modules.hal.native.records import Entry, Natives
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord
 
 LARGE = 1 << 20
 """Bytes from which memory is given back at once if that is possible, not by the next call."""
@@ -76,10 +76,10 @@ def attend(owners: Owners, handle: Entry) -> None:
     call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
 
 
-def take_back(owners: Owners, natives: Natives, released: int) -> None:
+def take_back(owners: Owners, handle_pool: HandlePoolRecord, released: int) -> None:
     """Drops the references that were given back. Objects of Python's whose last ones they were join the list
     at ``released``. The context must be idle."""
     count = owners.count
     for index in range(count):
-        release(natives, Entry(load64(place_of(owners) + RETURNED + 8 * index)), released)
+        release(handle_pool, Entry(load64(place_of(owners) + RETURNED + 8 * index)), released)
     owners.count = 0

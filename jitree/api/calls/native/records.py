@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import ARGUMENT, CALL, DTYPE, NDARRAY, OWNERS, PYTHON, RESULT
 from jitree.codegen.record import MemoryRecord
 from jitree.modules.hal.native.records import State
-from jitree.regs.layout import FRAME, TURN
+from jitree.regs.layout import FRAME, GATE
 
 
 class Python(MemoryRecord, layout=PYTHON):
@@ -18,7 +18,7 @@ class Owners(MemoryRecord, layout=OWNERS):
 
 class CallRecord(MemoryRecord, layout=CALL):
     owners: Owners
-    turn: Turn
+    gate: GateRecord
     state: State
 
 
@@ -38,7 +38,7 @@ class Result(MemoryRecord, layout=RESULT):
     pass
 
 
-class Turn(MemoryRecord, layout=TURN):
+class GateRecord(MemoryRecord, layout=GATE):
     pass
 
 

@@ -8,7 +8,7 @@ from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import new_entry, sweep
 from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, LARGEST_POOLED, STORAGE_POOLS
-from jitree.modules.hal.native.records import Entry, Natives, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     finish,
@@ -35,13 +35,13 @@ _ALL = int(MemoryAccess.ALL)
 
 
 def device_allocator(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     device = reference(refs, words, 0)
-    if not is_kind(device, natives.device):
+    if not is_kind(device, handle_pool.device):
         return REFUSED
-    allocator = new_entry(state, natives, natives.allocator)
+    allocator = new_entry(state, handle_pool, handle_pool.allocator)
     if not allocator:
         return REFUSED
     allocator.parent = retain(device)
@@ -59,11 +59,11 @@ def class_of(size: int) -> int:
     return 17 + (bits - 11) * 4 + (((size - 1) >> (bits - 3)) + 1) - 5
 
 
-def take_storage(state: State, natives: Natives, size: int, account: int) -> Entry:
+def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account: int) -> Entry:
     """Storage with one reference, 0 when there is no idle one of that size. ``account`` is 0 for the device's
     memory, 1 for the host's."""
     index = class_of(size)
-    pool = place_of(natives) + STORAGE_POOLS + 8 * index
+    pool = place_of(handle_pool) + STORAGE_POOLS + 8 * index
     storage = Entry(load64(pool))
     if not storage:
         sweep(state)
@@ -75,7 +75,7 @@ def take_storage(state: State, natives: Natives, size: int, account: int) -> Ent
     storage.length = size
     storage.usage = account
     storage.link = Entry(LINK_POOLED)
-    counts = place_of(natives) + ACCOUNTS + account * ACCOUNT_SIZE
+    counts = place_of(handle_pool) + ACCOUNTS + account * ACCOUNT_SIZE
     store64(counts, load64(counts) + size)
     live = load64(counts) - load64(counts + 8)
     if live > load64(counts + 16):
@@ -84,14 +84,14 @@ def take_storage(state: State, natives: Natives, size: int, account: int) -> Ent
 
 
 def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    queue = queue_of(natives, reference(refs, words, 0))
+    queue = queue_of(handle_pool, reference(refs, words, 0))
     fence = reference(refs, words, 3)
-    if not queue or queue != natives.queue or number(values, words, 4) != 0:
+    if not queue or queue != handle_pool.queue or number(values, words, 4) != 0:
         return REFUSED
-    if not is_reached(natives, reference(refs, words, 2)) or not can_signal(natives, fence):
+    if not is_reached(handle_pool, reference(refs, words, 2)) or not can_signal(handle_pool, fence):
         return REFUSED
     memory_type = number(values, words, 5)
     if memory_type == 0 or memory_type & _OPTIMAL:
@@ -100,12 +100,12 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     size = number(values, words, 7)
     if not 0 <= size <= LARGEST_POOLED:
         return REFUSED
-    storage = take_storage(state, natives, size, 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0)
+    storage = take_storage(state, handle_pool, size, 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0)
     if not storage:
         return REFUSED
-    buffer = new_entry(state, natives, natives.buffer)
+    buffer = new_entry(state, handle_pool, handle_pool.buffer)
     if not buffer:
-        give_back(natives, storage)
+        give_back(handle_pool, storage)
         return REFUSED
     usage = number(values, words, 6)
     buffer.address = storage.address
@@ -119,20 +119,20 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     return give(state, refs, words, buffer)
 
 
-def give_back(natives: Natives, storage: Entry) -> None:
+def give_back(handle_pool: HandlePoolRecord, storage: Entry) -> None:
     """As if it had not been taken."""
-    allocated = place_of(natives) + ACCOUNTS + storage.usage * ACCOUNT_SIZE
+    allocated = place_of(handle_pool) + ACCOUNTS + storage.usage * ACCOUNT_SIZE
     store64(allocated, load64(allocated) - storage.length)
     storage.count = 0
-    pool = place_of(natives) + STORAGE_POOLS + 8 * storage.access
+    pool = place_of(handle_pool) + STORAGE_POOLS + 8 * storage.access
     storage.link = Entry(load64(pool))
     store64(pool, place_of(storage))
 
 
 def queue_dealloca(state: State, values: int, refs: int, words: int) -> int:
     """The memory goes when nothing refers to it any more."""
-    natives = state.natives
-    if not natives or not is_kind(reference(refs, words, 4), natives.buffer):
+    handle_pool = state.handle_pool
+    if not handle_pool or not is_kind(reference(refs, words, 4), handle_pool.buffer):
         return REFUSED
     return queue_barrier(state, values, refs, words, -1)
 
@@ -155,11 +155,11 @@ def keeper(buffer: Entry) -> Entry:
     return buffer.parent if buffer.owner == OWNER_CODE else buffer
 
 
-def range_of(state: State, natives: Natives, buffer: Entry, offset: int, length: int) -> Entry:
+def range_of(state: State, handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: int) -> Entry:
     """A reference to a range inside a buffer; the whole of it is the buffer itself. 0 without an entry."""
     if offset == 0 and length == buffer.length:
         return retain(buffer)
-    part = new_entry(state, natives, natives.buffer)
+    part = new_entry(state, handle_pool, handle_pool.buffer)
     if part:
         part.address = buffer.address + offset
         part.length = length
@@ -172,48 +172,48 @@ def range_of(state: State, natives: Natives, buffer: Entry, offset: int, length:
     return part
 
 
-def is_host_buffer(natives: Natives, buffer: Entry) -> bool:
+def is_host_buffer(handle_pool: HandlePoolRecord, buffer: Entry) -> bool:
     """Whether it is a buffer whose address machine code on the host may use."""
-    return is_kind(buffer, natives.buffer) and buffer.address != 0
+    return is_kind(buffer, handle_pool.buffer) and buffer.address != 0
 
 
 def buffer_subspan(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     source = reference(refs, words, 0)
-    if not is_host_buffer(natives, source):
+    if not is_host_buffer(handle_pool, source):
         return REFUSED
     offset = number(values, words, 1)
     length = range_length(source, offset, number(values, words, 2))
     if length < 0:
         return REFUSED
-    part = range_of(state, natives, source, offset, length)
+    part = range_of(state, handle_pool, source, offset, length)
     if not part:
         return REFUSED
     return give(state, refs, words, part)
 
 
 def buffer_length(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     buffer = reference(refs, words, 0)
-    if not is_kind(buffer, natives.buffer):
+    if not is_kind(buffer, handle_pool.buffer):
         return REFUSED
     return give64(state, values, refs, words, buffer.length)
 
 
 def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     buffer = reference(refs, words, 0)
-    if not is_kind(buffer, natives.buffer):
+    if not is_kind(buffer, handle_pool.buffer):
         return REFUSED
     if not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
-    if not is_kind(reference(refs, words, 2), natives.allocator):
+    if not is_kind(reference(refs, words, 2), handle_pool.allocator):
         return REFUSED
     if buffer.length < number(values, words, 3):
         return REFUSED
@@ -225,9 +225,9 @@ def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
 # -- scalars -------------------------------------------------------------------------------------------
 
 
-def scalar(natives: Natives, buffer: Entry, offset: int, length: int, access: int) -> int:
+def scalar(handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: int, access: int) -> int:
     """The address of 1 to 4 bytes that the host may access, else 0."""
-    if not is_host_buffer(natives, buffer) or not 1 <= length <= 4:
+    if not is_host_buffer(handle_pool, buffer) or not 1 <= length <= 4:
         return 0
     if offset < 0 or offset > buffer.length - length:
         return 0
@@ -237,11 +237,11 @@ def scalar(natives: Natives, buffer: Entry, offset: int, length: int, access: in
 
 
 def buffer_load(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     length = number(values, words, 2)
-    place = scalar(natives, reference(refs, words, 0), number(values, words, 1), length, _READ)
+    place = scalar(handle_pool, reference(refs, words, 0), number(values, words, 1), length, _READ)
     if place == 0:
         return REFUSED
     value = 0
@@ -251,12 +251,12 @@ def buffer_load(state: State, values: int, refs: int, words: int) -> int:
 
 
 def buffer_store(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     value = number(values, words, 0)
     length = number(values, words, 3)
-    place = scalar(natives, reference(refs, words, 1), number(values, words, 2), length, _WRITE)
+    place = scalar(handle_pool, reference(refs, words, 1), number(values, words, 2), length, _WRITE)
     if place == 0:
         return REFUSED
     for index in range(length):

@@ -24,7 +24,7 @@ from jitree.modules.hal.native.recording import (
     take_recording,
     use_slot,
 )
-from jitree.modules.hal.native.records import Entry, Natives, Recording, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -47,20 +47,20 @@ _WRITE = int(MemoryAccess.WRITE)
 
 
 def commands_create(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives or not queue_of(natives, reference(refs, words, 0)):
+    handle_pool = state.handle_pool
+    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
         return REFUSED
     modes = number(values, words, 1)
     categories = number(values, words, 2)
     capacity = number(values, words, 4)
     if modes & _NESTED or categories & _ANY == 0 or not 0 <= capacity <= SLOTS:
         return REFUSED
-    recording = take_recording(state, natives)
+    recording = take_recording(state, handle_pool)
     if not recording:
         return REFUSED
-    commands = new_entry(state, natives, natives.command_buffer)
+    commands = new_entry(state, handle_pool, handle_pool.command_buffer)
     if not commands:
-        release_recording(natives, recording, place_of(state) + STATE_RELEASED)
+        release_recording(handle_pool, recording, place_of(state) + STATE_RELEASED)
         return REFUSED
     recording.modes = modes
     recording.categories = categories
@@ -70,9 +70,9 @@ def commands_create(state: State, values: int, refs: int, words: int) -> int:
     return give(state, refs, words, commands)
 
 
-def recording_of(natives: Natives, commands: Entry, category: int) -> Recording:
+def recording_of(handle_pool: HandlePoolRecord, commands: Entry, category: int) -> Recording:
     """The RECORDING of a command buffer that machine code still records, else 0."""
-    if not is_kind(commands, natives.command_buffer) or commands.owner != OWNER_CODE:
+    if not is_kind(commands, handle_pool.command_buffer) or commands.owner != OWNER_CODE:
         return Recording(0)
     recording = Recording(commands.address)
     if recording.ready or category & ~recording.categories:
@@ -81,10 +81,10 @@ def recording_of(natives: Natives, commands: Entry, category: int) -> Recording:
 
 
 def commands_finalize(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    recording = recording_of(natives, reference(refs, words, 0), 0)
+    recording = recording_of(handle_pool, reference(refs, words, 0), 0)
     if not recording:
         return REFUSED
     recording.ready = 1
@@ -92,10 +92,10 @@ def commands_finalize(state: State, values: int, refs: int, words: int) -> int:
 
 
 def commands_barrier(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    recording = recording_of(natives, reference(refs, words, 0), 0)
+    recording = recording_of(handle_pool, reference(refs, words, 0), 0)
     if not recording or not has_room(recording, 1, 0, 0):
         return REFUSED
     new_row(recording, KIND_BARRIER, 0)
@@ -105,15 +105,15 @@ def commands_barrier(state: State, values: int, refs: int, words: int) -> int:
 # -- transfers -----------------------------------------------------------------------------------------
 
 
-def allows(natives: Natives, buffer: Entry, usage: int, access: int) -> bool:
+def allows(handle_pool: HandlePoolRecord, buffer: Entry, usage: int, access: int) -> bool:
     """Whether it is a buffer on the host that may be used like that."""
-    if not is_host_buffer(natives, buffer):
+    if not is_host_buffer(handle_pool, buffer):
         return False
     return usage & ~buffer.usage == 0 and access & ~buffer.encoding == 0
 
 
 def usable(
-    natives: Natives,
+    handle_pool: HandlePoolRecord,
     recording: Recording,
     buffer: Entry,
     slot: int,
@@ -128,7 +128,7 @@ def usable(
         if length <= 0 or offset < 0 or not 0 <= slot < recording.capacity:
             return -1
         return length
-    if not allows(natives, buffer, usage, access):
+    if not allows(handle_pool, buffer, usage, access):
         return -1
     return range_length(buffer, offset, length)
 
@@ -153,10 +153,10 @@ def record(
 
 
 def commands_fill(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
+    recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 1, 1):
         return REFUSED
     if argument_count(words) > 7 and number(values, words, 7) != 0:
@@ -164,7 +164,7 @@ def commands_fill(state: State, values: int, refs: int, words: int) -> int:
     target = reference(refs, words, 1)
     offset = number(values, words, 2)
     slot = number(values, words, 4)
-    length = usable(natives, recording, target, slot, offset, number(values, words, 3), _TARGET, _WRITE)
+    length = usable(handle_pool, recording, target, slot, offset, number(values, words, 3), _TARGET, _WRITE)
     pattern = number(values, words, 5)
     size = number(values, words, 6)
     if length < 0 or (size != 1 and size != 2 and size != 4):
@@ -190,10 +190,10 @@ def repeated(pattern: int, size: int) -> int:
 
 
 def commands_update(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
+    recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     source = reference(refs, words, 1)
     if not recording or not is_kind(source, KIND_BUFFER) or not has_room(recording, 1, 1, 1):
         return REFUSED
@@ -203,7 +203,7 @@ def commands_update(state: State, values: int, refs: int, words: int) -> int:
     from_offset = number(values, words, 2)
     offset = number(values, words, 4)
     slot = number(values, words, 6)
-    length = usable(natives, recording, target, slot, offset, number(values, words, 5), _TARGET, _WRITE)
+    length = usable(handle_pool, recording, target, slot, offset, number(values, words, 5), _TARGET, _WRITE)
     count = recording.data_count
     if (
         length < 0
@@ -220,17 +220,17 @@ def commands_update(state: State, values: int, refs: int, words: int) -> int:
         row.data = count
         row.data_length = length
         record(recording, target, slot, offset, length, 1, _TARGET, _WRITE)
-        memmove = natives.functions.memmove
+        memmove = handle_pool.functions.memmove
         call(memmove, table.data + count, source.address + from_offset, length)
         recording.data_count = count + length
     return finish(state, refs, words)
 
 
 def commands_copy(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    recording = recording_of(natives, reference(refs, words, 0), _TRANSFER)
+    recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 2, 2):
         return REFUSED
     if argument_count(words) > 8 and number(values, words, 8) != 0:
@@ -242,9 +242,9 @@ def commands_copy(state: State, values: int, refs: int, words: int) -> int:
     from_offset = number(values, words, 4)
     to_offset = number(values, words, 6)
     length = usable(
-        natives, recording, source, from_slot, from_offset, number(values, words, 7), _SOURCE, _READ
+        handle_pool, recording, source, from_slot, from_offset, number(values, words, 7), _SOURCE, _READ
     )
-    if length < 0 or usable(natives, recording, target, to_slot, to_offset, length, _TARGET, _WRITE) < 0:
+    if length < 0 or usable(handle_pool, recording, target, to_slot, to_offset, length, _TARGET, _WRITE) < 0:
         return REFUSED
     if not source or not target:
         recording.copies = 1

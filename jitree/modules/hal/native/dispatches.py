@@ -21,7 +21,7 @@ from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_leng
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.layout import CONSTANTS
 from jitree.modules.hal.native.recording import add_range, add_slot_range, has_room, keep, new_row, use_slot
-from jitree.modules.hal.native.records import Natives, Recording, State
+from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -49,12 +49,12 @@ _NAME_SIZE = 16
 def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
     between them are 32."""
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
-    recording = recording_of(natives, reference(refs, words, 0), _DISPATCH)
+    recording = recording_of(handle_pool, reference(refs, words, 0), _DISPATCH)
     executable = reference(refs, words, 1)
-    if not recording or not is_kind(executable, natives.executable) or executable.address == 0:
+    if not recording or not is_kind(executable, handle_pool.executable) or executable.address == 0:
         return REFUSED
     function = number(values, words, 2)
     if not below(function, executable.length) or number(values, words, 6) & _ARGUMENT_FLAGS:
@@ -68,7 +68,7 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     bindings = 0
     for index in range(first, last, 5):
         bindings += 1
-        if not valid_binding(natives, recording, values, refs, words, index):
+        if not valid_binding(handle_pool, recording, values, refs, words, index):
             return REFUSED
     if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
         return REFUSED
@@ -86,7 +86,7 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     if not below(x * y * z, MAXIMUM_WORKGROUPS + 1):
         return REFUSED
     for index in range(first, last, 5):
-        use_binding(natives, recording, values, refs, words, index)
+        use_binding(handle_pool, recording, values, refs, words, index)
     if x == 0 or y == 0 or z == 0:
         return finish(state, refs, words)
     table = recording.list
@@ -116,7 +116,7 @@ def agrees(stated: int, count: int) -> bool:
 
 
 def valid_binding(
-    natives: Natives, recording: Recording, values: int, refs: int, words: int, index: int
+    handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, index: int
 ) -> bool:
     """Whether the binding (reserved, slot, buffer, offset, length) at an argument can be recorded."""
     buffer = reference(refs, words, index + 2)
@@ -125,14 +125,14 @@ def valid_binding(
     if not buffer:
         slot = number(values, words, index + 1)
         return 0 <= slot < recording.capacity and offset >= 0 and length >= -1
-    if not is_host_buffer(natives, buffer):
+    if not is_host_buffer(handle_pool, buffer):
         return False
     length = range_length(buffer, offset, length)
     return length == 0 or (length > 0 and (buffer.address + offset) & (BINDING_ALIGNMENT - 1) == 0)
 
 
 def use_binding(
-    natives: Natives, recording: Recording, values: int, refs: int, words: int, index: int
+    handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, index: int
 ) -> None:
     """What a binding asks of submissions, also when there is nothing to run."""
     if not reference(refs, words, index + 2):
@@ -152,16 +152,16 @@ def add_binding(recording: Recording, values: int, refs: int, words: int, index:
 
 def executable_lookup(state: State, values: int, refs: int, words: int) -> int:
     """The number of a function; names that are not found are left to Python."""
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     executable = reference(refs, words, 0)
     name = reference(refs, words, 1)
-    if not is_kind(executable, natives.executable) or not is_kind(name, KIND_BUFFER):
+    if not is_kind(executable, handle_pool.executable) or not is_kind(name, KIND_BUFFER):
         return REFUSED
     if executable.address == 0:
         return REFUSED
-    names = load64(place_of(executable) + natives.extension)
+    names = load64(place_of(executable) + handle_pool.extension)
     length = name.length
     wanted = name.address
     for function in range(executable.length):

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, NATIVES, STORAGE_POOLS
-from jitree.modules.hal.native.records import Natives, Recording, State
+from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, STORAGE_POOLS
+from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
 from jitree.regs.counting import Entry, Released, join, lost
 from jitree.regs.layout import KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
 
 STATE_RELEASED = STATE["released"]
-NATIVES_RELEASED = NATIVES["released"]
+HANDLE_POOL_RELEASED = HANDLE_POOL["released"]
 
 
-def new_entry(state: State, natives: Natives, kind: int) -> Entry:
+def new_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:
     """An entry with one reference, 0 when there is no blank one left."""
-    entry = natives.blank
+    entry = handle_pool.blank
     if not entry:
         sweep(state)
-        entry = natives.blank
+        entry = handle_pool.blank
         if not entry:
             return Entry(0)
-    natives.blank = entry.link
-    natives.live += 1
+    handle_pool.blank = entry.link
+    handle_pool.live += 1
     entry.kind = kind
     entry.count = 1
     entry.owner = OWNER_CODE
@@ -31,74 +31,74 @@ def new_entry(state: State, natives: Natives, kind: int) -> Entry:
     return entry
 
 
-def release(natives: Natives, entry: Entry, released: int) -> None:
+def release(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     """Drops a reference. An object of Python's whose last one that was joins the list at ``released``."""
     if lost(entry):
         if entry.owner == OWNER_CODE:
-            free(natives, entry, released)
+            free(handle_pool, entry, released)
         else:
             join(entry, Released(released))
 
 
-def free(natives: Natives, entry: Entry, released: int) -> None:
+def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     """Gives an object of OWNER_CODE without references back to its pool, and what it kept alive with it."""
     kind = entry.kind
     if kind == KIND_STORAGE:
-        freed = place_of(natives) + ACCOUNTS + entry.usage * ACCOUNT_SIZE + 8
+        freed = place_of(handle_pool) + ACCOUNTS + entry.usage * ACCOUNT_SIZE + 8
         store64(freed, load64(freed) + entry.length)
-        pool = place_of(natives) + STORAGE_POOLS + 8 * entry.access
+        pool = place_of(handle_pool) + STORAGE_POOLS + 8 * entry.access
         entry.link = Entry(load64(pool))
         store64(pool, place_of(entry))
         return
-    if kind == natives.command_buffer:
-        release_recording(natives, Recording(entry.address), released)
+    if kind == handle_pool.command_buffer:
+        release_recording(handle_pool, Recording(entry.address), released)
     parent = entry.parent
     entry.kind = KIND_FREE
     entry.length = 0
-    entry.link = natives.blank
-    natives.blank = entry
-    natives.live -= 1
-    release(natives, parent, released)
+    entry.link = handle_pool.blank
+    handle_pool.blank = entry
+    handle_pool.live -= 1
+    release(handle_pool, parent, released)
 
 
-def release_recording(natives: Natives, recording: Recording, released: int) -> None:
+def release_recording(handle_pool: HandlePoolRecord, recording: Recording, released: int) -> None:
     """Drops what a command buffer keeps and gives its memory back."""
     kept = recording.kept
     for index in range(recording.kept_count):
-        release(natives, Entry(load64(kept + 8 * index)), released)
-    recording.next = natives.arenas
-    natives.arenas = recording
+        release(handle_pool, Entry(load64(kept + 8 * index)), released)
+    recording.next = handle_pool.arenas
+    handle_pool.arenas = recording
 
 
 def sweep(state: State) -> None:
     """Frees what machine code made of the state's released entries and of what Python dropped; Python's own
     stay in the list."""
-    natives = state.natives
-    bury(natives, place_of(state) + STATE_RELEASED)
+    handle_pool = state.handle_pool
+    bury(handle_pool, place_of(state) + STATE_RELEASED)
     entry = state.released
     state.released = Entry(0)
     while entry:
         following = entry.link
         if entry.owner == OWNER_CODE:
-            free(natives, entry, place_of(state) + STATE_RELEASED)
+            free(handle_pool, entry, place_of(state) + STATE_RELEASED)
         else:
             join(entry, Released(place_of(state) + STATE_RELEASED))
         entry = following
 
 
-def bury(natives: Natives, released: int) -> None:
+def bury(handle_pool: HandlePoolRecord, released: int) -> None:
     """Frees the entries that Python dropped."""
-    entry = natives.dead
-    natives.dead = Entry(0)
+    entry = handle_pool.dead
+    handle_pool.dead = Entry(0)
     while entry:
         following = entry.link
-        free(natives, entry, released)
+        free(handle_pool, entry, released)
         entry = following
 
 
-def free_entry(natives: Natives, entry: Entry) -> None:
+def free_entry(handle_pool: HandlePoolRecord, entry: Entry) -> None:
     """For Python: as :func:`free`, also what it dropped before; entries of Python's that go with them are in
     the record's list then. ``entry`` may be 0."""
-    bury(natives, place_of(natives) + NATIVES_RELEASED)
+    bury(handle_pool, place_of(handle_pool) + HANDLE_POOL_RELEASED)
     if entry:
-        free(natives, entry, place_of(natives) + NATIVES_RELEASED)
+        free(handle_pool, entry, place_of(handle_pool) + HANDLE_POOL_RELEASED)

@@ -12,7 +12,7 @@ from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Sh
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
 from jitree.modules.hal.native.layout import LARGEST_SCALE, MOST_SPENT, OPERANDS, ROWS
-from jitree.modules.hal.native.records import Natives, Patch, Queue, Recording, Slot, State
+from jitree.modules.hal.native.records import HandlePoolRecord, Patch, Queue, Recording, Slot, State
 from jitree.modules.hal.native.registers import (
     DONE,
     REFUSED,
@@ -40,16 +40,16 @@ MOST_THREADS = 255
 def queue_execute(state: State, values: int, refs: int, words: int, commands_at: int, table_at: int) -> int:
     """``commands_at`` is the number of the command buffer among the arguments, ``table_at`` that of the first
     register of the binding table, 0 = there is none."""
-    natives = state.natives
-    if not natives or natives.execute == 0:
+    handle_pool = state.handle_pool
+    if not handle_pool or handle_pool.execute == 0:
         return REFUSED
-    queue = queue_of(natives, reference(refs, words, 0))
+    queue = queue_of(handle_pool, reference(refs, words, 0))
     wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
     commands = reference(refs, words, commands_at)
-    if not queue or not is_reached(natives, wait) or not can_signal(natives, fence):
+    if not queue or not is_reached(handle_pool, wait) or not can_signal(handle_pool, fence):
         return REFUSED
-    if not is_kind(commands, natives.command_buffer) or commands.address == 0:
+    if not is_kind(commands, handle_pool.command_buffer) or commands.address == 0:
         return REFUSED
     recording = Recording(commands.address)
     modes = recording.modes
@@ -58,9 +58,9 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     by_code = commands.owner == OWNER_CODE
     if modes & _ONE_SHOT and (not by_code or recording.submitted):
         return REFUSED
-    if not valid_table(natives, recording, values, refs, words, table_at):
+    if not valid_table(handle_pool, recording, values, refs, words, table_at):
         return REFUSED
-    if run(state, natives, queue, recording, values, refs, words, table_at) != DONE:
+    if run(state, handle_pool, queue, recording, values, refs, words, table_at) != DONE:
         return REFUSED
     if by_code:
         recording.submitted = 1
@@ -87,14 +87,14 @@ def entry_count(words: int, table_at: int) -> int:
 
 
 def valid_table(
-    natives: Natives, recording: Recording, values: int, refs: int, words: int, table_at: int
+    handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, table_at: int
 ) -> bool:
     """Whether all entries are ranges of buffers on the host, and those that are used may be used so."""
     count = entry_count(words, table_at)
     for index in range(count):
         buffer = reference(refs, words, table_at + 3 * index)
         if buffer:
-            if not is_host_buffer(natives, buffer):
+            if not is_host_buffer(handle_pool, buffer):
                 return False
             offset = number(values, words, table_at + 3 * index + 1)
             if range_length(buffer, offset, number(values, words, table_at + 3 * index + 2)) < 0:
@@ -166,7 +166,7 @@ def valid_copies(table: List, addresses: int, lengths: int) -> bool:
 
 def run(
     state: State,
-    natives: Natives,
+    handle_pool: HandlePoolRecord,
     queue: Queue,
     recording: Recording,
     values: int,
@@ -181,7 +181,7 @@ def run(
     if operands > MOST_OPERANDS or rows > MOST_ROWS:
         return REFUSED
     job = Job(stack(JOB_SIZE))
-    threads = prepare(natives, queue, job, table)
+    threads = prepare(handle_pool, queue, job, table)
     if table.patch_count != 0:
         addresses = stack(16 * operands)
         lengths = addresses + 8 * operands
@@ -191,27 +191,29 @@ def run(
             return REFUSED
         job.addresses = addresses
         job.lengths = lengths
-    if not is_short(state, natives, queue, job):
+    if not is_short(state, handle_pool, queue, job):
         return REFUSED
     if job.team:
         job.shares = Share(stack((rows + 1) * SHARE_SIZE))
     local = (table.local_memory + 63) & -64
     if local == 0:
-        return execute(natives, job)
+        return execute(handle_pool, job)
     limit = queue.local_memory
     if limit != 0 and table.local_memory > limit:
         return REFUSED
-    if natives.busy or local * threads > natives.local_size:
+    if handle_pool.busy or local * threads > handle_pool.local_size:
         return REFUSED
-    natives.busy = 1
-    job.local_memory = natives.local_memory
+    handle_pool.busy = 1
+    job.local_memory = handle_pool.local_memory
     job.local_stride = local
-    result = execute(natives, job)
-    natives.busy = 0
+    result = execute(handle_pool, job)
+    handle_pool.busy = 0
     return result
 
 
-def run_row(state: State, natives: Natives, queue: Queue, row: Command, addresses: int, lengths: int) -> int:
+def run_row(
+    state: State, handle_pool: HandlePoolRecord, queue: Queue, row: Command, addresses: int, lengths: int
+) -> int:
     """Executes one fill or copy, whose ranges stand in tables of their own."""
     table = List(stack(LIST_SIZE))
     table.rows = row
@@ -219,21 +221,21 @@ def run_row(state: State, natives: Natives, queue: Queue, row: Command, addresse
     table.addresses = addresses
     table.lengths = lengths
     job = Job(stack(JOB_SIZE))
-    prepare(natives, queue, job, table)
-    if natives.execute == 0 or not is_short(state, natives, queue, job):
+    prepare(handle_pool, queue, job, table)
+    if handle_pool.execute == 0 or not is_short(state, handle_pool, queue, job):
         return REFUSED
     job.shares = Share(stack(2 * SHARE_SIZE))
-    return execute(natives, job)
+    return execute(handle_pool, job)
 
 
-def prepare(natives: Natives, queue: Queue, job: Job, table: List) -> int:
+def prepare(handle_pool: HandlePoolRecord, queue: Queue, job: Job, table: List) -> int:
     """Fills in a job without local memory and shares; the number of threads that may work on it."""
     team = queue.team
     threads = team.workers + 1 if team else 1
     job.list = table
     job.addresses = table.addresses
     job.lengths = table.lengths
-    job.functions = natives.functions
+    job.functions = handle_pool.functions
     job.team = team
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0
@@ -243,25 +245,25 @@ def prepare(natives: Natives, queue: Queue, job: Job, table: List) -> int:
     return threads
 
 
-def execute(natives: Natives, job: Job) -> int:
-    if natives.spent > MOST_SPENT:
-        natives.spent = 0
+def execute(handle_pool: HandlePoolRecord, job: Job) -> int:
+    if handle_pool.spent > MOST_SPENT:
+        handle_pool.spent = 0
         return REFUSED
-    begun = call(natives.clock)
-    failure = call(natives.execute, place_of(job))
-    natives.spent += call(natives.clock) - begun
+    begun = call(handle_pool.clock)
+    failure = call(handle_pool.execute, place_of(job))
+    handle_pool.spent += call(handle_pool.clock) - begun
     if failure == 0:
         return DONE
-    natives.failure = failure
-    natives.failed_row = job.failed_row
-    natives.failed_code = job.failed_code
-    natives.failed_x = job.failed_x
-    natives.failed_y = job.failed_y
-    natives.failed_z = job.failed_z
+    handle_pool.failure = failure
+    handle_pool.failed_row = job.failed_row
+    handle_pool.failed_code = job.failed_code
+    handle_pool.failed_x = job.failed_x
+    handle_pool.failed_y = job.failed_y
+    handle_pool.failed_z = job.failed_z
     return REFUSED
 
 
-def is_short(state: State, natives: Natives, queue: Queue, job: Job) -> bool:
+def is_short(state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job) -> bool:
     """Whether a list takes no longer than this call may hold up its host or others that wait for its
     context."""
     prompt = state.prompt
@@ -270,5 +272,5 @@ def is_short(state: State, natives: Natives, queue: Queue, job: Job) -> bool:
     most = queue.immediate if prompt == PROMPT else queue.patience
     if most < 0:
         return True
-    ticks = call(natives.estimate, place_of(job))
+    ticks = call(handle_pool.estimate, place_of(job))
     return 0 <= ticks <= most

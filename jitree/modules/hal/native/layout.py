@@ -26,8 +26,8 @@ def class_index(capacity: int) -> int:
 
 POOL_COUNT: Final = class_index(size_class(LARGEST_POOLED)) + 1
 
-NATIVES: Final = Record(
-    "natives",
+HANDLE_POOL: Final = Record(
+    "handle_pool",
     """
     i64 blank             # list of entries without an object, by `link`
     i64 extension         # bytes from an entry to its extension
@@ -66,14 +66,14 @@ NATIVES: Final = Record(
     """
     + "".join(f"i64 pool_{index}\n" for index in range(POOL_COUNT)),
 )
-"""What a handle table gives to answers: pools, and what they must know of the context. STATE.natives."""
+"""What a handle table gives to answers: pools, and what they must know of the context. STATE.handle_pool."""
 
-ACCOUNTS: Final = NATIVES["device_allocated"]
+ACCOUNTS: Final = HANDLE_POOL["device_allocated"]
 ACCOUNT_SIZE: Final = 24
 """Offset of the first account, bytes from it to the second; an account is a number of bytes allocated, one of
 bytes freed, and the peak."""
 
-STORAGE_POOLS: Final = NATIVES["pool_0"]
+STORAGE_POOLS: Final = HANDLE_POOL["pool_0"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""
 
 MAXIMUM_RANK: Final = 7

@@ -1,4 +1,4 @@
-"""Memory that answers take from lists in the NATIVES record: for buffers, and for command buffers."""
+"""Memory that answers take from lists in the HANDLE_POOL record: for buffers, and for command buffers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jitree.hal.heap import HeapAllocator, size_class
 from jitree.modules.hal.native.layout import (
     ACCOUNT_SIZE,
     ACCOUNTS,
+    HANDLE_POOL,
     LARGEST_SCALE,
-    NATIVES,
     RECORDING,
     STORAGE_POOLS,
     class_index,
@@ -64,7 +64,7 @@ class StoragePool:
         self._blocks: dict[int, Block] = {}
         """By handle."""
         self._lent = 0
-        words[NATIVES.word("queue")] = queue
+        words[HANDLE_POOL.word("queue")] = queue
         allocator.borrowers.add(self)
         self._ending = Ending(carefully(partial(_forget, allocator, words)))
 
@@ -83,13 +83,13 @@ class StoragePool:
 
     def stop(self) -> None:
         """Answers allocate no more: the device has another allocator now."""
-        self._words[NATIVES.word("queue")] = 0
+        self._words[HANDLE_POOL.word("queue")] = 0
 
     def supply(self, size: int) -> None:
         """Lends blocks for a size, if there is none idle."""
         capacity = size_class(size)
         place = _FIRST_POOL + class_index(capacity)
-        if self._words[place] or not self._words[NATIVES.word("queue")]:
+        if self._words[place] or not self._words[HANDLE_POOL.word("queue")]:
             return
         count = max(1, min(_BATCH, _BATCH_BYTES // capacity))
         if self._lent + count * capacity > _LENT_LIMIT:
@@ -153,7 +153,7 @@ class ArenaPool:
 
     def __init__(self, words: array[int]) -> None:
         self._words = words
-        self._place = NATIVES.word("arenas")
+        self._place = HANDLE_POOL.word("arenas")
         self._scale = 1
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
         self._size = 0

@@ -11,22 +11,22 @@ from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.entries import sweep
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
-from jitree.modules.hal.native.records import Entry, Natives, Patch, Recording, Slot, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Patch, Recording, Slot, State
 from jitree.regs.counting import retain
 
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size
 
 
-def take_recording(state: State, natives: Natives) -> Recording:
+def take_recording(state: State, handle_pool: HandlePoolRecord) -> Recording:
     """Memory for an empty command buffer, 0 when there is none."""
-    recording = natives.arenas
+    recording = handle_pool.arenas
     if not recording:
         sweep(state)
-        recording = natives.arenas
+        recording = handle_pool.arenas
         if not recording:
             return Recording(0)
-    natives.arenas = recording.next
+    handle_pool.arenas = recording.next
     recording.ready = 0
     recording.copies = 0
     recording.slot_count = 0

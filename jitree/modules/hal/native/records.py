@@ -6,17 +6,17 @@ from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
-from jitree.modules.hal.native.layout import NATIVES, RECORDING
+from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
 from jitree.regs.counting import Entry as Entry
 from jitree.regs.layout import STATE
 
 
 class State(MemoryRecord, layout=STATE):
-    natives: Natives
+    handle_pool: HandlePoolRecord
     released: Entry
 
 
-class Natives(MemoryRecord, layout=NATIVES):
+class HandlePoolRecord(MemoryRecord, layout=HANDLE_POOL):
     blank: Entry
     dead: Entry
     functions: Functions

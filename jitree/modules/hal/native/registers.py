@@ -8,7 +8,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import load32, load64, store32, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
-from jitree.modules.hal.native.records import Entry, Natives, Queue, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.regs.layout import COMPILED_DONE
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
 
@@ -40,7 +40,7 @@ def finish(state: State, refs: int, words: int) -> int:
             place = refs + 8 * load32(words + 8 * index + 4)
             entry = Entry(load64(place))
             store64(place, 0)
-            release(state.natives, entry, place_of(state) + STATE_RELEASED)
+            release(state.handle_pool, entry, place_of(state) + STATE_RELEASED)
     return DONE
 
 
@@ -67,7 +67,7 @@ def give(state: State, refs: int, words: int, entry: Entry) -> int:
     place = refs + 8 * _result(words, 0)
     old = Entry(load64(place))
     store64(place, place_of(entry))
-    release(state.natives, old, place_of(state) + STATE_RELEASED)
+    release(state.handle_pool, old, place_of(state) + STATE_RELEASED)
     return DONE
 
 
@@ -76,9 +76,9 @@ def is_kind(entry: Entry, kind: int) -> bool:
     return bool(entry) and entry.kind == kind
 
 
-def queue_of(natives: Natives, device: Entry) -> Queue:
+def queue_of(handle_pool: HandlePoolRecord, device: Entry) -> Queue:
     """The QUEUE record of a device on which machine code may work, else 0."""
-    if not is_kind(device, natives.device):
+    if not is_kind(device, handle_pool.device):
         return Queue(0)
     record = Queue(device.address)
     if not record or load64(place_of(record)) == 0:

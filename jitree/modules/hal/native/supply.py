@@ -14,7 +14,7 @@ from jitree.modules.hal.native.image import RECIPE
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
-    from jitree.modules.hal.native.natives import Natives
+    from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
 
     class Supplied(Protocol):
@@ -36,30 +36,30 @@ class Supplier:
         self._local = next((device for device in devices if device.queue_record()), None)
         self.is_local = self._local is not None
         """Whether answers can work with any of the devices."""
-        self._natives: Natives | None = None
-        self._own: Natives | None = None
+        self._handle_pool: HandlePool | None = None
+        self._own: HandlePool | None = None
         """The same if this context made them; one that shares its table did else."""
 
-    def refill(self) -> Natives | None:
+    def refill(self) -> HandlePool | None:
         """Refills pools of entries and command buffers. None as long as there are no answers."""
-        natives = self._natives or self._connect()
-        if natives is not None:
-            natives.supply()
-        return natives
+        handle_pool = self._handle_pool or self._connect()
+        if handle_pool is not None:
+            handle_pool.supply()
+        return handle_pool
 
-    def _connect(self) -> Natives | None:
+    def _connect(self) -> HandlePool | None:
         table = self._table
         code = None if table is None else image.get(RECIPE)
         if table is None or code is None:
             return None
-        from jitree.modules.hal.native.natives import Natives
+        from jitree.modules.hal.native.handle_pool import HandlePool
 
-        if table.natives is None:
-            self._own = Natives(table, self._local, code)
+        if table.handle_pool is None:
+            self._own = HandlePool(table, self._local, code)
             table.connect(self._own)
-        assert isinstance(table.natives, Natives)
-        self._natives = table.natives
-        return self._natives
+        assert isinstance(table.handle_pool, HandlePool)
+        self._handle_pool = table.handle_pool
+        return self._handle_pool
 
     def publish(self, arguments: Iterable[object]) -> None:
         """Tells answers of fences that are reached by now: without that, every operation behind this one
@@ -74,8 +74,8 @@ class Supplier:
 
     def trim(self) -> None:
         """Memory that is idle goes back."""
-        if self._natives is not None:
-            self._natives.trim()
+        if self._handle_pool is not None:
+            self._handle_pool.trim()
 
     def close(self) -> None:
         """The context is closed."""
@@ -114,9 +114,9 @@ def _refilled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(state: Supplied, *arguments: Any) -> Any:
-        natives = state.supplier.refill()
-        if natives is not None:
-            natives.supply_storage(arguments[_SIZE])
+        handle_pool = state.supplier.refill()
+        if handle_pool is not None:
+            handle_pool.supply_storage(arguments[_SIZE])
         return function(state, *arguments)
 
     return call
@@ -148,18 +148,18 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         commands: CommandBuffer | list[CommandBuffer],
         *arguments: Any,
     ) -> Any:
-        natives = state.supplier.refill() if state.supplier.is_local else None
-        if natives is None or not device.queue_record():
+        handle_pool = state.supplier.refill() if state.supplier.is_local else None
+        if handle_pool is None or not device.queue_record():
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands
         if isinstance(local, LocalCommandBuffer):
-            failure = natives.take_failure()
+            failure = handle_pool.take_failure()
             if failure is not None:
                 local.mark_submitted()
                 return device.queue_failed(
                     queue_affinity, signal, partial(failure.raise_error, local.commands)
                 )
-            natives.supply_local_memory(local.commands.most_local_memory, device.threads)
+            handle_pool.supply_local_memory(local.commands.most_local_memory, device.threads)
         result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
         state.supplier.publish((wait, signal))
         return result

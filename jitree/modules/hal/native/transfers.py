@@ -10,7 +10,7 @@ from jitree.modules.hal.native.buffers import range_length
 from jitree.modules.hal.native.commands import allows, repeated
 from jitree.modules.hal.native.execution import run_row
 from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.records import Entry, Natives, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 
@@ -25,21 +25,23 @@ MOST_COPIED = 64 << 10
 
 def is_ready(state: State, refs: int, words: int) -> bool:
     """Whether the operation may run here and now."""
-    natives = state.natives
-    if not natives or not queue_of(natives, reference(refs, words, 0)):
+    handle_pool = state.handle_pool
+    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
         return False
-    return is_reached(natives, reference(refs, words, 2)) and can_signal(natives, reference(refs, words, 3))
+    return is_reached(handle_pool, reference(refs, words, 2)) and can_signal(
+        handle_pool, reference(refs, words, 3)
+    )
 
 
 def queue_fill(state: State, values: int, refs: int, words: int) -> int:
     if not is_ready(state, refs, words):
         return REFUSED
-    natives = state.natives
+    handle_pool = state.handle_pool
     target = reference(refs, words, 4)
     offset = number(values, words, 5)
     pattern = number(values, words, 7)
     size = number(values, words, 8)
-    if not allows(natives, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
+    if not allows(handle_pool, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     length = range_length(target, offset, number(values, words, 6))
     if length < 0 or (size != 1 and size != 2 and size != 4):
@@ -53,7 +55,7 @@ def queue_fill(state: State, values: int, refs: int, words: int) -> int:
         row.kind = KIND_FILL
         row.operand = 0
         row.pattern = word
-        if run_command(state, natives, reference(refs, words, 0), row, length, place, 0) != DONE:
+        if run_command(state, handle_pool, reference(refs, words, 0), row, length, place, 0) != DONE:
             return REFUSED
     else:
         for index in range(length):
@@ -65,19 +67,19 @@ def queue_fill(state: State, values: int, refs: int, words: int) -> int:
 def queue_update(state: State, values: int, refs: int, words: int) -> int:
     if not is_ready(state, refs, words):
         return REFUSED
-    natives = state.natives
+    handle_pool = state.handle_pool
     source = reference(refs, words, 4)
     target = reference(refs, words, 6)
     if not is_kind(source, KIND_BUFFER) or source.access & ACCESS_READ == 0:
         return REFUSED
-    if not allows(natives, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
+    if not allows(handle_pool, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     from_offset = number(values, words, 5)
     offset = number(values, words, 7)
     length = range_length(target, offset, number(values, words, 8))
     if not 0 <= length <= MAXIMUM_UPDATE or range_length(source, from_offset, length) < 0:
         return REFUSED
-    memmove = natives.functions.memmove
+    memmove = handle_pool.functions.memmove
     call(memmove, target.address + offset, source.address + from_offset, length)
     signal(reference(refs, words, 3))
     return finish(state, refs, words)
@@ -86,10 +88,10 @@ def queue_update(state: State, values: int, refs: int, words: int) -> int:
 def queue_copy(state: State, values: int, refs: int, words: int) -> int:
     if not is_ready(state, refs, words):
         return REFUSED
-    natives = state.natives
+    handle_pool = state.handle_pool
     source = reference(refs, words, 4)
     target = reference(refs, words, 6)
-    if not allows(natives, source, _SOURCE, _READ) or not allows(natives, target, _TARGET, _WRITE):
+    if not allows(handle_pool, source, _SOURCE, _READ) or not allows(handle_pool, target, _TARGET, _WRITE):
         return REFUSED
     from_offset = number(values, words, 5)
     offset = number(values, words, 7)
@@ -106,17 +108,23 @@ def queue_copy(state: State, values: int, refs: int, words: int) -> int:
         row = Command(stack(COMMAND_SIZE))
         row.kind = KIND_COPY
         row.operand = 0
-        if run_command(state, natives, reference(refs, words, 0), row, length, first, second) != DONE:
+        if run_command(state, handle_pool, reference(refs, words, 0), row, length, first, second) != DONE:
             return REFUSED
     else:
-        memmove = natives.functions.memmove
+        memmove = handle_pool.functions.memmove
         call(memmove, second, first, length)
     signal(reference(refs, words, 3))
     return finish(state, refs, words)
 
 
 def run_command(
-    state: State, natives: Natives, device: Entry, row: Command, length: int, first: int, second: int
+    state: State,
+    handle_pool: HandlePoolRecord,
+    device: Entry,
+    row: Command,
+    length: int,
+    first: int,
+    second: int,
 ) -> int:
     """Runs a fill of the first range, or a copy from there to the second one."""
     addresses = stack(16)
@@ -125,4 +133,4 @@ def run_command(
     store64(addresses + 8, second)
     store64(lengths, length)
     store64(lengths + 8, length)
-    return run_row(state, natives, queue_of(natives, device), row, addresses, lengths)
+    return run_row(state, handle_pool, queue_of(handle_pool, device), row, addresses, lengths)

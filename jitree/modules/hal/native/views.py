@@ -5,9 +5,9 @@ from __future__ import annotations
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import is_host_buffer, range_length, range_of
-from jitree.modules.hal.native.entries import NATIVES_RELEASED, new_entry, release
+from jitree.modules.hal.native.entries import HANDLE_POOL_RELEASED, new_entry, release
 from jitree.modules.hal.native.layout import MAXIMUM_RANK
-from jitree.modules.hal.native.records import Entry, Natives, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -30,14 +30,14 @@ _BITS = 0xFF
 """Of an element type: the size of one element."""
 
 
-def dimensions(natives: Natives, view: Entry) -> int:
+def dimensions(handle_pool: HandlePoolRecord, view: Entry) -> int:
     """Where a view's dimensions are."""
-    return place_of(view) + natives.extension
+    return place_of(view) + handle_pool.extension
 
 
-def known_view(natives: Natives, view: Entry) -> bool:
+def known_view(handle_pool: HandlePoolRecord, view: Entry) -> bool:
     """Whether it is a view of which everything is in its entry."""
-    return is_kind(view, natives.buffer_view) and 0 <= view.rank <= MAXIMUM_RANK
+    return is_kind(view, handle_pool.buffer_view) and 0 <= view.rank <= MAXIMUM_RANK
 
 
 def fits(values: int, words: int, rank: int, length: int) -> bool:
@@ -56,24 +56,24 @@ def fits(values: int, words: int, rank: int, length: int) -> bool:
 
 
 def view_create(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     source = reference(refs, words, 0)
     rank = argument_count(words) - 5
-    if not is_host_buffer(natives, source) or rank > MAXIMUM_RANK:
+    if not is_host_buffer(handle_pool, source) or rank > MAXIMUM_RANK:
         return REFUSED
     offset = number(values, words, 1)
     length = range_length(source, offset, number(values, words, 2))
     if length < 0 or number(values, words, 4) != ENCODING_DENSE or not fits(values, words, rank, length):
         return REFUSED
-    view = new_entry(state, natives, natives.buffer_view)
+    view = new_entry(state, handle_pool, handle_pool.buffer_view)
     if not view:
         return REFUSED
-    buffer = range_of(state, natives, source, offset, length)
+    buffer = range_of(state, handle_pool, source, offset, length)
     view.parent = buffer
     if not buffer:
-        release(natives, view, place_of(natives) + NATIVES_RELEASED)
+        release(handle_pool, view, place_of(handle_pool) + HANDLE_POOL_RELEASED)
         return REFUSED
     view.address = buffer.address
     view.length = length
@@ -84,7 +84,7 @@ def view_create(state: State, values: int, refs: int, words: int) -> int:
     view.rank = rank
     if buffer.owner == OWNER_CODE:
         view.link = buffer.link
-    place = dimensions(natives, view)
+    place = dimensions(handle_pool, view)
     for index in range(rank):
         store64(place + 8 * index, number(values, words, 5 + index))
     store64(place + _ACCESS, buffer.encoding)
@@ -93,18 +93,18 @@ def view_create(state: State, values: int, refs: int, words: int) -> int:
 
 def view_assert(state: State, values: int, refs: int, words: int) -> int:
     """Exact agreement; compatible types are Python's business."""
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     view = reference(refs, words, 0)
-    if not known_view(natives, view) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
+    if not known_view(handle_pool, view) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
     rank = view.rank
     if view.element_type != number(values, words, 2) or view.encoding != number(values, words, 3):
         return REFUSED
     if rank != argument_count(words) - 4:
         return REFUSED
-    place = dimensions(natives, view)
+    place = dimensions(handle_pool, view)
     for index in range(rank):
         if load64(place + 8 * index) != number(values, words, 4 + index):
             return REFUSED
@@ -113,55 +113,55 @@ def view_assert(state: State, values: int, refs: int, words: int) -> int:
 
 def view_buffer(state: State, values: int, refs: int, words: int) -> int:
     """The buffer of a view that Python made gets an entry that keeps the view."""
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     view = reference(refs, words, 0)
-    if not known_view(natives, view):
+    if not known_view(handle_pool, view):
         return REFUSED
     if view.owner == OWNER_CODE:
         return give(state, refs, words, retain(view.parent))
     if view.address == 0:
         return REFUSED
-    buffer = new_entry(state, natives, natives.buffer)
+    buffer = new_entry(state, handle_pool, handle_pool.buffer)
     if not buffer:
         return REFUSED
     buffer.address = view.address
     buffer.length = view.length
     buffer.access = view.access
     buffer.usage = view.usage
-    buffer.encoding = load64(dimensions(natives, view) + _ACCESS)
+    buffer.encoding = load64(dimensions(handle_pool, view) + _ACCESS)
     buffer.parent = retain(view)
     return give(state, refs, words, buffer)
 
 
 def view_element_type(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives or not known_view(natives, reference(refs, words, 0)):
+    handle_pool = state.handle_pool
+    if not handle_pool or not known_view(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, reference(refs, words, 0).element_type)
 
 
 def view_encoding_type(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives or not known_view(natives, reference(refs, words, 0)):
+    handle_pool = state.handle_pool
+    if not handle_pool or not known_view(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, reference(refs, words, 0).encoding)
 
 
 def view_rank(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives or not known_view(natives, reference(refs, words, 0)):
+    handle_pool = state.handle_pool
+    if not handle_pool or not known_view(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, reference(refs, words, 0).rank)
 
 
 def view_dim(state: State, values: int, refs: int, words: int) -> int:
-    natives = state.natives
-    if not natives:
+    handle_pool = state.handle_pool
+    if not handle_pool:
         return REFUSED
     view = reference(refs, words, 0)
     index = number(values, words, 1)
-    if not known_view(natives, view) or not 0 <= index < view.rank:
+    if not known_view(handle_pool, view) or not 0 <= index < view.rank:
         return REFUSED
-    return give64(state, values, refs, words, load64(dimensions(natives, view) + 8 * index))
+    return give64(state, values, refs, words, load64(dimensions(handle_pool, view) + 8 * index))

@@ -26,7 +26,7 @@ _GRAPHS_KEPT: Final = 64
 """Executable graphs; the ones used longest ago go."""
 
 
-class Gather:
+class LaunchBatch:
     """Belongs to a stream, whose lock the caller holds."""
 
     def __init__(self, stream: Stream) -> None:

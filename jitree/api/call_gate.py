@@ -19,7 +19,7 @@ REST: Final = 3
 """Rounds without calls after one that was longer: a task that sleeps wakes up in the second one."""
 
 
-class Turnstile:
+class CallGate:
     """The calls of one event loop. Used by its thread only."""
 
     __slots__ = ("_end", "_is_scheduled", "_passed", "_rest", "_tickets", "_waiting")
@@ -86,7 +86,7 @@ class Turnstile:
             self._schedule()
 
 
-_turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDictionary()
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, CallGate] = WeakKeyDictionary()
 
 
 async def pass_through() -> None:
@@ -95,7 +95,7 @@ async def pass_through() -> None:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return
-    turnstile = _turnstiles.get(loop)
-    if turnstile is None:
-        turnstile = _turnstiles[loop] = Turnstile()
-    await turnstile.pass_through()
+    gate = _gates.get(loop)
+    if gate is None:
+        gate = _gates[loop] = CallGate()
+    await gate.pass_through()

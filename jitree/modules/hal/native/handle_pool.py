@@ -22,7 +22,7 @@ from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADD
 from jitree.hal.local.failure import Failure
 from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native.image import FREE, SWEEP
-from jitree.modules.hal.native.layout import LARGEST_POOLED, NATIVES
+from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.modules.hal.native.recordings import restore
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE
@@ -46,9 +46,9 @@ _COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OW
                   "owner", "parent", "link")
 )  # fmt: skip
 _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
-    NATIVES.word(field) for field in ("blank", "dead", "live", "released", "execute")
+    HANDLE_POOL.word(field) for field in ("blank", "dead", "live", "released", "execute")
 )
-_FAILURE: Final = NATIVES.word("failure")
+_FAILURE: Final = HANDLE_POOL.word("failure")
 
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
@@ -60,8 +60,8 @@ class StorageAllocation(Allocation):
     memory: object
 
 
-class Natives:
-    """The NATIVES record of a table; implements :class:`~jitree.regs.handles.NativeObjects`.
+class HandlePool:
+    """The HANDLE_POOL record of a table; implements :class:`~jitree.regs.handles.ObjectPool`.
 
     Used by whoever holds the context.
     """
@@ -70,7 +70,7 @@ class Natives:
         """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
         self._table: HandleTable = table
         self._code = code
-        self._words = array("q", bytes(NATIVES.size))
+        self._words = array("q", bytes(HANDLE_POOL.size))
         self.record: int = self._words.buffer_info()[0]
         self.sweep: int = code.addresses[SWEEP]
         self._free: Callable[[int, int], None] = _Free(code.addresses[FREE])
@@ -81,12 +81,12 @@ class Natives:
         self._set("functions", FUNCTION_TABLE_ADDRESS)
         self._used: list[object] = [FUNCTION_TABLE]
         """By machine code, also in calls that are made when Python ends and modules have lost their names."""
-        self._makers: dict[int, Callable[[Natives, int], object]] = {
-            self._kinds["allocator"]: Natives._make_allocator,
-            self._kinds["buffer"]: Natives._make_buffer,
-            self._kinds["buffer_view"]: Natives._make_view,
-            self._kinds["fence"]: Natives._make_fence,
-            self._kinds["command_buffer"]: Natives._make_command_buffer,
+        self._makers: dict[int, Callable[[HandlePool, int], object]] = {
+            self._kinds["allocator"]: HandlePool._make_allocator,
+            self._kinds["buffer"]: HandlePool._make_buffer,
+            self._kinds["buffer_view"]: HandlePool._make_view,
+            self._kinds["fence"]: HandlePool._make_fence,
+            self._kinds["command_buffer"]: HandlePool._make_command_buffer,
         }
         """Functions, not methods of this object: it must not refer to itself."""
         self._allocations: dict[int, ref[StorageAllocation]] = {}
@@ -100,11 +100,11 @@ class Natives:
         self.supply()
 
     def _set(self, field: str, value: int) -> None:
-        self._words[NATIVES.word(field)] = value
+        self._words[HANDLE_POOL.word(field)] = value
 
     @property
     def live_count(self) -> int:
-        """As :attr:`NativeObjects.live_count`."""
+        """As :attr:`ObjectPool.live_count`."""
         self.settle()
         return self._words[_LIVE]
 
@@ -133,7 +133,7 @@ class Natives:
     def supply_local_memory(self, size: int, threads: int) -> None:
         """Local memory for a list that needs ``size`` bytes for each of the threads that run it."""
         total = (size + _ALIGNMENT - 1 & -_ALIGNMENT) * threads
-        if total > self._words[NATIVES.word("local_size")] and not self._words[NATIVES.word("busy")]:
+        if total > self._words[HANDLE_POOL.word("local_size")] and not self._words[HANDLE_POOL.word("busy")]:
             self._local = zeroed(total)
             self._set("local_memory", address_of(self._local))
             self._set("local_size", total)
@@ -171,13 +171,13 @@ class Natives:
     # -- from entries to objects -----------------------------------------------------------------------
 
     def free(self, address: int) -> None:
-        """See :meth:`NativeObjects.free`."""
+        """See :meth:`ObjectPool.free`."""
         self._free(self.record, address)
         if self._words[_RELEASED]:
             self._free_released()
 
     def drop(self, address: int) -> None:
-        """See :meth:`NativeObjects.drop`. Machine code frees it when a pool is empty."""
+        """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
         self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
         self._words[_DEAD] = address
 
@@ -197,7 +197,7 @@ class Natives:
             table.release(address)
 
     def make(self, address: int) -> object:
-        """See :meth:`NativeObjects.make`."""
+        """See :meth:`ObjectPool.make`."""
         table = self._table
         word = (address - table.base) >> 3
         kind = table.i32[2 * word]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api import turnstile
+from jitree.api import call_gate
 from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import engine
 from jitree.errors import CancelledError, FailedPreconditionError
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(turnstile, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(call_gate, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -63,7 +63,7 @@ async def begin_all(clock: Clock, costs: list[float]) -> tuple[int, float]:
     rounds, begun = Rounds(clock), []
 
     async def call(number: int) -> None:
-        await turnstile.pass_through()
+        await call_gate.pass_through()
         begun.append(number)
         clock.now += costs[number]
 
@@ -87,8 +87,8 @@ def test_no_round_is_longer_than_a_breath_and_a_call(clock: Clock) -> None:
     choose = random.Random(1)
     costs = [choose.choice([0.0001, 0.0003, 0.002]) for _ in range(300)]
     rounds, longest = asyncio.run(begin_all(clock, costs))
-    assert longest < turnstile.BREATH + 0.00201
-    assert rounds < (2 + turnstile.REST) * sum(costs) / turnstile.BREATH
+    assert longest < call_gate.BREATH + 0.00201
+    assert rounds < (2 + call_gate.REST) * sum(costs) / call_gate.BREATH
 
 
 def test_a_task_that_sleeps_wakes_up_between_two_long_calls(clock: Clock) -> None:
@@ -107,7 +107,7 @@ def test_those_who_give_up_hold_up_nobody(clock: Clock) -> None:
         begun = []
 
         async def call(number: int) -> None:
-            await turnstile.pass_through()
+            await call_gate.pass_through()
             begun.append(number)
             clock.now += 0.005
 
@@ -128,15 +128,15 @@ def test_those_who_give_up_hold_up_nobody(clock: Clock) -> None:
 
 def test_every_loop_has_its_own() -> None:
     async def main() -> int:
-        await turnstile.pass_through()
-        return len(turnstile._turnstiles)
+        await call_gate.pass_through()
+        return len(call_gate._gates)
 
     assert [asyncio.run(main()) for _ in range(3)] == [asyncio.run(main())] * 3
 
 
 def test_without_a_loop_nothing_happens() -> None:
     with pytest.raises(StopIteration):
-        turnstile.pass_through().send(None)
+        call_gate.pass_through().send(None)
 
 
 FUNCTIONS: dict[str, Callable[[Session], Any]] = {
@@ -149,7 +149,7 @@ FUNCTIONS: dict[str, Callable[[Session], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_awaited_calls_pass_through(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop makes a round between two calls that take long."""
-    monkeypatch.setattr(turnstile, "BREATH", 0.0000001)
+    monkeypatch.setattr(call_gate, "BREATH", 0.0000001)
     with Session(device, tier="fast") as session:
         session.load(ARITHMETIC, ASYNCHRONOUS)
 
@@ -203,7 +203,7 @@ def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.Monke
 def test_closing_ends_calls_that_wait_for_their_turn(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turnstile, "BREATH", 0.0000001)
+    monkeypatch.setattr(call_gate, "BREATH", 0.0000001)
     with Session(device, tier="fast") as session:
         session.load(ARITHMETIC, ASYNCHRONOUS)
 
