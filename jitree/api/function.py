@@ -86,7 +86,7 @@ class Function(Unique):
         self._direct: object | None = None
         """The DirectCall by which machine code calls it. Another thread may be in such a call."""
         self._calls = 0
-        """Those made the general way."""
+        """Those made the slow path."""
         self._direct_after = min(_POSTPONED)
         self._is_settled = False
         """Whether machine code calls it, or never will."""
@@ -165,9 +165,9 @@ class Function(Unique):
         place of the arguments that the compiler made for it (:mod:`jitree.api.calls.storage_arguments`).
         INVALID_ARGUMENT, naming the argument, for what it does not take; whatever the program fails with.
         """
-        return self.call_general(arguments, named)
+        return self.call_slowly(arguments, named)
 
-    def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. From the third one on machine code makes those that it can
         (:mod:`jitree.api.calls`); where calls take long it begins later."""
         begun = time.thread_time()
@@ -176,7 +176,7 @@ class Function(Unique):
         return result
 
     def _have_called(self, begun: float) -> None:
-        """A call was made the general way; ``begun`` is the thread's time when it began."""
+        """A call was made the slow path; ``begun`` is the thread's time when it began."""
         self._calls = calls = self._calls + 1  # other threads count, too: it is looked at once
         later = _POSTPONED.get(calls)
         if later is not None and time.thread_time() - begun > _LONG_SECONDS:

@@ -88,7 +88,7 @@ class ReplayingFunction(Function):
 
         return ArrayTransfer(self._device, view_of, wrap_or_copy)
 
-    def call_general(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         last = self._last
         if last is not None and not named and self._are(arguments, last):
             made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])

@@ -106,12 +106,12 @@ CROWDED: Final = 2
 
 LEFT_EXIT: Final = 0
 """`host.exit` was reached: the results are in the host frame."""
-LEFT_ESCAPE: Final = 1
+LEFT_SIDE_EXIT: Final = 1
 """The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it
 has happened; the plain tier's handler executes it and execution resumes behind it."""
 
 LEFT_FUEL: Final = 2
-"""As LEFT_ESCAPE, at a branch or call, because the fuel is used up."""
+"""As LEFT_SIDE_EXIT, at a branch or call, because the fuel is used up."""
 LEFT_STOPPED: Final = 3
 """An instruction that a compiled function had executed by STATE.slow has failed or waits (SLOW_STOP)."""
 

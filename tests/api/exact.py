@@ -9,7 +9,7 @@ import numpy as np
 from jitree import Array
 
 ROUNDS = 4
-"""Calls of each case: the first takes the general way, and the second may prepare the next ones."""
+"""Calls of each case: the first takes the slow path, and the second may prepare the next ones."""
 X = np.arange(4, dtype=np.float32)
 
 

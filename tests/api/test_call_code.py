@@ -356,7 +356,7 @@ def test_what_is_donated_is_not_lost_when_the_call_is_refused(session: Session) 
     double = session.load(OUTPUTS).double_first
     small = np.arange(4, dtype=np.int32)
     array = session.to_device(small)
-    for _ in range(4):  # by the general way first
+    for _ in range(4):  # by the slow path first
         with pytest.raises(StatusError, match="input1"):
             double(donate(array), "x")
         assert not array.is_donated

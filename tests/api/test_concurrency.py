@@ -243,7 +243,7 @@ def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: 
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])
 def test_the_watchdog_sees_who_waits_for_a_session(tier: str) -> None:
-    """And who has it, for calls that take the general way and for others."""
+    """And who has it, for calls that take the slow path and for others."""
     inside, free, reports = threading.Event(), threading.Event(), queue.Queue[str]()
     custom = CustomModule("host")
 

@@ -1,4 +1,4 @@
-"""Calls by machine code: the same results and errors as the general way, and nothing kept or shared."""
+"""Calls by machine code: the same results and errors as the slow path, and nothing kept or shared."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_arrays_of_another_session(session: Session) -> None:
         (X, X.reshape(2, 2)),
     ],
 )
-def test_errors_are_those_of_the_general_way(session: Session, arguments: tuple[Any, ...]) -> None:
+def test_errors_are_those_of_the_slow_path(session: Session, arguments: tuple[Any, ...]) -> None:
     add = session.load(ARITHMETIC).add
     texts = []
     for function in (add, direct(add, X, X)):
@@ -185,7 +185,7 @@ def test_errors_are_those_of_the_general_way(session: Session, arguments: tuple[
         ((), {"self": X}),
     ],
 )
-def test_errors_of_names_are_those_of_the_general_way(
+def test_errors_of_names_are_those_of_the_slow_path(
     session: Session, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     add = session.load(ARITHMETIC).add

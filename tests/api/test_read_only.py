@@ -23,7 +23,7 @@ X = np.arange(COUNT, dtype=np.float32)
 Y = np.full(4, -1, np.float32)
 REPLACED = np.concatenate([Y, X[4:]])
 CALLS = range(4)
-"""The general way, and machine code from the third call on."""
+"""The slow path, and machine code from the third call on."""
 
 
 def mapped(folder: Path) -> npt.NDArray[np.float32]:

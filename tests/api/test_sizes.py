@@ -13,7 +13,7 @@ from tests.api.programs import SIZES
 
 F32, I4, I8 = BY_NAME["f32"], BY_NAME["i4"], BY_NAME["i8"]
 CALLS = range(4)
-"""The general way, and machine code from the third call on."""
+"""The slow path, and machine code from the third call on."""
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def instructions() -> Iterator[bytes]:
 
 
 def programs() -> Iterator[str]:
-    """What a whole call does, by the answers of module hal and the command executor."""
+    """What a whole call does, by the fast paths of module hal and the command executor."""
     for uri in ("local-sync", "local-task://?threads=2"):
         with Session(uri, tier="fast") as session:
             session.load(whole_call(ROWS).module("m"))

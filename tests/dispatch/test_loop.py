@@ -11,7 +11,7 @@ from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import decode_trusted
 from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.fast.image import LOOP
-from jitree.dispatch.fast.skeleton import ESCAPES, generate
+from jitree.dispatch.fast.skeleton import SIDE_EXITS, generate
 from jitree.dispatch.plain.engine import PlainEngine
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
@@ -38,8 +38,8 @@ def test_generated_table_of_forms_is_current() -> None:
 def test_every_instruction_has_a_handler_or_is_listed() -> None:
     text = generate()
     handled = {name for name in OPCODE_NAMES if f'define internal tailcc i64 @"op.{name}"(' in text}
-    assert handled | ESCAPES == set(OPCODE_NAMES)
-    assert not handled & ESCAPES
+    assert handled | SIDE_EXITS == set(OPCODE_NAMES)
+    assert not handled & SIDE_EXITS
 
 
 def test_table_has_a_row_for_every_opcode_word() -> None:
@@ -211,5 +211,5 @@ def test_handlers_for_aarch64() -> None:
     assert flat is not None
     table = np.frombuffer(flat.code, "<u8")[np.frombuffer(flat.rebase, "<u4") >> 3]
     assert len(table) == len(BASE_OPCODE)
-    assert len(set(table.tolist())) > len(BASE_OPCODE) - len(ESCAPES), "a handler each"
+    assert len(set(table.tolist())) > len(BASE_OPCODE) - len(SIDE_EXITS), "a handler each"
     assert (table < len(flat.code)).all() and (table % 4 == 0).all()

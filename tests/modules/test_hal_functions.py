@@ -1,4 +1,4 @@
-"""Functions of the answers run in Python as they do as machine code, on the same memory."""
+"""Functions of the fast paths run in Python as they do as machine code, on the same memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Memory:
             ctypes.c_int64.from_address(self.refs + 8 * number).value = place_of(entry)
 
     def call_words(self, arguments: list[tuple[int, int]], results: list[tuple[int, int]]) -> int:
-        """Writes them; gives the address that an answer gets."""
+        """Writes them; gives the address that a fast path gets."""
         words = [len(arguments), len(results), *(word for pair in arguments + results for word in pair)]
         for number, word in enumerate(words):
             ctypes.c_int32.from_address(self.words + 4 * number).value = word

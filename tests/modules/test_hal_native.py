@@ -1,4 +1,4 @@
-"""Answers in machine code: the same results, errors and references as the functions in Python."""
+"""Fast paths in machine code: the same results, errors and references as the functions in Python."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_a_call_does_not_need_python(
         assert outcome(session, "m") == expected
         if not gave_up:
             return session.close()
-    pytest.fail("an answer gives up in every call")
+    pytest.fail("a fast path gives up in every call")
 
 
 def test_sessions_and_threads_share_a_device() -> None:

@@ -28,10 +28,10 @@ class Handler(FunctionText):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self._escapes: list[str] = []
+        self._side_exits: list[str] = []
         self._base = "%pc"
         self._start = 0
-        self._escape_label = ""
+        self._side_exit_label = ""
         self._fuel = "%fuel"
         self.ended = False
         self._parts: list[tuple[str, str]] = []
@@ -43,7 +43,7 @@ class Handler(FunctionText):
         """The whole function. The last part must have ended with :meth:`dispatch` or :meth:`go`."""
         assert self.ended, self.name
         header = f'define internal tailcc i64 @"{self.name}"({PARAMETERS}) #0 {{'
-        return "\n".join([header, "entry:", *self._lines, *self._escapes, "}"])
+        return "\n".join([header, "entry:", *self._lines, *self._side_exits, "}"])
 
     # -- the instruction's words -----------------------------------------------------------------------
 
@@ -92,13 +92,13 @@ class Handler(FunctionText):
     def advance(self, words: int) -> None:
         """The current instruction is done; the next part begins behind its words."""
         self._start += words
-        self._escape_label = ""
+        self._side_exit_label = ""
 
     def move_to(self, address: str) -> None:
         """The current instruction is done; the next part begins at an address."""
         self._base = address
         self._start = 0
-        self._escape_label = ""
+        self._side_exit_label = ""
 
     # -- registers and fields --------------------------------------------------------------------------
 
@@ -175,27 +175,33 @@ class Handler(FunctionText):
 
     def side_exit(self) -> str:
         """Of a block that leaves the loop at the current instruction."""
-        if not self._escape_label:
-            self._escape_label = self.fresh("escape")
+        if not self._side_exit_label:
+            self._side_exit_label = self.fresh("side_exit")
             base = self._base
-            lines = [f"{self._escape_label}:"]
+            lines = [f"{self._side_exit_label}:"]
             if self._start:
                 address = f"%at.{self._names}"
                 self._names += 1
                 lines.append(f"  {address} = getelementptr i32, ptr {base}, i64 {self._start}")
                 base = address
-            self._escapes += [*lines, *_tail_call("@escape", base, f"%left.{self._names}", fuel=self._fuel)]
+            self._side_exits += [
+                *lines,
+                *_tail_call("@side_exit", base, f"%left.{self._names}", fuel=self._fuel),
+            ]
             self._names += 1
-        return self._escape_label
+        return self._side_exit_label
 
     def spend(self) -> None:
         """Counts an instruction without which no program runs for ever. When the fuel is used up, Python
         executes it, which then also sees to signals such as Ctrl-C."""
         place = self.place(0)
         self._fuel = self.let(f"sub i64 {self._fuel}, 1")
-        tired, going_on = self.fresh("tired"), self.fresh("fuelled")
-        self.branch(self.let(f"icmp eq i64 {self._fuel}, 0"), tired, going_on, UNLIKELY)
-        self._escapes += [f"{tired}:", *_tail_call("@tired", place, f"%left.{self._names}", fuel=self._fuel)]
+        out_of_fuel, going_on = self.fresh("out_of_fuel"), self.fresh("fuelled")
+        self.branch(self.let(f"icmp eq i64 {self._fuel}, 0"), out_of_fuel, going_on, UNLIKELY)
+        self._side_exits += [
+            f"{out_of_fuel}:",
+            *_tail_call("@out_of_fuel", place, f"%left.{self._names}", fuel=self._fuel),
+        ]
         self._names += 1
         self.label(going_on)
 
@@ -219,7 +225,7 @@ class Handler(FunctionText):
         left = self.let(f"call i64 {code}(ptr %state, ptr {frame}, i64 {self._fuel})")
         stopped, going_on = self.fresh("stopped"), self.fresh("back")
         self.branch(self.let(f"icmp eq i64 {left}, 0"), stopped, going_on, UNLIKELY)
-        self._escapes += [
+        self._side_exits += [
             f"{stopped}:",
             f"  store i64 {LEFT_STOPPED}, ptr {status}, align 8",
             f"  ret i64 {LEFT_STOPPED}",

@@ -6,7 +6,7 @@ from typing import Final
 
 from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
-from jitree.regs.layout import LEFT_ESCAPE, LEFT_EXIT, LEFT_FUEL, LEFT_STOPPED, STATE
+from jitree.regs.layout import LEFT_EXIT, LEFT_FUEL, LEFT_SIDE_EXIT, LEFT_STOPPED, STATE
 
 ATTRIBUTES: Final = """\
 attributes #1 = { nounwind noinline "no-builtins" }
@@ -104,8 +104,8 @@ def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
         _RUN.format(left_stopped=LEFT_STOPPED, **STATE.offsets),
-        _leave("escape", "nothing of this instruction has happened", LEFT_ESCAPE),
-        _leave("tired", "the fuel is used up", LEFT_FUEL),
+        _leave("side_exit", "nothing of this instruction has happened", LEFT_SIDE_EXIT),
+        _leave("out_of_fuel", "the fuel is used up", LEFT_FUEL),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
         *(declaration(name) + on_pointers(name) for name in ("retain", "drop", "put", "move")),

@@ -15,7 +15,7 @@ from jitree.dispatch.semantics import SEMANTICS
 from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, LOOPS, Form, Part
 from jitree.vmfb.words import OPCODE_NAMES
 
-ESCAPES: Final = frozenset((
+SIDE_EXITS: Final = frozenset((
     "block", "call", "call.variadic", "call.yieldable", "call.variadic.yieldable",  # never in decoded code
     "list.alloc", "list.reserve", "list.resize", "buffer.alloc", "buffer.clone", "buffer.hash",
     "fail", "yield", "trace", "print",
@@ -64,13 +64,15 @@ def _emit_loop(handler: Handler, name: str) -> None:
 def generate() -> str:
     """The whole text but for the semantics functions, which it declares."""
     forms = (*_INSTRUCTIONS, *((Part(loop.name),) for loop in LOOPS), *FUSED_FORMS)
-    handlers = [handler_text(form) for form in forms if form[0].name not in ESCAPES]
+    handlers = [handler_text(form) for form in forms if form[0].name not in SIDE_EXITS]
     declarations = ["declare i64 @llvm.umin.i64(i64, i64)", *arithmetic.declarations()]
     return "\n".join([prelude(), *declarations, *handlers, _table(forms), ATTRIBUTES + METADATA])
 
 
 def _table(forms: Sequence[Form]) -> str:
     """The handlers by opcode word."""
-    entries = ["  ptr @escape" if form[0].name in ESCAPES else f'  ptr @"{_symbol(form)}"' for form in forms]
+    entries = [
+        "  ptr @side_exit" if form[0].name in SIDE_EXITS else f'  ptr @"{_symbol(form)}"' for form in forms
+    ]
     rows = ",\n".join(entries)
     return f"@handlers = internal constant [{len(entries)} x ptr] [\n{rows}\n]"

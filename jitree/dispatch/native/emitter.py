@@ -1,7 +1,7 @@
 """The LLVM IR of one function: blocks, edges, values, and the ways out to the interpreter.
 
 Where an instruction cannot be completed, the function leaves: it writes its registers to its frame as they
-were at the latest *anchor* and the interpreter goes on from there. An anchor is an instruction in front of
+were at the latest *safepoint* and the interpreter goes on from there. A safepoint is an instruction in front of
 which everything that has an effect was done; what lies between it and the place where the function leaves is
 executed once more, without harm.
 """
@@ -22,7 +22,7 @@ Registers = dict[Variable, Value]
 _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
 
 
-class Anchor:
+class Safepoint:
     """A place to go back to: an instruction and what the registers hold in front of it."""
 
     def __init__(self, instruction: SsaInstruction, registers: Registers) -> None:
@@ -47,7 +47,7 @@ class Emitter(FunctionText):
         """Labels of blocks that begin something else than themselves."""
         self.registers: Registers = {}
         """What the registers hold in front of the instruction under construction."""
-        self._anchor: Anchor
+        self._safepoint: Safepoint
         self._behind: list[str] = []
         self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
         self._label = ""
@@ -209,17 +209,17 @@ class Emitter(FunctionText):
 
     # -- leaving ---------------------------------------------------------------------------------------
 
-    def anchor(self, instruction: SsaInstruction) -> None:
+    def safepoint(self, instruction: SsaInstruction) -> None:
         """Everything in front of the instruction is done for good."""
-        self._anchor = Anchor(instruction, self.registers)
+        self._safepoint = Safepoint(instruction, self.registers)
 
     def side_exit(self) -> str:
-        """Of a block that leaves at the anchor."""
-        anchor = self._anchor
-        if not anchor.label:
-            anchor.label = self.fresh("leave")
-            self.leave_block(anchor.label, anchor.instruction, anchor.registers, self.fuel_left)
-        return anchor.label
+        """Of a block that leaves at the safepoint."""
+        safepoint = self._safepoint
+        if not safepoint.label:
+            safepoint.label = self.fresh("leave")
+            self.leave_block(safepoint.label, safepoint.instruction, safepoint.registers, self.fuel_left)
+        return safepoint.label
 
     def leave_block(
         self,
@@ -272,7 +272,7 @@ class Emitter(FunctionText):
         instruction; the interpreter then has none left for its next branch or call."""
         left = self.let(f"sub i64 {self.fuel_left()}, 1")
         self.do(f"store i64 {left}, ptr %fuel.at, align 8")
-        empty, going_on = self.fresh("tired"), self.fresh("go")
+        empty, going_on = self.fresh("out_of_fuel"), self.fresh("go")
         self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
         self.leave_block(empty, instruction, self.registers, lambda: "1")
         self.label(going_on)

@@ -74,7 +74,7 @@ def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
         _lower_entry(emitter, block)
     elif any(source.order >= block.order for source in block.predecessors):
         emitter.spend(block.instructions[0])  # nothing runs for ever that does not come back here
-    emitter.anchor(block.instructions[0])
+    emitter.safepoint(block.instructions[0])
     for number, instruction in enumerate(block.instructions):
         if instruction is block.terminator and instruction.mnemonic in control.EMITTERS:
             control.EMITTERS[instruction.mnemonic](emitter, block, instruction)
@@ -85,7 +85,7 @@ def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
             _lower_instruction(emitter, instruction)
         emitter.registers.update(instruction.changes)
         if _has_effect(instruction) and instruction is not block.terminator:
-            emitter.anchor(block.instructions[number + 1])
+            emitter.safepoint(block.instructions[number + 1])
 
 
 def _lower_entry(emitter: Emitter, block: Block) -> None:

@@ -78,7 +78,7 @@ class HalModule(HostModule):
 
 class CheckedExport(HostExport):
     """The function of a row behind the tests of its arguments, which are generated when it is first called
-    for: programs use a dozen of the hundred. Some have an answer in machine code as well."""
+    for: programs use a dozen of the hundred. Some have a fast path in machine code as well."""
 
     __slots__ = ("_checked", "_module", "_row")
     _checked: Callable[..., Any] | None

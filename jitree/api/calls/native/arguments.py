@@ -1,6 +1,6 @@
 """Arguments of calls: from Python objects into the registers of the host's frame. Machine code.
 
-What is not in its usual form is left to the general way, which converts it or says what is wrong.
+What is not in its usual form is left to the slow path, which converts it or says what is wrong.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def array_method(self: int, arguments: int, count: int, names: int) -> int:
         elements = elements_of(python, load64(arguments))
         if elements != 0:
             return elements
-    return call(python.vectorcall, python.array_generally, arguments, count, names)
+    return call(python.vectorcall, python.array_slowly, arguments, count, names)
 
 
 def buffer_method(self: int, arguments: int, count: int, names: int) -> int:
@@ -63,7 +63,7 @@ def buffer_method(self: int, arguments: int, count: int, names: int) -> int:
         if view != 0:
             return view
         call(python.clear_error)  # elements of a type that buffers do not have
-    return call(python.vectorcall, python.buffer_generally, arguments, count, names)
+    return call(python.vectorcall, python.buffer_slowly, arguments, count, names)
 
 
 def find_elements(self: int, array: int) -> int:

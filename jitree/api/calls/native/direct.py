@@ -1,9 +1,9 @@
 """Calls of functions by machine code (:mod:`jitree.api.calls.native.function`).
 
-The first calls of a function take the general way (``Function.call_general``), which handles everything.
+The first calls of a function take the slow path (``Function.call_slowly``), which handles everything.
 Then, when the context can make direct calls, the function gets a CALL record. Machine code knows arguments in
 their usual form: numbers, device arrays that fit, numpy arrays of the declared type. For any other it takes
-the general way, which converts, or says what is wrong.
+the slow path, which converts, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ENTRY_LENGTH: Final = ENTRY.word("length")
 
 
 class Unsuitable(Exception):
-    """The function has an argument that only the general way handles."""
+    """The function has an argument that only the slow path handles."""
 
 
 class DirectCall:
@@ -88,7 +88,7 @@ def direct_call(
     keeper: Keeper,
 ) -> DirectCall:
     """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
-    Unsuitable if there is an argument that only the general way handles."""
+    Unsuitable if there is an argument that only the slow path handles."""
     invoker, table = function.invoker, function.invoker.table
     signature, convention = function.signature, vm_function.convention
     machine = invoker.direct_machine(entry)
@@ -325,7 +325,7 @@ class _Acceptance:
         """What stands for such parameters in the session: arrays remember it when they are accepted."""
 
     def accept(self, array: Array) -> bool:
-        """Gives the array an owner if need be; the lock must be held. False: the general way must look at
+        """Gives the array an owner if need be; the lock must be held. False: the slow path must look at
         it."""
         if array.fence is not None or not _may_view(array, self._keeper):
             return False
@@ -362,7 +362,7 @@ class _Registers:
 
 
 class _ReferencePacker:
-    """Handles for what is passed by reference. FAILED_PRECONDITION for what only the general way takes."""
+    """Handles for what is passed by reference. FAILED_PRECONDITION for what only the slow path takes."""
 
     def __init__(
         self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, registers: _Registers

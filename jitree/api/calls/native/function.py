@@ -40,7 +40,7 @@ _STATE_WORDS = CALL["state_0"]
 _STATE_BEGIN = STATE["pc"]
 _STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
 
-_GENERALLY = -1
+_SLOWLY = -1
 """In place of a result: nothing has happened, Python is to make the call."""
 
 
@@ -49,18 +49,18 @@ def function_method(self: int, arguments: int, count: int, names: int) -> int:
     argument, ``names`` a tuple of those of the last arguments, or 0."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     result = call_by_record(python, arguments, count, names, PATIENT)
-    if result != _GENERALLY:
+    if result != _SLOWLY:
         return result
-    return call(python.vectorcall, python.call_generally, arguments, count, names)
+    return call(python.vectorcall, python.call_slowly, arguments, count, names)
 
 
 def submit_method(self: int, arguments: int, count: int, names: int) -> int:
     """As :func:`function_method`, for ``AsynchronousFunction.submit``."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     result = call_by_record(python, arguments, count, names, PROMPT)
-    if result != _GENERALLY:
+    if result != _SLOWLY:
         return result
-    return call(python.vectorcall, python.submit_generally, arguments, count, names)
+    return call(python.vectorcall, python.submit_slowly, arguments, count, names)
 
 
 def place_method(self: int, arguments: int, count: int, names: int) -> int:
@@ -69,17 +69,17 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
     python = Python(load64(self + CAPSULE_POINTER_AT))
     record = CallRecord(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
     result = call_through_gate(python, record, arguments + 8, count - 1, PATIENT)
-    return result if result != _GENERALLY else retained(python, python.none)
+    return result if result != _SLOWLY else retained(python, python.none)
 
 
 def call_by_record(python: Python, arguments: int, count: int, names: int, prompt: int) -> int:
     """``prompt`` is what STATE.prompt says meanwhile: PATIENT to wait for the results, PROMPT to return
     arrays that may still be computed."""
     if count < 1 or not is_instance(python, load64(arguments), python.function_type):
-        return _GENERALLY
+        return _SLOWLY
     direct = load64(load64(arguments) + python.function_direct)
     if direct == 0 or direct == python.none:
-        return _GENERALLY
+        return _SLOWLY
     retained(python, direct)  # the session may be closed meanwhile
     record = CallRecord(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
     if names == 0:
@@ -109,11 +109,11 @@ def call_in_order(
 def call_through_gate(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
     """With the context's lock, if nothing of the context is running."""
     if count != record.argument_count:
-        return _GENERALLY
+        return _SLOWLY
     if not enter_gate(python, record):
         return 0
     if record.gate.ready == 0:
-        return leave_gate(python, record, _GENERALLY)
+        return leave_gate(python, record, _SLOWLY)
     awaited = stack(8)
     store64(awaited, 0)
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
@@ -152,7 +152,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     # Arguments last, and of these what is donated: it cannot be had again for another try.
     if not pass_fences(python, record, state) or not pass_arguments(python, record, arguments):
         drop_registers(record, state)
-        return settle(python, record, _GENERALLY if forgets_error(python) else 0)
+        return settle(python, record, _SLOWLY if forgets_error(python) else 0)
     signal = taken_signal(record)
     if prompt != PATIENT:
         state.prompt = prompt
@@ -272,7 +272,7 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
             call(python.clear_error)
         call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
     elif not is_well:
-        if result != _GENERALLY:
+        if result != _SLOWLY:
             drop(python, result)
         result = 0
     return result

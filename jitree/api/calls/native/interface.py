@@ -183,10 +183,10 @@ def _load(code: image.Image, direct_class: type) -> Interface:
     interface = Interface(code, direct_class)
     # The last owner may go when the interpreter has dropped all modules.
     c_function("Py_IncRef", None, ctypes.py_object)(interface)
-    look = interface.method("array_method", Array.__array__, "array_generally")
-    view = interface.method("buffer_method", Array.__buffer__, "buffer_generally")
-    call = interface.method("function_method", Function.__call__, "call_generally")
-    submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_generally")
+    look = interface.method("array_method", Array.__array__, "array_slowly")
+    view = interface.method("buffer_method", Array.__buffer__, "buffer_slowly")
+    call = interface.method("function_method", Function.__call__, "call_slowly")
+    submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_slowly")
     interface.require_complete()
     replace_methods(look, view, interface.function("find_elements"))
     Function.__call__ = call  # type: ignore[method-assign]

@@ -58,11 +58,11 @@ PYTHON: Final = Record(
     i64 function_type       # jitree.Function
     i64 function_direct     # offset of the slot in a Function
     i64 direct_record       # offset of the slot in a DirectCall
-    i64 call_generally      # Python methods that do what machine code does not: Function.__call__,
-    i64 submit_generally    # AsynchronousFunction.submit,
+    i64 call_slowly      # Python methods that do what machine code does not: Function.__call__,
+    i64 submit_slowly    # AsynchronousFunction.submit,
     i64 in_order            # Function.in_order,
-    i64 array_generally     # Array.__array__,
-    i64 buffer_generally    # Array.__buffer__
+    i64 array_slowly     # Array.__array__,
+    i64 buffer_slowly    # Array.__buffer__
     i64 dtype_count
     i64 dtypes              # address of DTYPE records
     """,

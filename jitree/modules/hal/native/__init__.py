@@ -1,1 +1,1 @@
-"""Machine code that answers imports of ``hal``; see the README."""
+"""Machine code for imports of ``hal``; see the README."""

@@ -1,4 +1,4 @@
-"""Answers' handles: taken from the table's pools, counted, given back. Machine code."""
+"""Handles of native fast paths: taken from the table's pools, counted, given back. Machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handle table gives to answers, and the Python objects of what they made."""
+"""What a handle table gives to fast paths, and the Python objects of what they made."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class HandlePool:
     """
 
     def __init__(self, table: HandleTable, device: Device | None, code: image.Image) -> None:
-        """``device``: whose allocator fills the pools of memory; None = answers allocate nothing."""
+        """``device``: whose allocator fills the pools of memory; None = fast paths allocate nothing."""
         self._table: HandleTable = table
         self._code = code
         self._words = array("q", bytes(HANDLE_POOL.size))
@@ -111,7 +111,7 @@ class HandlePool:
     # -- what pools need -------------------------------------------------------------------------------
 
     def supply(self) -> None:
-        """Refills what is empty. Called when an answer gave up, for whatever reason."""
+        """Refills what is empty. Called when a fast path gave up, for whatever reason."""
         words = self._words
         if not words[_BLANK] and self._table.room >= 2 * _BLANK_BATCH:
             for address in self._table.reserve(_BLANK_BATCH):
@@ -154,7 +154,7 @@ class HandlePool:
             self._storage.trim()
 
     def close(self) -> None:
-        """The context is closed: answers allocate no more. What Python still holds stays, and with it the
+        """The context is closed: fast paths allocate no more. What Python still holds stays, and with it the
         table, which from now on owns this object without being owned: both go with the last array, and not
         when circles are looked for."""
         self.settle()

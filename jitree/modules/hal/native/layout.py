@@ -1,4 +1,4 @@
-"""Memory that answers and Python share, besides handle entries, queues and command lists."""
+"""Memory that fast paths and Python share, besides handle entries, queues and command lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jitree.regs.layout import Record
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
 LARGEST_POOLED: Final = 64 << 20
-"""Bytes of the largest block that answers hand out. Pools keep what they have, and filling a larger one takes
+"""Bytes of the largest block that fast paths hand out. Pools keep what they have, and filling a larger one takes
 milliseconds; asking Python for it costs a call some 50 us, since all that follows is Python's then too."""
 
 
@@ -46,7 +46,7 @@ HANDLE_POOL: Final = Record(
     i64 execute           # of the command executor, 0 while there is none
     i64 estimate
     i64 clock
-    i64 spent             # ticks of the clock that answers have executed lists for since Python last did
+    i64 spent             # ticks of the clock that fast paths have executed lists for since Python last did
     i64 busy              # 1 while the local memory is in use
     i64 local_memory      # address, for all threads together
     i64 local_size        # bytes
@@ -57,7 +57,7 @@ HANDLE_POOL: Final = Record(
     i64 failed_y
     i64 failed_z
     i64 arenas            # list of memory for command buffers, by their first word
-    i64 device_allocated  # bytes of buffers that answers allocated so far
+    i64 device_allocated  # bytes of buffers that fast paths allocated so far
     i64 device_freed
     i64 device_peak       # the most that was allocated and not freed
     i64 host_allocated    # of memory that is the host's before it is the device's
@@ -66,7 +66,7 @@ HANDLE_POOL: Final = Record(
     """
     + "".join(f"i64 pool_{index}\n" for index in range(POOL_COUNT)),
 )
-"""What a handle table gives to answers: pools, and what they must know of the context. STATE.handle_pool."""
+"""What a handle table gives to fast paths: pools, and what they must know of the context. STATE.handle_pool."""
 
 ACCOUNTS: Final = HANDLE_POOL["device_allocated"]
 ACCOUNT_SIZE: Final = 24
@@ -77,7 +77,7 @@ STORAGE_POOLS: Final = HANDLE_POOL["pool_0"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""
 
 MAXIMUM_RANK: Final = 7
-"""Of views that answers know. The word behind the dimensions in an extension is the view's allowed access."""
+"""Of views that fast paths know. The word behind the dimensions in an extension is the view's allowed access."""
 
 ROWS: Final = 64
 OPERANDS: Final = 256
@@ -90,7 +90,7 @@ constants, ranges by slot, handles, bytes of updates."""
 LARGEST_SCALE: Final = 64
 """A program whose command buffers do not fit gets memory of a larger scale, up to this: 1.5 MB for each."""
 SLOTS: Final = 512
-"""Slots of a binding table that answers know."""
+"""Slots of a binding table that fast paths know."""
 
 RECORDING: Final = Record(
     "recording",

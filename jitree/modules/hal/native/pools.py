@@ -1,4 +1,4 @@
-"""Memory that answers take from lists in the HANDLE_POOL record: for buffers, and for command buffers."""
+"""Memory that fast paths take from lists in the HANDLE_POOL record: for buffers, and for command buffers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SCALE: Final = RECORDING.word("scale")
 
 
 class StoragePool:
-    """Blocks of an allocator, lent to the answers of a table. Each has an entry of KIND_STORAGE."""
+    """Blocks of an allocator, lent to the fast paths of a table. Each has an entry of KIND_STORAGE."""
 
     def __init__(self, allocator: HeapAllocator, table: HandleTable, words: array[int], queue: int) -> None:
         self._allocator = allocator
@@ -82,7 +82,7 @@ class StoragePool:
         return _counts(self._words)
 
     def stop(self) -> None:
-        """Answers allocate no more: the device has another allocator now."""
+        """Fast paths allocate no more: the device has another allocator now."""
         self._words[HANDLE_POOL.word("queue")] = 0
 
     def supply(self, size: int) -> None:
@@ -149,7 +149,7 @@ def _forget(allocator: HeapAllocator, words: array[int]) -> None:
 
 
 class ArenaPool:
-    """Memory of command buffers that answers record (RECORDING)."""
+    """Memory of command buffers that fast paths record (RECORDING)."""
 
     def __init__(self, words: array[int]) -> None:
         self._words = words

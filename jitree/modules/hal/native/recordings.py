@@ -1,4 +1,4 @@
-"""Command buffers that answers recorded, as Python's objects."""
+"""Command buffers that fast paths recorded, as Python's objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of machine code that answers and calls share, by name of their fields."""
+"""Records of machine code that fast paths and calls share, by name of their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and results of answers. Machine code.
+"""Arguments and results of fast paths. Machine code.
 
 ``words`` are (tag, register) pairs of arguments, then of results; two numbers in front say how many.
 """
@@ -49,7 +49,7 @@ def _result(words: int, index: int) -> int:
 
 
 def give32(state: State, values: int, refs: int, words: int, value: int) -> int:
-    """Ends an answer with one i32."""
+    """Ends a fast path with one i32."""
     finish(state, refs, words)
     store32(values + 4 * _result(words, 0), value)
     return DONE
@@ -62,7 +62,7 @@ def give64(state: State, values: int, refs: int, words: int, value: int) -> int:
 
 
 def give(state: State, refs: int, words: int, entry: Entry) -> int:
-    """Ends an answer with one reference, which passes to the register."""
+    """Ends a fast path with one reference, which passes to the register."""
     finish(state, refs, words)
     place = refs + 8 * _result(words, 0)
     old = Entry(load64(place))

@@ -1,4 +1,4 @@
-"""What Python's functions do for the answers that gave up: see to it that the next one need not."""
+"""What Python's functions do for the fast paths that gave up: see to it that the next one need not."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SIZE: Final = 7
 
 
 class Supplier:
-    """The pools of one context, made when the answers are there and first needed."""
+    """The pools of one context, made when the fast paths are there and first needed."""
 
     def __init__(self, table: HandleTable | None, devices: Sequence[Device]) -> None:
-        """Without a table there will never be answers."""
+        """Without a table there will never be fast paths."""
         self._table = table
         self._local = next((device for device in devices if device.queue_record()), None)
         self.is_local = self._local is not None
-        """Whether answers can work with any of the devices."""
+        """Whether fast paths can work with any of the devices."""
         self._handle_pool: HandlePool | None = None
         self._own: HandlePool | None = None
         """The same if this context made them; one that shares its table did else."""
 
     def refill(self) -> HandlePool | None:
-        """Refills pools of entries and command buffers. None as long as there are no answers."""
+        """Refills pools of entries and command buffers. None as long as there are no fast paths."""
         handle_pool = self._handle_pool or self._connect()
         if handle_pool is not None:
             handle_pool.supply()
@@ -62,7 +62,7 @@ class Supplier:
         return self._handle_pool
 
     def publish(self, arguments: Iterable[object]) -> None:
-        """Tells answers of fences that are reached by now: without that, every operation behind this one
+        """Tells fast paths of fences that are reached by now: without that, every operation behind this one
         would be Python's too."""
         if self._table is None:
             return
@@ -91,11 +91,11 @@ _OF_ANY_DEVICE: Final = frozenset((
     "device.allocator", "buffer.assert", "buffer.length", "buffer_view.assert", "buffer_view.dim",
     "buffer_view.element_type", "buffer_view.encoding_type", "buffer_view.rank",
 ))  # fmt: skip
-"""What answers know of devices and buffers that only Python can work with."""
+"""What fast paths know of devices and buffers that only Python can work with."""
 
 
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an import that has an answer."""
+    """The function of an import that has a fast path."""
     if name in _OF_ANY_DEVICE:
         return _refilled(function)
     if name.startswith("device.queue.execute"):
@@ -123,7 +123,7 @@ def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose fences answers should know of; ``elsewhere`` where there are no local devices."""
+    """A function whose fences fast paths should know of; ``elsewhere`` where there are no local devices."""
 
     def call(state: Supplied, *arguments: Any) -> Any:
         supplier = state.supplier
@@ -137,7 +137,7 @@ def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> C
 
 
 def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An execution; the answer may have given up because it failed."""
+    """An execution; the fast path may have given up because it failed."""
 
     def call(
         state: Supplied,
