@@ -19,7 +19,7 @@ from jitree.hal.local.executor.records import KernelEntry
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
-from jitree.loaders.vmvx_records import Environment
+from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import Worker
 
 PATIENCE: Final = 20_000_000
@@ -139,7 +139,7 @@ class CompiledKernels(Ended):
         for number, name in enumerate(self._symbols):
             if name in ready.addresses:
                 row = number * _ENTRY_WORDS
-                Environment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
+                KernelEnvironment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
                 KernelEntry(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
                 self._records[row + _COST] = 0
                 self._records[row + _CODE] = run_span

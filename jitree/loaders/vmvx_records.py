@@ -8,7 +8,7 @@ from jitree.loaders.vmvx_layout import CONTEXT, CONTEXTS, ENVIRONMENT
 from jitree.regs.layout import ENTRY, SCRATCH, STATE
 
 
-class Environment(MemoryRecord, layout=ENVIRONMENT):
+class KernelEnvironment(MemoryRecord, layout=ENVIRONMENT):
     contexts: Contexts
 
 
@@ -16,22 +16,22 @@ class Contexts(MemoryRecord, layout=CONTEXTS):
     count: Atomic
 
 
-class WorkerContext(MemoryRecord, layout=CONTEXT):
+class WorkerContextRecord(MemoryRecord, layout=CONTEXT):
     busy: Atomic
-    state: State
-    local: Entry
-    constants: Entry
-    bindings: Entry
+    state: KernelState
+    local: KernelHandle
+    constants: KernelHandle
+    bindings: KernelHandle
 
 
-class State(MemoryRecord, layout=STATE):
-    released: Entry
-    scratch: Scratch
+class KernelState(MemoryRecord, layout=STATE):
+    released: KernelHandle
+    scratch: KernelScratch
 
 
-class Entry(MemoryRecord, layout=ENTRY):
-    link: Entry
+class KernelHandle(MemoryRecord, layout=ENTRY):
+    link: KernelHandle
 
 
-class Scratch(MemoryRecord, layout=SCRATCH):
-    free: Entry
+class KernelScratch(MemoryRecord, layout=SCRATCH):
+    free: KernelHandle

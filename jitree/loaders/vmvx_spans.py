@@ -17,13 +17,13 @@ from jitree.loaders.vmvx_layout import (
     WORKGROUP_LITTERED,
     WORKGROUP_REFUSED,
 )
-from jitree.loaders.vmvx_records import Contexts, Entry, Environment, WorkerContext
+from jitree.loaders.vmvx_records import Contexts, KernelEnvironment, KernelHandle, WorkerContextRecord
 
 FIRST_CONTEXT = CONTEXTS["first"]
 FIRST_BINDING = CONTEXT["binding"]
 
 
-def run_span(environment: Environment, dispatch: KernelDispatch, group: Workgroup) -> int:
+def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup) -> int:
     """Runs the workgroups of a span in a worker context, and has Python do what they leave to it: 0, or the
     number of a failure."""
     first = group.first
@@ -54,7 +54,7 @@ def run_span(environment: Environment, dispatch: KernelDispatch, group: Workgrou
 
 
 def finish(
-    environment: Environment, dispatch: KernelDispatch, group: Workgroup, context: WorkerContext
+    environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup, context: WorkerContextRecord
 ) -> int:
     """Has the workgroup that the context has reached finished by the VM."""
     line = quotient(context.reached, dispatch.count_x)
@@ -66,47 +66,49 @@ def finish(
     )
 
 
-def take_context(environment: Environment, dispatch: KernelDispatch, group: Workgroup) -> WorkerContext:
+def take_context(
+    environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup
+) -> WorkerContextRecord:
     """A worker context that no other thread has, aimed at the memory of a span; none if all are taken."""
     count = dispatch.binding_count
     if count > MAXIMUM_BINDINGS:
-        return WorkerContext(0)
+        return WorkerContextRecord(0)
     context = free_context(environment.contexts, group.processor)
     if context:
         aim(context.local, group.local_memory, group.local_size)
         aim(context.constants, dispatch.constants, 4 * dispatch.constant_count)
         context.bindings.length = count
         for index in range(count):
-            entry = Entry(load64(place_of(context) + FIRST_BINDING + 8 * index))
+            entry = KernelHandle(load64(place_of(context) + FIRST_BINDING + 8 * index))
             aim(entry, load64(dispatch.addresses + 8 * index), load64(dispatch.lengths + 8 * index))
     return context
 
 
-def free_context(contexts: Contexts, thread: int) -> WorkerContext:
+def free_context(contexts: Contexts, thread: int) -> WorkerContextRecord:
     """Threads begin to look at different ones."""
     count = atomic_load(contexts.count)
     if count == 0:
-        return WorkerContext(0)
+        return WorkerContextRecord(0)
     for turn in range(count):
         index = remainder(thread + turn, count)
-        context = WorkerContext(load64(place_of(contexts) + FIRST_CONTEXT + 8 * index))
+        context = WorkerContextRecord(load64(place_of(contexts) + FIRST_CONTEXT + 8 * index))
         if atomic_replace(context.busy, 0, 1):
             return context
-    return WorkerContext(0)
+    return WorkerContextRecord(0)
 
 
-def aim(entry: Entry, address: int, length: int) -> None:
+def aim(entry: KernelHandle, address: int, length: int) -> None:
     """Lets a buffer's handle show other memory."""
     entry.address = address
     entry.length = length
 
 
-def recycle(context: WorkerContext) -> None:
+def recycle(context: WorkerContextRecord) -> None:
     """Takes back the scratch buffers in the list of released entries; others stay in it for Python."""
     state = context.state
     scratch = state.scratch
     entry = state.released
-    state.released = Entry(0)
+    state.released = KernelHandle(0)
     while entry:
         following = entry.link
         if entry.usage == SCRATCH_MARK:

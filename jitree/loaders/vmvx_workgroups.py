@@ -8,24 +8,24 @@ from __future__ import annotations
 from jitree.codegen.primitives import quotient, remainder
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_layout import WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED
-from jitree.loaders.vmvx_records import Entry, State, WorkerContext
+from jitree.loaders.vmvx_records import KernelHandle, KernelState, WorkerContextRecord
 
 
 def kernel(
-    state: State, frame: int, values: int, refs: int, fuel: int,
-    local: Entry, constants: Entry, bindings: Entry,
+    state: KernelState, frame: int, values: int, refs: int, fuel: int,
+    local: KernelHandle, constants: KernelHandle, bindings: KernelHandle,
     x: int, y: int, z: int, size_x: int, size_y: int, size_z: int, count_x: int, count_y: int, count_z: int,
 ) -> int:  # fmt: skip
     """One workgroup: what is left of the fuel, 0 if it has left machine code. The builder defines it."""
     raise NotImplementedError
 
 
-def has_room(state: State, frame: int, values: int, refs: int) -> bool:
+def has_room(state: KernelState, frame: int, values: int, refs: int) -> bool:
     """Whether the kernel's frames, value slots and ref registers fit. The builder defines it."""
     raise NotImplementedError
 
 
-def workgroups(dispatch: KernelDispatch, context: WorkerContext, first: int, last: int) -> int:
+def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: int, last: int) -> int:
     """Runs workgroups from one number up to another in a worker context that is aimed at their memory. It
     stops after a workgroup that has released something, and at one that has left: ``reached`` is then
     the number of the first that is not complete. WORKGROUP_*."""

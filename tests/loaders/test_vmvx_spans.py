@@ -24,7 +24,14 @@ from jitree.loaders.vmvx_layout import (
     WORKGROUP_LITTERED,
     WORKGROUP_REFUSED,
 )
-from jitree.loaders.vmvx_records import Contexts, Entry, Environment, Scratch, State, WorkerContext
+from jitree.loaders.vmvx_records import (
+    Contexts,
+    KernelEnvironment,
+    KernelHandle,
+    KernelScratch,
+    KernelState,
+    WorkerContextRecord,
+)
 from jitree.loaders.vmvx_spans import run_span
 from jitree.loaders.vmvx_workgroups import workgroups
 from jitree.regs.layout import ENTRY, SCRATCH, STATE
@@ -36,7 +43,7 @@ FAILING = 13
 
 
 def in_python(environment: int, dispatch: int, group: int) -> int:
-    return run_span(Environment(environment), KernelDispatch(dispatch), Workgroup(group))
+    return run_span(KernelEnvironment(environment), KernelDispatch(dispatch), Workgroup(group))
 
 
 def as_machine_code(environment: int, dispatch: int, group: int) -> int:
@@ -52,7 +59,7 @@ class Memory:
         self._kept: list[object] = []
         self.events: list[object] = []
         self.steps = iter(steps)
-        self.environment = Environment(self._record(ENVIRONMENT.size))
+        self.environment = KernelEnvironment(self._record(ENVIRONMENT.size))
         self.dispatch = KernelDispatch(self._record(DISPATCH.size))
         self.group = Workgroup(self._record(WORKGROUP.size))
         self.dispatch.count_x, self.dispatch.count_y, self.dispatch.count_z = 5, 3, 2
@@ -74,23 +81,23 @@ class Memory:
         result = run(*map(self._place, (self.environment, self.dispatch, self.group)))
         return [result, *self.events, *(self._busy(context) for context in self.contexts)]
 
-    def _context(self) -> WorkerContext:
-        context = WorkerContext(self._record(CONTEXT.size + 8 * MAXIMUM_BINDINGS))
-        context.state = State(self._record(STATE.size))
-        context.state.scratch = Scratch(self._record(SCRATCH.size))
+    def _context(self) -> WorkerContextRecord:
+        context = WorkerContextRecord(self._record(CONTEXT.size + 8 * MAXIMUM_BINDINGS))
+        context.state = KernelState(self._record(STATE.size))
+        context.state.scratch = KernelScratch(self._record(SCRATCH.size))
         context.local, context.constants, context.bindings = (self._entry() for _ in range(3))
         bindings = (ctypes.c_int64 * 2).from_address(self._place(context) + CONTEXT["binding"])
         bindings[:] = [self._place(self._entry()) for _ in range(2)]
         return context
 
-    def _entry(self) -> Entry:
-        return Entry(self._record(ENTRY.size))
+    def _entry(self) -> KernelHandle:
+        return KernelHandle(self._record(ENTRY.size))
 
     def _workgroups(self, dispatch: int, place: int, first: int, last: int) -> int:
-        context = WorkerContext(place)
+        context = WorkerContextRecord(place)
         why, context.reached = next(self.steps)
         bindings = (ctypes.c_int64 * 2).from_address(place + CONTEXT["binding"])
-        aimed = [context.local, context.constants, *map(Entry, bindings)]
+        aimed = [context.local, context.constants, *map(KernelHandle, bindings)]
         aims = [(entry.address, entry.length) for entry in aimed]
         self.events.append(("workgroups", self._number(context), first, last, context.bindings.length, aims))
         if why == WORKGROUP_LITTERED:
@@ -100,12 +107,12 @@ class Memory:
             self._kept.append(state)
         return why
 
-    def _number(self, context: WorkerContext) -> int:
+    def _number(self, context: WorkerContextRecord) -> int:
         return self.contexts.index(context)
 
     def _finish(self, environment: int, dispatch: int, group: int, place: int) -> int:
         x, y, z = self.group.x, self.group.y, self.group.z
-        context = WorkerContext(place)
+        context = WorkerContextRecord(place)
         self.events.append(("finish", x, y, z, self._number(context), context.state.scratch.next))
         return 9 if context.reached == FAILING else 0
 
@@ -118,7 +125,7 @@ class Memory:
         return 4
 
     @staticmethod
-    def _busy(context: WorkerContext) -> int:
+    def _busy(context: WorkerContextRecord) -> int:
         return ctypes.c_int64.from_address(Memory._place(context)).value
 
     @staticmethod
@@ -186,7 +193,7 @@ def test_workgroups_are_counted(
     memory = Memory([])
     context, seen = memory.contexts[0], []
 
-    def kernel(state: State, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
+    def kernel(state: KernelState, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
         x, y, z, *_, count_x, count_y, _ = arguments[3:]
         seen.append(x + count_x * (y + count_y * z))
         if seen[-1] == released_at:

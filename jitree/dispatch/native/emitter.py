@@ -1,7 +1,7 @@
 """The LLVM IR of one function: blocks, edges, values, and the ways out to the interpreter.
 
 Where an instruction cannot be completed, the function leaves: it writes its registers to its frame as they
-were at the latest *safepoint* and the interpreter goes on from there. A safepoint is an instruction in front of
+were at the latest *safepoint* and the interpreter goes on from there. A safepoint is an instruction before
 which everything that has an effect was done; what lies between it and the place where the function leaves is
 executed once more, without harm.
 """

@@ -28,25 +28,25 @@ FRAME_SIZE = FRAME.size
 FUNCTION_SIZE = FUNCTION.size
 
 
-class State(MemoryRecord, layout=STATE):
+class LeavingState(MemoryRecord, layout=STATE):
     frame: Frame
-    module: Module
+    module: LeavingModule
     scratch: Scratch
 
 
-class Module(MemoryRecord, layout=MODULE):
+class LeavingModule(MemoryRecord, layout=MODULE):
     pass
 
 
-class Function(MemoryRecord, layout=FUNCTION):
-    module: Module
+class LeavingFunction(MemoryRecord, layout=FUNCTION):
+    module: LeavingModule
 
 
 class Frame(MemoryRecord, layout=FRAME):
-    function: Function
+    function: LeavingFunction
 
 
-class Import(MemoryRecord, layout=IMPORT):
+class LeavingImport(MemoryRecord, layout=IMPORT):
     pass
 
 
@@ -63,10 +63,10 @@ def clear(refs: int, bits: int) -> None:
         slot += 1
 
 
-def materialise(state: State, frame: Frame, values: int, refs: int, ordinal: int) -> int:
+def materialise(state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int) -> int:
     """Fills the frame record of a function; the address of its module's words."""
     module = state.module
-    function = Function(module.functions + FUNCTION_SIZE * ordinal)
+    function = LeavingFunction(module.functions + FUNCTION_SIZE * ordinal)
     frame.function = function
     frame.values = values
     frame.refs = refs
@@ -75,7 +75,9 @@ def materialise(state: State, frame: Frame, values: int, refs: int, ordinal: int
     return module.code
 
 
-def leave(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: int, fuel: int) -> None:
+def leave(
+    state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, fuel: int
+) -> None:
     """The interpreter is to go on at a word of this function; its registers are in memory already. ``fuel``
     is what it may spend; 0: the machine has to stop."""
     state.pc = materialise(state, frame, values, refs, ordinal) + 4 * pc
@@ -85,7 +87,9 @@ def leave(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: 
     state.fuel = fuel
 
 
-def suspend(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: int, results: int) -> None:
+def suspend(
+    state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, results: int
+) -> None:
     """A function that this one has called has left: this one goes on at the word ``pc`` when that returns,
     and takes its results by the list at the word ``results``."""
     code = materialise(state, frame, values, refs, ordinal)
@@ -94,7 +98,7 @@ def suspend(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc
     callee.results = code + 4 * results
 
 
-def pop(state: State, frame: Frame) -> None:
+def pop(state: LeavingState, frame: Frame) -> None:
     """The call of the host or of the interpreter is done: its frame is current again, after the call."""
     caller = Frame(place_of(frame) - FRAME_SIZE)
     state.frame = caller
@@ -104,7 +108,9 @@ def pop(state: State, frame: Frame) -> None:
     state.refs = caller.refs
 
 
-def slow(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: int, imported: Import) -> int:
+def slow(
+    state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, imported: LeavingImport
+) -> int:
     """Has the instruction at a word executed by its plain handler, on the registers in memory, and says what
     came of it (SLOW_*). ``imported`` is the record of the import that is called, if any: functions of other
     modules are the interpreter's."""
@@ -117,7 +123,7 @@ def slow(state: State, frame: Frame, values: int, refs: int, ordinal: int, pc: i
     return answer
 
 
-def allocate(state: State, length: int) -> Entry:
+def allocate(state: LeavingState, length: int) -> Entry:
     """A zeroed buffer from the memory for buffers that die with their function; null if there is none."""
     scratch = state.scratch
     if not scratch or not scratch.free:

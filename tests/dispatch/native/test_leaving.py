@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.dispatch.native import leaving
-from jitree.dispatch.native.leaving import Frame, Import, Module, Scratch, State
+from jitree.dispatch.native.leaving import Frame, LeavingImport, LeavingModule, LeavingState, Scratch
 from jitree.regs.counting import Entry
 from jitree.regs.layout import (
     ENTRY,
@@ -42,12 +42,12 @@ class Memory:
                 "functions": 2 * FUNCTION.size, "import": IMPORT.size,
             }.items()
         }  # fmt: skip
-        self.state = State(address_of(self.blocks["state"]))
-        self.state.module = Module(address_of(self.blocks["module"]))
+        self.state = LeavingState(address_of(self.blocks["state"]))
+        self.state.module = LeavingModule(address_of(self.blocks["module"]))
         self.state.module.code = 4000
         self.state.module.functions = address_of(self.blocks["functions"])
         for ordinal in range(2):
-            function = leaving.Function(self.state.module.functions + ordinal * FUNCTION.size)
+            function = leaving.LeavingFunction(self.state.module.functions + ordinal * FUNCTION.size)
             function.value_count, function.ref_count, function.module = 6, 3, self.state.module
 
     def frame(self, number: int) -> Frame:
@@ -80,13 +80,13 @@ def test_functions_that_leave_look_as_if_interpreted(memory: Memory) -> None:
 
 
 def test_an_instruction_is_done_by_python_or_refused(memory: Memory) -> None:
-    state, frame, imported = memory.state, memory.frame(0), Import(address_of(memory.blocks["import"]))
-    assert leaving.slow(state, frame, 0, 0, 0, 2, Import(0)) == SLOW_REFUSED
+    state, frame, imported = memory.state, memory.frame(0), LeavingImport(address_of(memory.blocks["import"]))
+    assert leaving.slow(state, frame, 0, 0, 0, 2, LeavingImport(0)) == SLOW_REFUSED
     seen = []
 
     def plain_handler(place: int) -> int:
-        seen.append((State(place).answer, State(place).pc))
-        State(place).answer = SLOW_DONE
+        seen.append((LeavingState(place).answer, LeavingState(place).pc))
+        LeavingState(place).answer = SLOW_DONE
         return 0
 
     address = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(plain_handler)

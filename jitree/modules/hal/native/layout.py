@@ -12,8 +12,8 @@ from jitree.regs.layout import Record
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
 LARGEST_POOLED: Final = 64 << 20
-"""Bytes of the largest block that fast paths hand out. Pools keep what they have, and filling a larger one takes
-milliseconds; asking Python for it costs a call some 50 us, since all that follows is Python's then too."""
+"""Bytes of the largest block that fast paths hand out. Pools keep what they have, and filling a larger one
+takes milliseconds; asking Python for it costs a call some 50 us, since all that follows is Python's then."""
 
 
 def class_index(capacity: int) -> int:
@@ -66,7 +66,7 @@ HANDLE_POOL: Final = Record(
     """
     + "".join(f"i64 pool_{index}\n" for index in range(POOL_COUNT)),
 )
-"""What a handle table gives to fast paths: pools, and what they must know of the context. STATE.handle_pool."""
+"""What a handle table gives to fast paths: pools, and what they need of the context. STATE.handle_pool."""
 
 ACCOUNTS: Final = HANDLE_POOL["device_allocated"]
 ACCOUNT_SIZE: Final = 24
@@ -77,7 +77,7 @@ STORAGE_POOLS: Final = HANDLE_POOL["pool_0"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""
 
 MAXIMUM_RANK: Final = 7
-"""Of views that fast paths know. The word behind the dimensions in an extension is the view's allowed access."""
+"""Of views that fast paths know. The word after the dimensions in an extension is the view's access."""
 
 ROWS: Final = 64
 OPERANDS: Final = 256
