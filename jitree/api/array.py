@@ -71,7 +71,7 @@ class Array(NDArrayOperatorsMixin):
         return True
 
     def give_up(self) -> None:
-        """Lets go of the elements, which are somebody else's from now on. FAILED_PRECONDITION if they are
+        """Lets go of the elements, which belong to another owner from now on. FAILED_PRECONDITION if they are
         already: another thread may have donated them."""
         with _GIVING:
             if self.is_donated:
@@ -204,12 +204,12 @@ class Array(NDArrayOperatorsMixin):
             shown = elements.view()
             exchange = self._device.array_exchange
             if exchange is not None and exchange.is_shared(view):
-                return shown  # somebody else may write to the memory
+                return shown  # other code may write to the memory
             self._elements = shown
         return self._elements
 
     def _implicitly(self) -> npt.NDArray[Any]:
-        """As :meth:`to_host`, where nobody has said so. FAILED_PRECONDITION if that has to be said."""
+        """As :meth:`to_host` where the program does not say so. FAILED_PRECONDITION if it has to."""
         exchange = self._device.array_exchange
         if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
             raise FailedPreconditionError(

@@ -1,6 +1,6 @@
 """Functions compiled to be asynchronous (the ``coarse-fences`` model).
 
-They take two fences behind their arguments: they wait for the first before touching any array, and reach the
+They take two fences after their arguments: they wait for the first before touching any array, and reach the
 second when all results are there. They return at once.
 """
 

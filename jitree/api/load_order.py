@@ -1,4 +1,4 @@
-"""The order in which modules have to be registered: each behind those that it imports from."""
+"""The order in which modules have to be registered: each after those that it imports from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def imported_modules(module: ModuleLike) -> set[str]:
 
 
 def load_order(modules: Sequence[ModuleLike]) -> list[ModuleLike]:
-    """The modules in the given order, but behind those among them that they import from.
+    """The modules in the given order, but after those among them that they import from.
 
     INVALID_ARGUMENT, naming the modules, if they import from one another in a circle.
     """
@@ -32,7 +32,7 @@ def load_order(modules: Sequence[ModuleLike]) -> list[ModuleLike]:
 def _place(
     module: ModuleLike, by_name: Mapping[str, ModuleLike], ordered: dict[str, ModuleLike], path: list[str]
 ) -> None:
-    """Puts a module behind what it needs; ``path`` are those that are waiting for it."""
+    """Puts a module after what it needs; ``path`` are those that are waiting for it."""
     if module.name in ordered:
         return
     if module.name in path:

@@ -71,7 +71,7 @@ class ReplayingFunction(Function):
         self._last: _Last | None = None
         self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)
         self._may_write = any(item.tensor is None for item in signature.arguments)
-        """Whether it takes references, of which nobody says what it does with them."""
+        """Whether it takes references, and what it does with them is not stated."""
         self._is_known = False
         self._variables: Variables | None = None
         """None: calls of the context are not made again, once that is known."""
@@ -105,7 +105,7 @@ class ReplayingFunction(Function):
         if variables is None:
             return self._unpack(self._invoke(packed))
         if variables:
-            with self.invoker.lock:  # nobody else changes them meanwhile
+            with self.invoker.lock:  # no other thread changes them meanwhile
                 return self._unpack(*self._call(arguments, packed, variables))
         return self._unpack(*self._call(arguments, packed, variables))
 

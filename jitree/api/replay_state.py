@@ -33,7 +33,7 @@ _UNSUITABLE: Final = [
     if name.startswith(("global.store.", "trace", "print", "break", "cond_break"))
     and number != _STORE_REFERENCE
 ]
-"""Instructions outside of the initialiser that make calls differ in ways that nobody sees from outside."""
+"""Instructions outside of the initialiser that make calls differ in ways that do not show from outside."""
 _UNSUITABLE_IMPORTS: Final = (
     "hal.buffer_view.trace", "hal.buffer.allocation.", "hal.channel.", "hal.fence.query",
     "hal.fence.signal", "hal.fence.fail",
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     """Where a buffer of a recorded call comes from: one of its arguments, or an allocation that it made."""
 
     argument: int
-    """Number among the caller's buffers and, behind them, those of variables; -1 = an allocation."""
+    """Number among the caller's buffers and, after them, those of variables; -1 = an allocation."""
     allocation: int
     offset: int
     length: int

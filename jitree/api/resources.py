@@ -43,7 +43,7 @@ class Resources(Unique):
 
     @property
     def host_allocator(self) -> Allocator:
-        """Memory of the host for whoever needs buffers without a device."""
+        """Memory of the host for code that needs buffers without a device."""
         return self._host_allocator
 
     @property

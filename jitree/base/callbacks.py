@@ -22,7 +22,7 @@ from jitree.base.once import once
 
 _ARGUMENTS: Final = 6
 _CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9
-"""Words of a record behind those of the arguments in registers; STACK is where the others are."""
+"""Words of a record after those of the arguments in registers; STACK is where the others are."""
 _LEVELS: Final = 16
 """Callbacks inside each other on the main thread; deeper ones are called as on any other."""
 _FIRST: Final = 4

@@ -33,7 +33,7 @@ _NAMES: Final = {code: name for name, code in _CODES.items()}
 
 NAME: Final = b"dltensor"
 VERSIONED_NAME: Final = b"dltensor_versioned"
-"""Of capsules that nobody has used yet."""
+"""Of capsules that have not been used yet."""
 
 
 class DLTensor(ctypes.Structure):

@@ -59,7 +59,7 @@ def object_at(address: int) -> Any:
 
 class Borrowed:
     """Stands for the owner of what holds it, without keeping it: a weak reference may have been cleared while
-    the owner is still used, by what a garbage collector runs. Only for what nobody but the owner uses."""
+    the owner is still used, by what a garbage collector runs. Only for what the owner alone uses."""
 
     __slots__ = ("_address",)
 

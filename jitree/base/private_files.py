@@ -1,9 +1,9 @@
 """Files that are executed later: only their user can have written them.
 
-A folder is used when nobody else can change what a path to it means: it and all folders above it belong to
-the user, to the administrator or to the owner of the root folder, and nobody else can write in them (in a
+A folder is used when no other user can change what a path to it means: it and all folders above it belong to
+the user, to the administrator or to the owner of the root folder, and no other user can write in them (in a
 sticky folder above it, such as ``/tmp``, names stay their owner's). A file counts when it is a regular one of
-such an owner that nobody else can write. Names are looked up in the open folder, never through a symbolic
+such an owner that no other user can write. Names are looked up in the open folder, never through a symbolic
 link, and new files are created and never opened, so it gains nothing to guess a name and be there first.
 """
 
@@ -132,7 +132,7 @@ def opened(folder: str) -> Iterator[int]:
 
 def _check_path(path: str) -> None:
     """Checks everything on a path, from the root folder down: what passed stays as it is while the rest is
-    looked at, since nobody else can change it."""
+    looked at, since no other user can change it."""
     prefix = "/"
     for part in os.path.join(os.getcwd(), path).split("/"):
         prefix = os.path.join(prefix, part)

@@ -1,6 +1,6 @@
 """The allocator of a GPU: device memory, and pinned host memory for all that the host is to see.
 
-Device memory may be handed out again as soon as nobody refers to it: whatever still uses it was submitted to
+Device memory may be handed out again as soon as nothing refers to it: whatever still uses it was submitted to
 the stream before whatever will. Pinned memory, which the host touches out of that order, first waits until
 what was submitted before it came back is done. Both are cut from large regions (:mod:`suballocator`):
 the driver's own allocation of host-visible memory takes half a millisecond and stops the device.
@@ -75,7 +75,7 @@ class _Registration(NamedTuple):
 
 
 class _Loan(NamedTuple):
-    """Behind a buffer: device memory of somebody else."""
+    """Behind a buffer: device memory of another library."""
 
     stream: Stream
     owner: object
@@ -159,7 +159,7 @@ class CudaAllocator(Allocator):
     def import_device(
         self, address: int, length: int, owner: object, release: Callable[[], object] | None = None
     ) -> Buffer:
-        """A buffer over device memory of somebody else, kept by ``owner`` until no submitted work uses it.
+        """A buffer over device memory of another library, kept by ``owner`` until no submitted work uses it.
 
         INVALID_ARGUMENT for memory of another device or of the host.
         """
@@ -184,7 +184,7 @@ class CudaAllocator(Allocator):
         return known | BufferCompatibility.IMPORTABLE if memory_type & _HOST_VISIBLE else known
 
     def trim(self) -> None:
-        """Waits for the device, then gives back every region that nobody uses.
+        """Waits for the device, then gives back every region that is not used.
 
         Holds the stream's lock all the while: what another thread gathers in between could use a region.
         """
@@ -332,5 +332,5 @@ def _unregister(registration: _Registration) -> None:
 
 
 def _release_foreign(loan: _Loan) -> None:
-    """Lets go of somebody's memory when nothing submitted uses it."""
+    """Lets go of foreign memory when nothing submitted uses it."""
     loan.stream.retain((loan, Ending(None if loan.release is None else carefully(loan.release))))

@@ -73,7 +73,7 @@ class Api:
         return None if not values else values[0] if len(values) == 1 else tuple(values)
 
     def attempt(self, name: str, *arguments: Any) -> None:
-        """As :meth:`call` where nobody could do anything about a failure: giving back what is no longer
+        """As :meth:`call` where nothing can be done about a failure: giving back what is no longer
         used."""
         getattr(self.driver, name)(*arguments)
 

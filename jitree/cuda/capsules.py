@@ -93,7 +93,7 @@ class Taken:
 
 
 def _drop_unused(capsule: int) -> None:
-    """The end of a capsule that nobody has used."""
+    """The end of a capsule that has not been used."""
     for name in (VERSIONED_NAME, NAME):
         if is_valid(capsule, name):
             _exported.pop(pointer(capsule, name), None)
@@ -112,7 +112,7 @@ def _row_major(shape: tuple[int, ...]) -> list[int]:
 
 
 def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Whether elements lie behind each other without gaps; ``strides`` in elements."""
+    """Whether elements lie one after the other without gaps; ``strides`` in elements."""
     if strides is None or 0 in shape:
         return True
     expected = 1

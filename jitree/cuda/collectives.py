@@ -154,7 +154,7 @@ class _Widened:
         self._sign = int(call.element_type == _SI16)
         self._sent = call.send_length // 2
         self._received = call.receive_length // 2
-        if call.kind != _REDUCE_SCATTER:  # what lies behind is not the collective's
+        if call.kind != _REDUCE_SCATTER:  # what lies after it is not the collective's
             self._received = min(self._received, call.collective.element_count)
         allocator = stream.allocator
         assert allocator is not None

@@ -1,4 +1,4 @@
-"""The completion thread: waits for events where somebody wants to be called back.
+"""The completion thread: waits for events where a caller wants to be called back.
 
 It starts with the first event given to it. Calls that wait for their own results never need it.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CompletionThread:
-    """Retires a stream's work when an event recorded behind it is reached."""
+    """Retires a stream's work when an event recorded after it is reached."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class CompletionThread:
         self._inbox.put((stream, tick, event))
 
     def close(self) -> None:
-        """Ends the thread behind what it has been given."""
+        """Ends the thread after what it has been given."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:

@@ -234,7 +234,7 @@ class CudaDevice(Device):
         if source.host_address is not None:
             if wait is not None:
                 wait.wait()
-            else:  # as with memory of the device: behind what has been submitted
+            else:  # as with memory of the device: after what has been submitted
                 self.stream.synchronize()
             return source.host_array()
         if wait is not None and not self.stream.follows(wait):

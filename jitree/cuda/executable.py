@@ -205,7 +205,7 @@ class CudaFunctionTable:
     """ENTRY_POINT records of the kernels, in the form in which command lists take them.
 
     ``code`` is the CUfunction, ``environment`` the address of four i32: threads in x, y and z, bytes of
-    dynamic shared memory. Whoever keeps an address keeps the table, and with it the loaded modules.
+    dynamic shared memory. Code that keeps an address keeps the table, and with it the loaded modules.
     """
 
     __slots__ = ("__weakref__", "_blocks", "_entries", "_first_entry", "kernels", "name")

@@ -1,7 +1,7 @@
 """Arrays of other libraries (PyTorch, CuPy, Numba, JAX) as buffers of a CUDA device, and the other way round.
 
 Nothing is copied and the host waits for nothing: what one side has submitted is ordered before what the other
-side submits by events between the two streams. Memory that a consumer gives back is used again only behind
+side submits by events between the two streams. Memory that a consumer gives back is used again only after
 what the consumer had submitted by then. Only memory that begins where kernels cannot load from it is copied.
 """
 
@@ -59,7 +59,7 @@ class CudaExchange:
         self.host_transfers = host_transfers
         self._shared: weakref.WeakSet[BufferView] = weakref.WeakSet()
         self._given: weakref.WeakSet[BufferView] = weakref.WeakSet()
-        """Views whose memory comes back behind what consumers have submitted by then."""
+        """Views whose memory comes back after what consumers have submitted by then."""
         self._shares = False
         """Whether any view has been shared so far; most programs share none."""
         self.dlpack_device = (_CUDA, stream.context.ordinal)
@@ -138,7 +138,7 @@ class CudaExchange:
         return view
 
     def _copied(self, source: Buffer) -> Buffer:
-        """Memory of our own with the contents of somebody's, who may change them when this returns."""
+        """Memory of our own with the contents of foreign memory, which may change when this returns."""
         stream = self._stream
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
@@ -208,7 +208,7 @@ class CudaExchange:
         with stream.lock:
             stream.context.enter()
             stream.flush()
-            if view not in self._given:  # by whoever looked at it first
+            if view not in self._given:  # by the first reader
                 self._given.add(view)
                 weakref.finalize(view, stream.give_back, buffer.allocation, LEGACY_STREAM).atexit = False
         return {

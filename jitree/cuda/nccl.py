@@ -109,7 +109,7 @@ class Nccl:
             raise self._failure(name, result)
 
     def attempt(self, name: str, *arguments: object) -> None:
-        """A call whose failure nobody could do anything about: giving back what is no longer used."""
+        """A call about whose failure nothing can be done: giving back what is no longer used."""
         self._functions[name](*arguments)
 
     def new_identifier(self) -> bytes:
@@ -138,7 +138,7 @@ class Nccl:
         return value.value
 
     def failure_of(self, communicator: int) -> StatusError | None:
-        """What happened to a communicator behind our back, such as another member's end."""
+        """What happened to a communicator without our doing, such as another member's end."""
         result = self.query("ncclCommGetAsyncError", communicator)
         return None if result in (0, _IN_PROGRESS) else self._failure("a collective", result)
 

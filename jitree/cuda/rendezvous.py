@@ -50,7 +50,7 @@ class EnvironmentProvider(ChannelProvider):
     """For programs started by torchrun, mpirun, mpiexec or srun.
 
     The id goes from rank 0 to the others through a socket at ``JITREE_RENDEZVOUS``, else at MASTER_ADDR and
-    behind MASTER_PORT, else (jobs on one machine) at a local port that follows from the job's id.
+    after MASTER_PORT, else (jobs on one machine) at a local port that follows from the job's id.
     """
 
     def __init__(

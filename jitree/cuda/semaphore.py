@@ -39,7 +39,7 @@ class CudaSemaphore(Semaphore):
         self.stream: SignallingStream | None = None
         """Where that work is."""
         self._schedule: Semaphore | None = None
-        """Its payload is what has been reached or promised; made when somebody waits for that."""
+        """Its payload is what has been reached or promised; made when a thread first waits for that."""
 
     def promise(self, value: int, stream: SignallingStream) -> None:
         """The work that has just been submitted to the stream reaches the value. The caller holds the

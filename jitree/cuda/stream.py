@@ -44,7 +44,7 @@ _SHORTEST_PATIENCE: Final = 1e-3
 _SUSPECTS: Final = 3
 """Submissions that the error of a lost device names."""
 _OPEN_PROMISES: Final = 1024
-"""So many submissions nobody waited for: time to ask what is done."""
+"""So many submissions were not waited for: time to ask what is done."""
 
 
 class HeldLaunches(Protocol):
@@ -79,7 +79,7 @@ class Stream:
         self.api = context.api
         self.profiler = profiler
         self.lock = threading.RLock()
-        """Held by whoever submits."""
+        """Held by the thread that submits."""
         context.enter()
         self.handle: Handle = self.api.call("cuStreamCreate", _NON_BLOCKING)
         self.events = EventPool(context)
@@ -126,7 +126,7 @@ class Stream:
         if batch is None or not batch.pending:
             self._launched = self.tick
         self.tick += 1
-        if self._given_back:  # counted with this submission, which runs behind the consumers' work
+        if self._given_back:  # counted with this submission, which runs after the consumers' work
             self._take_back()
         return self.tick
 
@@ -167,8 +167,8 @@ class Stream:
             self._kept.append((self.tick, value))
 
     def orders(self, allocation: Allocation) -> bool:
-        """Whether memory is only used and used again in the order of this stream: nobody needs to retain it,
-        and nobody else writes to it."""
+        """Whether memory is only used and used again in the order of this stream: no user needs to retain it,
+        and no other code writes to it."""
         return getattr(allocation.source, "ordered_by", None) is self
 
     def device_address(self, buffer: Buffer) -> int:
@@ -186,7 +186,7 @@ class Stream:
         return buffer.address
 
     def follows(self, fence: Fence) -> bool:
-        """Whether whatever is submitted here from now on runs behind what the fence stands for."""
+        """Whether whatever is submitted here from now on runs after what the fence stands for."""
         for semaphore, value in fence.timepoints:
             if not semaphore.is_reached(value) and not (
                 isinstance(semaphore, CudaSemaphore)
@@ -265,9 +265,10 @@ class Stream:
     # Completion.
 
     def mark(self) -> Handle:
-        """An event behind everything submitted so far; goes back to ``events``.
+        """An event after everything submitted so far; goes back to ``events``.
 
-        Takes the lock: nobody who holds another stream's may ask, or two streams could wait for each other.
+        Takes the lock: a thread that holds another stream's may not ask, or two streams could
+        wait for each other.
         """
         with self.lock:
             self.check_open()
@@ -397,9 +398,9 @@ class Stream:
             self.api.check_alive()
 
     def _wait_until(self, deadline: float) -> None:
-        """Asks for the stream, if there is no time, else for an event behind what has been submitted.
+        """Asks for the stream, if there is no time, else for an event after what has been submitted.
 
-        Whoever holds the lock may be waiting for the device without end.
+        The thread that holds the lock may be waiting for the device without end.
         """
         now = start = time.monotonic()
         if not self.lock.acquire(timeout=max(deadline - now, _SHORTEST_PATIENCE)):

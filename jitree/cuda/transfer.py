@@ -1,7 +1,7 @@
 """Bytes between host memory, files and the device.
 
-Small ranges are moved by a kernel of ours, which starts sooner behind other kernels than the copy engine
-does, and to or from pinned memory, for which nobody has to wait; large ones by the driver.
+Small ranges are moved by a kernel of ours, which starts sooner after other kernels than the copy engine
+does, and to or from pinned memory, for which no thread has to wait; large ones by the driver.
 """
 
 from __future__ import annotations

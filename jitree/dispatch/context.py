@@ -135,7 +135,7 @@ class Context(Unique):
 
     def _remove(self, first: int) -> None:
         """Tears down the modules from a position on, last first. Statuses that ``__deinit`` fails with are
-        ignored: nobody could act on them. All states go, whatever else a module raises."""
+        ignored: no caller could act on them. All states go, whatever else a module raises."""
         with ExitStack() as steps:  # which makes them last to first, and raises when all are made
             steps.callback(self.table.drain_deferred)
             for _ in self._instances[first:]:

@@ -100,7 +100,7 @@ class GridCall:
     def results(self, machine: Machine) -> list[object]:
         return []
 
-    # -- while it runs, and behind it --------------------------------------------------------------------
+    # -- while it runs, and after it --------------------------------------------------------------------
 
     def cell(self, machine: Machine) -> Cell:
         """The cell of the call in progress, else of the last one."""

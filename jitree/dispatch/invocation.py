@@ -433,7 +433,7 @@ class Invoker:
         how: object = True
         try:
             self.lock.release()
-            if not self.lock._is_owned():  # type: ignore[attr-defined]  # nobody further out has it too
+            if not self.lock._is_owned():  # type: ignore[attr-defined]  # no call further out has it too
                 # As threading.Condition does: Ctrl-C must not come before it is taken.
                 take, how = self.lock._acquire_restore, (1, get_ident())  # type: ignore[attr-defined]
             wait(None)

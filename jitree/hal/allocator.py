@@ -76,7 +76,7 @@ class AllocatorStatistics(NamedTuple):
 
 
 class Accounting:
-    """The counters behind :class:`AllocatorStatistics`, under a lock of whoever has them."""
+    """The counters behind :class:`AllocatorStatistics`, under a lock of their owner."""
 
     __slots__ = ("_device", "_host")
 

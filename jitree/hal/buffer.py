@@ -34,13 +34,13 @@ _BEHIND_RANK: Final = ENTRY["rank"] // 8 + 1
 _PUBLISHED: Final = Struct("=qqiiiiii")
 """Of a view: the words of its entry from the address to the rank."""
 MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
-"""Of views whose dimensions machine code sees; behind them it sees the buffer's allowed access."""
+"""Of views whose dimensions machine code sees; after them it sees the buffer's allowed access."""
 
 
 class Allocation(Ending, Unique):
     """A piece of memory and what keeps it alive.
 
-    Whoever holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
+    What holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
     ``release`` is called when nothing refers to it any more, and only then can the memory be used again.
     """
 
@@ -255,7 +255,7 @@ class BufferView(Unique):
         self.element_type = element_type
         self.encoding = encoding
         self.elements: NDArray[Any] | None = None
-        """An array over the memory, if somebody has made one."""
+        """An array over the memory, if one has been made."""
         self._published: tuple[array[int], array[int]] | None = None
 
     def fill_entry(self, table: HandleTable, address: int) -> None:

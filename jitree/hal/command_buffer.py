@@ -136,7 +136,7 @@ class CommandBuffer(Unique, abc.ABC):
         self._open_groups -= 1
 
     def execution_barrier(self, source_stages: int, target_stages: int, flags: int = 0) -> None:
-        """Commands behind it see all effects of commands before it."""
+        """Commands after it see all effects of commands before it."""
         self._begin("execution_barrier", 0)
         self._record_barrier(source_stages, target_stages, flags)
 
@@ -147,7 +147,7 @@ class CommandBuffer(Unique, abc.ABC):
         self._begin("reset_event", 0)
 
     def wait_events(self, events: Sequence[Event], source_stages: int, target_stages: int) -> None:
-        """Commands behind it see the effects of those before the events' signals; recorded as a barrier."""
+        """Commands after it see the effects of those before the events' signals; recorded as a barrier."""
         self._begin("wait_events", 0)
         if events:
             self._record_barrier(source_stages, target_stages, 0)

@@ -135,7 +135,7 @@ class Device(Unique, QueueOperations):
     ) -> Channel:
         """A channel for collectives; rank and count -1 and None as id or group: from the provider.
 
-        UNIMPLEMENTED for devices that have nobody to communicate with.
+        UNIMPLEMENTED for devices that have no others to communicate with.
         """
         raise UnimplementedError(f"{self.id} has no channels; collective operations need a cuda device")
 

@@ -91,7 +91,7 @@ class KeepsFailures(Protocol):
 
 
 class ExecutableLoader(abc.ABC):
-    """Makes executables of the formats it knows; handed to devices by whoever creates them."""
+    """Makes executables of the formats it knows; handed to devices by the code that creates them."""
 
     @abc.abstractmethod
     def query_support(self, format: str) -> bool:

@@ -148,7 +148,7 @@ class Fence(Unique):
             try:
                 loop.call_soon_threadsafe(settle, failure)
             except RuntimeError:
-                if not loop.is_closed():  # nobody is left to tell when it is
+                if not loop.is_closed():  # there is no task left to tell when it is
                     raise
 
         open_points = self.on_reached(reached)

@@ -19,7 +19,7 @@ class Producer(Protocol):
         """The work that it waits for."""
 
     def interrupt(self) -> None:
-        """Nobody wants it any more: it fails as soon as it can."""
+        """No caller wants it any more: it fails as soon as it can."""
 
     def describe(self) -> str:
         """What it is and what holds it up, in a line."""
@@ -27,7 +27,7 @@ class Producer(Protocol):
 
 def help_with(pending: Callable[[], Sequence[Producer]], deadline: float | None) -> None:
     """Does work on this thread until nothing is ``pending`` or none of it, nor of what it waits for, can be
-    done here: it is running elsewhere, or waits for something that nobody has submitted.
+    done here: it is running elsewhere, or waits for something that has not been submitted.
 
     Prerequisites come first, found once each, so that a chain of any length takes one walk along it.
     """

@@ -45,7 +45,7 @@ class Profiler:
             self._measurements = []
 
     def after_fork(self) -> None:
-        """In a forked child nobody holds the lock, whatever it says."""
+        """In a forked child no thread holds the lock, whatever it says."""
         self._lock = allocate_lock()
 
     def add(self, name: str, start: int, end: int) -> None:

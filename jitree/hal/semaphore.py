@@ -171,7 +171,7 @@ class Semaphore(Unique):
     def await_device(self, value: int, deadline: float | None) -> None:
         """Blocks while a device is on its way to ``value``, but not beyond ``deadline`` (``time.monotonic``).
 
-        For the semaphores of devices that work by themselves; with others there is nobody to wait for.
+        For the semaphores of devices that work by themselves; with others there is no work to wait for.
         """
 
     def wait(self, value: int, timeout: float | None = None) -> bool:

@@ -40,7 +40,7 @@ class EntryPoint(NamedTuple):
 class TabledExecutable(LocalExecutable):
     """An executable whose functions are known when it is loaded.
 
-    Whoever keeps the address of an entry point, an environment or a function keeps the executable.
+    Code that keeps the address of an entry point, an environment or a function keeps the executable.
     """
 
     def __init__(self, name: str, entries: Sequence[EntryPoint]) -> None:

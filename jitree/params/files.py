@@ -42,7 +42,7 @@ class Access(enum.Enum):
 
 
 class ParameterFile:
-    """The bytes of a file; whoever has a view of them keeps them."""
+    """The bytes of a file; a view of them keeps them."""
 
     __slots__ = ("name", "view", "writable")
 

@@ -23,9 +23,9 @@ HEADER: Final = struct.Struct("<IHHQQQQQQQQQQ")
 ENTRY: Final = struct.Struct("<QIQQQQQQ")
 """size, type, flags, (offset, length) of the name and of the metadata, minimum alignment"""
 SPLAT: Final = struct.Struct("<Q16sB")
-"""length, pattern, pattern length; behind the entry"""
+"""length, pattern, pattern length; after the entry"""
 DATA: Final = struct.Struct("<QQ")
-"""offset and length in the storage segment; behind the entry"""
+"""offset and length in the storage segment; after the entry"""
 
 SKIP_TYPE: Final = 0
 SPLAT_TYPE: Final = 1

@@ -61,7 +61,7 @@ class VmBuffer(Unique):
         return buffer
 
     def show(self, data: Bytes) -> None:
-        """Makes it a buffer over other bytes. Whoever does this has changed its handles' entries."""
+        """Makes it a buffer over other bytes. The caller has changed its handles' entries before."""
         self._show(data, self.access)
 
     def _show(self, data: Bytes, access: int) -> None:

@@ -135,7 +135,7 @@ class Machine:
         self.slow_call: object = None
         """What keeps the function at STATE.slow alive."""
         self.seen: Sequence[tuple[FunctionRecord, int]] | None = None
-        """Where the call was when Python last looked (:meth:`locations`); None if nobody wants to know."""
+        """Where the call was when Python last looked (:meth:`locations`); None if no caller wants to know."""
         self.sought = 0
         """Branches looked at, since the fuel was last used up, for a way into native code."""
         self.completion: Completion | None = None
@@ -152,7 +152,7 @@ class Machine:
 
     # -- frames --------------------------------------------------------------------------------------
     # Ctrl-C may come between any two lines. What is dropped for good then must be gone from the registers
-    # already: a reference too many is memory until the context closes, one too few is somebody else's object.
+    # already: a reference too many is memory until the context closes, one too few is another's object.
 
     def begin(self, function: FunctionRecord) -> None:
         """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
@@ -161,7 +161,7 @@ class Machine:
             self._host = None
             self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
             self._select(0, function)
-            # Frames of earlier calls, behind a smaller frame of the host, left dropped handles here.
+            # Frames of earlier calls, after a smaller frame of the host, left dropped handles here.
             self.refs[: function.ref_count] = function.null_refs
             self._host = function
         else:
@@ -171,7 +171,7 @@ class Machine:
     def host_words(self, function: FunctionRecord) -> tuple[memoryview, memoryview]:
         """What :meth:`begin` and :meth:`publish` write for a function of the host: its frame record, and the
         words of STATE from ``pc`` to ``module``. Machine code that writes them by itself makes the host's
-        frame; whoever looks after it must :meth:`adopt`."""
+        frame; code that looks at it later must :meth:`adopt`."""
         self.begin(function)
         self.publish(0)
         self._host = None
@@ -184,7 +184,7 @@ class Machine:
         return self._memory.i32[_VALUES_AT >> 2 : _REFS_AT >> 2]
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
-        """Enters a function: a frame of zero registers behind the current one, which becomes current.
+        """Enters a function: a frame of zero registers after the current one, which becomes current.
 
         ``return_pc`` is where the caller goes on, ``results`` the word index of its (tag, destination) list.
         RESOURCE_EXHAUSTED when the stack is full; nothing has changed then.

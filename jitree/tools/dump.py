@@ -163,7 +163,7 @@ def _answers_to(module: ModuleTables, function: FunctionRow, text: str) -> bool:
 def disassembly_lines(
     module: ModuleTables, functions: Sequence[FunctionRow], column: OffsetColumn = no_offsets
 ) -> Iterator[str]:
-    """Declarations and the text of functions; the first damage found is raised behind all of them."""
+    """Declarations and the text of functions; the first damage found is raised after all of them."""
     yield f"vm.module @{module.name} version {module.version}"
     yield from (f"vm.type {name}" for name in module.types)
     for entry in module.imports:

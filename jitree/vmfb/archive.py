@@ -1,6 +1,6 @@
 """The file around a module: where its FlatBuffer and its external data lie.
 
-Two layouts (a FlatBuffer, or the same behind the header of a stored ZIP member) differ only in where the
+Two layouts (a FlatBuffer, or the same after the header of a stored ZIP member) differ only in where the
 32-bit size prefix is. The ZIP directory at the end is for other tools; it is never read here.
 """
 
@@ -151,7 +151,7 @@ def _locate(data: memoryview, name: str) -> Archive:
 
 
 def _prefix_offset(data: memoryview) -> int:
-    """Where the size prefix is: behind the ZIP member's header if there is one, else at 0."""
+    """Where the size prefix is: after the ZIP member's header if there is one, else at 0."""
     if len(data) < _ZIP_HEADER.size:
         return 0
     signature, name_length, extra_length = _ZIP_HEADER.unpack_from(data)

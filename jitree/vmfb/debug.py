@@ -1,6 +1,6 @@
 """The debug database: which source location an instruction came from.
 
-Read only when somebody asks (a failed call, a dump): it is often the largest table of a module.
+Read only when it is asked for (a failed call, a dump): it is often the largest table of a module.
 """
 
 from __future__ import annotations

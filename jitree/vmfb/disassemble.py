@@ -137,7 +137,7 @@ class Disassembler:
 
     def function(self, function: FunctionRow, column: OffsetColumn = no_offsets) -> Iterator[str]:
         """The lines of one function. Damage shows as a comment where it lies; what follows it is not printed,
-        and the error is raised behind the last line."""
+        and the error is raised after the last line."""
         symbol = function_symbol(self.module, function.ordinal)
         if any(export.ordinal == function.ordinal for export in self.module.exports):
             yield f"vm.export @{symbol}"

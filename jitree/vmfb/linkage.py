@@ -12,7 +12,7 @@ from jitree.vmfb.signature import FunctionSignature
 PendingSite = tuple[
     int, CallingConvention, tuple[int, ...] | None, tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]
 ]
-"""A call of an import that has no place in the words yet: the fields of a call site behind its word."""
+"""A call of an import that has no place in the words yet: the fields of a call site after its word."""
 
 
 class Linkage:

@@ -158,13 +158,13 @@ class OperandReader:
         return value
 
     def entries(self, at: int, width: int = 1) -> tuple[tuple[int, ...], int]:
-        """(entries, position behind) of an aligned list; ``width`` halfwords per counted entry."""
+        """(entries, position after it) of an aligned list; ``width`` halfwords per counted entry."""
         at += at & 1
         count = _U16.unpack_from(self.body, at)[0] * width
         return _halfwords(count).unpack_from(self.body, at + 2), at + 2 + 2 * count
 
     def string(self, at: int) -> tuple[int, int]:
-        """(index in the string table, position behind)."""
+        """(index in the string table, position after it)."""
         length = self.halfword(at)
         end = at + 2 + length
         if end > len(self.body):
@@ -172,7 +172,7 @@ class OperandReader:
         return self.linkage.string(self.body[at + 2 : end]), end
 
     def edge(self, position: int, at: int) -> tuple[Edge, int]:
-        """(edge, position behind) of a target and its remap; ``position`` of its displacement in the exit."""
+        """(edge, position after) of a target and its remap; ``position`` of its displacement in the exit."""
         target = self.target(at)
         moves, at = self._moves(at + 4)
         return Edge(position, target, moves), at
@@ -186,7 +186,7 @@ class OperandReader:
         return target
 
     def _moves(self, at: int) -> tuple[list[int], int]:
-        """(words of the moves, position behind). Two slots that make up a pair on both sides become one move;
+        """(words of the moves, position after). Two slots that make up a pair on both sides become one move;
         moves of a register to itself are dropped."""
         entries, at = self.entries(at, width=2)
         moves: list[int] = []

@@ -50,7 +50,7 @@ _FIXED: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
 """Struct format and classes of operand kinds."""
 
 Special = Callable[["OperandReader", int, int], int]
-"""(walk, opcode word, position of the operands) → position behind the instruction."""
+"""(walk, opcode word, position of the operands) → position after the instruction."""
 
 
 class ReadingPlan(NamedTuple):

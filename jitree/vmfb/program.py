@@ -21,7 +21,7 @@ class DecodedFunction(NamedTuple):
     start: int
     """Word index of the first instruction."""
     end: int
-    """Word index behind the last one, branch stubs included."""
+    """Word index after the last one, branch stubs included."""
     value_count: int
     """32-bit slots of the frame, an even number; no instruction names a slot beyond."""
     ref_count: int

@@ -1,6 +1,6 @@
 """What a module file contains, as plain immutable records.
 
-:func:`jitree.vmfb.module.read_module` builds them; everything behind (verifier, decoder, linker, dump) works
+:func:`jitree.vmfb.module.read_module` builds them; all that follows (verifier, decoder, linker, dump) works
 on these and never on the FlatBuffer. They are NamedTuples, since a frozen dataclass takes five times as long
 to define and every process pays for it.
 """
@@ -71,7 +71,7 @@ class FunctionRow(NamedTuple):
     offset: int
     """Byte offset of the body in the module's bytecode."""
     length: int
-    """Bytes of the body, without padding behind it."""
+    """Bytes of the body, without padding after it."""
     requirements: int
     block_count: int
     value_count: int
@@ -87,7 +87,7 @@ class RodataSegment(NamedTuple):
 
     data: memoryview
     external: bool
-    """Stored behind the FlatBuffer instead of inside it."""
+    """Stored after the FlatBuffer instead of inside it."""
     file_offset: int
     """Bytes from the start of the archive."""
 

@@ -1,7 +1,7 @@
 """Reading of instructions with operands of variable size, calls aside: exits, messages, lists.
 
 Each function takes the walk, the opcode word and the position of the operands, and returns the position
-behind the instruction. A terminator sets ``walk.leaving`` to its words and edges. The words are laid out as
+after the instruction. A terminator sets ``walk.leaving`` to its words and edges. The words are laid out as
 :mod:`jitree.vmfb.words` says.
 """
 

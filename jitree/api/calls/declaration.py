@@ -70,7 +70,7 @@ class Signature(NamedTuple):
     declared: bool
     """Whether the compiler said more than the calling convention."""
     fences: bool
-    """Takes a wait and a signal fence behind its arguments."""
+    """Takes a wait and a signal fence after its arguments."""
 
 
 def storage_names(signature: Signature) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def parse_declaration(text: str) -> tuple[tuple[Parameter, ...], tuple[Parameter
 
 
 def _parenthesised(text: str, start: int) -> tuple[str, int]:
-    """The text inside the parentheses that begin at ``start``, and the position behind; -1 without them."""
+    """The text inside the parentheses that begin at ``start``, and the position after; -1 without them."""
     if text[start : start + 1] != "(":
         return "", -1
     for position, depth in _depths(text, start):
@@ -147,7 +147,7 @@ def _parenthesised(text: str, start: int) -> tuple[str, int]:
 
 
 def _depths(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """(position, brackets open behind it) of every character outside of strings; ``->`` closes nothing."""
+    """(position, brackets open after it) of every character outside of strings; ``->`` closes nothing."""
     depth, quoted, escaped = 0, False, False
     for position in range(start, len(text)):
         character = text[position]

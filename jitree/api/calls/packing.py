@@ -55,7 +55,7 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
 
 
 class ReferencePacker:
-    """A reference other than a tensor, or one whose type nobody declared: the program may write to it.
+    """A reference other than a tensor, or one without a declared type: the program may write to it.
 
     Arrays become buffer views, bytes-like objects ``vm.buffer``s, lists and tuples ``vm.list``s, None null;
     objects of the HAL and the VM are passed as they are. The program checks what it gets.

@@ -107,7 +107,7 @@ class Provider:
         return self.image
 
     def _look(self, niceness: Callable[[], int | None]) -> None:
-        """Maps the file if it is there, else sees to it that somebody builds it; at most every 20 ms.
+        """Maps the file if it is there, else sees to it that it is built; at most every 20 ms.
 
         ``niceness`` gives the builder's, None for a builder that must not start yet.
         """

@@ -92,7 +92,7 @@ def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) ->
 
 
 def _file_of(data: Sequence[bytes]) -> IO[bytes]:
-    """A file without a name that holds the parts one behind the other."""
+    """A file without a name that holds the parts one after the other."""
     file = tempfile.TemporaryFile()
     file.writelines(data)
     file.flush()

@@ -56,7 +56,7 @@ def _default_folder() -> str:
     import tempfile  # 5 ms, for the rare case only
 
     path = os.path.join(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
-    _is_usable(path)  # if it is not, whoever reads or writes a file there is told why
+    _is_usable(path)  # if it is not, a read or write of a file there says why
     return path
 
 
@@ -84,7 +84,7 @@ def load(recipe: Recipe, key: bytes) -> FlatImage | None:
     data = read(name)
     image = None if data is None else decode(data, key)
     if image is not None:
-        with contextlib.suppress(OSError):  # somebody else's, or read-only
+        with contextlib.suppress(OSError):  # another user's, or read-only
             os.utime(os.path.join(_folder(), name), follow_symlinks=False)
     return image
 

@@ -124,7 +124,7 @@ def _files() -> Iterator[_File]:
 
 
 def _is_abandoned(file: _File, seconds: float) -> bool:
-    """Whether nobody works with a file that is no image: no builder holds its lock, and it is older than
+    """Whether no process works with a file that is no image: no builder holds its lock, and it is older than
     ``seconds``."""
     if time.time() - file.used < seconds:
         return False

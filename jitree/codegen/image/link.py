@@ -40,7 +40,7 @@ def link(object_files: Sequence[bytes], entries: Iterable[str], notes: bytes = b
 
 
 class _Layout:
-    """Objects placed one behind the other."""
+    """Objects placed one after the other."""
 
     def __init__(self, objects: Sequence[ObjectFile]) -> None:
         self.code = bytearray()

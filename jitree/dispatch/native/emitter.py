@@ -261,7 +261,7 @@ class Emitter(FunctionText):
             self.do(f"call fastcc void @vm.clear(ptr {first}, i64 {bits - (bits >> 63 << 64)})")
 
     def aside(self, label: str) -> _Aside:
-        """A context in which text goes into a block behind all others."""
+        """A context in which text goes into a block after all others."""
         return _Aside(self, label)
 
     def fuel_left(self) -> str:
@@ -294,7 +294,7 @@ def _phi(value: Value, sources: Sequence[str]) -> str:
 
 
 class _Aside:
-    """Text written inside goes behind that of the function's blocks."""
+    """Text written inside goes after that of the function's blocks."""
 
     def __init__(self, emitter: Emitter, label: str) -> None:
         self._emitter = emitter

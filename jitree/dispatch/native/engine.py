@@ -54,7 +54,7 @@ def promote(machine: Machine, following: int) -> None:
 
 def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> None:
     """Goes on in native code if that has a way in at ``following``, else looks again at the next branch: ways
-    in are where loops begin, and no loop has many branches behind which none begins."""
+    in are where loops begin, and no loop has many branches after which none begins."""
     from jitree.dispatch.native import tiering
 
     address = tiering.resume_address(machine, module, following)
@@ -69,7 +69,7 @@ def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> Non
 
 
 def resume(machine: Machine) -> None:
-    """As :func:`promote`, for a call that goes on behind what it has waited for."""
+    """As :func:`promote`, for a call that goes on after what it has waited for."""
     if not machine.frame or machine.module.native is None:
         return
     from jitree.dispatch.native import tiering

@@ -34,7 +34,7 @@ _BASE_COST: Final = 16
 _BRANCH_LIMIT: Final = 1_000
 """Ends of blocks in a function: from there on LLVM's time grows faster than their number."""
 _LOOP_LIMIT: Final = 32
-"""Loops behind each other, some 2 s: LLVM follows what counts the turns through all of them, and its time
+"""Loops one after the other, some 2 s: LLVM follows what counts the turns through all of them, and its time
 grows with the third power of their number."""
 _LONG: Final = 4_000
 """Of the same measure: some 50 ms of compiling."""
@@ -197,7 +197,7 @@ def _find_nests(row: FunctionSource, function: SsaFunction) -> tuple[list[Nest],
 def _places(
     source: ModuleSource, row: FunctionSource, function: SsaFunction, nests: Iterable[Nest]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Loop headers, and where execution goes on behind a ``yield`` and behind calls of imports that may wait;
+    """Loop headers, and where execution goes on after a ``yield`` and after calls of imports that may wait;
     then the loop headers inside nests."""
     inner = {block for nest in nests for block in nest.loop.blocks - {nest.loop.header}}
     headers = [loop.header for loop in function.all_loops()]

@@ -20,7 +20,7 @@ VALUE_TYPES: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "ref"
 
 
 class FunctionSource(NamedTuple):
-    """A function: word indices of its first instruction and behind its last, and its frame."""
+    """A function: word indices of its first instruction and after its last, and its frame."""
 
     ordinal: int
     start: int

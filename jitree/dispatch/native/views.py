@@ -53,8 +53,8 @@ def check_views(
 ) -> None:
     """Proves that every read sees the view that was written last. Raises :class:`Refusal`.
 
-    ``order`` is a reverse postorder of the reachable blocks. Registers that nobody has written are zero in
-    every view.
+    ``order`` is a reverse postorder of the reachable blocks. Registers that no instruction has written are
+    zero in every view.
     """
     everything = (1 << len(VALUE_TYPES) * function.value_count) - 1
     at_entry = everything

@@ -11,7 +11,7 @@ from jitree.regs.machine import Machine
 
 _PROMPT: Final = STATE.word("prompt")
 SLICE: Final = 10_000
-"""Instructions, some 10 ms, after which somebody looks whether there is something better to do."""
+"""Instructions, some 10 ms, after which the engine looks whether there is something better to do."""
 
 
 class PlainEngine:

@@ -1,4 +1,4 @@
-"""Ending early what a thread executes: another part of it was interrupted, or nobody waits for it any more.
+"""Ending early what a thread executes: another part of it was interrupted, or no call waits for it any more.
 
 Code that takes long looks here now and then. The threads that share a command list look at the failure of
 their job. The thread that submits the list also looks at its operation, and has Python look for signals
@@ -35,7 +35,7 @@ this_thread: Final = _ThisThread()
 
 
 def end_call(error: BaseException | None) -> None:
-    """The call of this thread has ended. If a signal handler ended it, nobody wants what it has submitted."""
+    """The call of this thread has ended. If a signal handler ended it, its submissions are not wanted."""
     submitted = this_thread.submitted
     if submitted:
         if error is not None and not isinstance(error, Exception):

@@ -66,7 +66,7 @@ class Operation:
         self.post: Post | None = None
         """Where it waits for a thread, while it does."""
         self.interrupted = False
-        """Whether it is to end early: nobody waits for it any more."""
+        """Whether it is to end early: no call waits for it any more."""
         self.submitted = this_thread.submitted
 
     def execute(self) -> StatusError | None:
@@ -302,7 +302,7 @@ _queues: weakref.WeakSet[LocalQueue] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child nobody holds a lock, whatever it says. Operations that wait go on waiting there."""
+    """In a forked child no thread holds a lock, whatever it says. Waiting operations go on waiting there."""
     for queue in list(_queues):
         queue._lock = allocate_lock()
         queue.record.after_fork()
@@ -321,7 +321,7 @@ _this_thread = _ThisSubmitter()
 
 
 def run_on_this_thread(operation: Operation) -> None:
-    """Runs a deferred operation here, behind what is running here already.
+    """Runs a deferred operation here, after what is running here already.
 
     Its signal fence may start further ones: chains of any length take turns in one loop instead of nesting.
     """

@@ -1,8 +1,8 @@
 """Worker threads: a pool that runs tasks, and how its threads sleep.
 
 A thread without work parks on an eventfd of its own (a wake-up takes 5 to 7 us, half of what locks and
-conditions of Python need). The pool's lock guards who is parked: whoever takes a thread off that list owes it
-one token, so that no wake-up is lost or doubled.
+conditions of Python need). The pool's lock guards who is parked: a thread that takes another off that list
+owes it one token, so that no wake-up is lost or doubled.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _TILE: Final = 1 << 20
 class Batch:
     """Collects operations of one call; :meth:`submit` queues them one after another.
 
-    As a context it fails the signal fence when the call fails before everything is queued: nobody else would.
+    As a context it fails the signal fence when the call fails before all is queued: no other code would.
     """
 
     def __init__(self, device: Device, queue_affinity: int, wait: Fence | None, signal: Fence | None) -> None:

@@ -1,4 +1,4 @@
-"""Where parameters come from, as this module sees it: whoever makes the module hands it such objects."""
+"""Where parameters come from, as this module sees it: the maker of the module hands it such objects."""
 
 from __future__ import annotations
 

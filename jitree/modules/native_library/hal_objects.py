@@ -237,7 +237,7 @@ class HalObjects:
             release(allocator)
 
     def _destroy_view(self, address: int) -> None:
-        """No ref of a view is left, whoever made it."""
+        """No ref of a view is left, of whatever origin."""
         view = layout.View.from_address(address)
         place = ctypes.c_void_p(address)
         allocator = view.allocator

@@ -22,7 +22,7 @@ class _Snippets(NamedTuple):
     name: str
     """``{i64, i64} (i64* p)``: the two words at p."""
     signature: str
-    """``{i64 × 5} (i64* p)``: the five words behind the first two at p."""
+    """``{i64 × 5} (i64* p)``: the five words after the first two at p."""
     map: str
     """``i64 (p, mode, i16 access, i64 offset, length, i64* out)``: writes the word at p + 104 plus offset, 0;
     or 7, PERMISSION_DENIED, if access has the bit 2 (write) and the 16 bits at p + 92 have not."""

@@ -291,7 +291,7 @@ class _Rows:
 
 
 def records(record: Record, rows: list[dict[str, int]]) -> array[int]:
-    """One behind the other, each with the values of its fields."""
+    """One after the other, each with the values of its fields."""
     words = array("q", bytes(max(8, record.size * len(rows))))
     for index, row in enumerate(rows):
         fill(words, record, row, index * record.size // 8)
@@ -374,7 +374,7 @@ class _ReferencePacker:
         self._keeper = keeper
         self._table = function.invoker.table
         self._takes_donations = sum(argument.consumed for argument in function.signature.arguments) == 1
-        """When another argument may be refused behind a donated one, donating it could not be undone."""
+        """When another argument may be refused after a donated one, donating it could not be undone."""
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
@@ -392,7 +392,7 @@ class _ReferencePacker:
         return self._table.wrap(view)
 
     def _present_view(self, array: Array) -> BufferView:
-        """The view of an array whose elements are there. Nobody may wait with the context's lock."""
+        """The view of an array whose elements are there. No thread may wait with the context's lock."""
         if array.fence is not None or not _may_view(array, self._keeper):
             raise FailedPreconditionError("the view cannot be had without waiting")
         return array.view

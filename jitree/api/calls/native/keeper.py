@@ -33,7 +33,7 @@ _NESTING: Final = GATE.word("nesting")
 
 
 class Keeper:
-    """The OWNERS record of a handle table. Whoever owns a handle of the table keeps its keeper."""
+    """The OWNERS record of a handle table. Each owner of a handle of the table keeps its keeper."""
 
     __slots__ = ("_attend", "_interface", "_markers", "_table", "_words", "lock", "record")
 

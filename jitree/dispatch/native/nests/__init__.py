@@ -36,7 +36,7 @@ class Nest(NamedTuple):
     plan: Plan
 
     def emit(self, context: NestContext) -> str:
-        """LLVM IR behind the label of the nest's first block, up to the end of the block ``context.done``.
+        """LLVM IR after the label of the nest's first block, up to the end of the block ``context.done``.
 
         It branches to ``context.deopt`` with nothing done when a guard fails.
         """

@@ -36,7 +36,7 @@ class _Tile(NamedTuple):
 def emit_nest(
     context: NestContext, structure: Structure, reader: FormReader, plan: Plan, dependence: Dependence
 ) -> str:
-    """The text of the nest's blocks behind the label that the context's owner writes."""
+    """The text of the nest's blocks after the label that the context's owner writes."""
     writer = Writer(context)
     body = Body(writer, structure, reader, plan, dependence, Places(), {})
     if any(level.extent is not None and (level.extent or 0) < 1 for level in structure.levels):
@@ -198,7 +198,7 @@ class _Loops:
         keys: list[tuple[ElementAccess, Offsets]],
         values: list[str],
     ) -> list[str]:
-        """The accumulators behind the loops."""
+        """The accumulators after the loops."""
         level, steps = levels[0], self._plan.steps
         count = self._extents[level]
         if len(levels) > 1:
