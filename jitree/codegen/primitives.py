@@ -125,7 +125,8 @@ def stack_address() -> int:
 
 
 def stack(size: int) -> int:
-    """The address of memory, aligned to 64 bytes, that lasts until the function ends; in Python for ever."""
+    """The address of memory, aligned to 64 bytes, that lasts until the function ends; in Python for ever. Not
+    in a loop: memory of a known size is the same each time."""
     block = ctypes.create_string_buffer(size + 64)
     _stack.append(block)
     return (ctypes.addressof(block) + 63) & -64

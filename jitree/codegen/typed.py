@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from llvmlite import ir
@@ -107,7 +108,10 @@ def _stack_address(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
 
 
 def _stack(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
-    block = builder.alloca(_BYTE, size=given[0])
+    # LLVM makes memory of a known size part of the frame if it is asked for at the beginning; elsewhere it
+    # moves the stack pointer, also in what the function is inlined into.
+    with builder.goto_entry_block() if isinstance(given[0], ir.Constant) else nullcontext():
+        block = builder.alloca(_BYTE, size=given[0])
     block.align = _STACK_ALIGNMENT
     return builder.ptrtoint(block, _LONG)
 

@@ -228,3 +228,19 @@ def test_functions_on_floats_are_compiled_for_the_width_of_their_arguments(
     c_kind = ctypes.c_float if width == "float" else ctypes.c_double
     result = ctypes.CFUNCTYPE(c_kind, c_kind)(image.addresses["narrow"])(2.0)
     assert struct.pack(">f" if width == "float" else ">d", result).hex() == expected
+
+
+def late_memory(a: int, b: int) -> int:
+    if a < 0:
+        return b
+    place = stack(16)
+    store64(place, a)
+    return load64(place) + b
+
+
+def test_memory_of_a_known_size_is_part_of_the_frame() -> None:
+    """At the beginning of a function, where LLVM finds it."""
+    number = frontend.types.int64
+    texts = frontend.inlined(late_memory, "late", frontend.signature(number, number, number))
+    beginning = "".join(texts.values()).partition("define")[2].partition("br ")[0]
+    assert "alloca i8, i64 16, align 64" in beginning
