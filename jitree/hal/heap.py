@@ -87,7 +87,7 @@ class HeapAllocator(Allocator):
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
-        if type(size) is not int or size < 0 or alignment != ALIGNMENT:
+        if type(size) is not int or size < 0 or type(alignment) is not int or alignment != ALIGNMENT:
             check_request(size, alignment)
         if type(memory_type) is not int or type(usage) is not int:
             memory_type, usage = integer("memory_type", memory_type), integer("usage", usage)

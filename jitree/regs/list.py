@@ -158,6 +158,8 @@ class VmList(Unique):
         self._ending: Ending | None = None
         """Drops them."""
         self._objects: dict[int, object] = {}
+        if type(capacity) is not int or capacity < 0:
+            capacity = natural("capacity", capacity)
         self._use(_new_slots(capacity))
 
     # -- handle table ------------------------------------------------------------------------------
