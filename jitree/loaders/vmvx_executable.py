@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import count
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
@@ -29,20 +30,29 @@ _CODE: Final = ENTRY_POINT.word("code")
 _COST: Final = ENTRY_POINT.word("cost")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
+_WORTH_A_WORKER: Final = 5_000_000
+"""Nanoseconds that kernels have taken for each worker before another is made: twice what making one takes."""
+_LONGEST_WAIT: Final = 0.02
+"""Seconds that a thread waits for a worker before it makes one all the same."""
 _LARGEST_RESULT: Final = 0x7FFFFFFF
 _UNFINISHED: Final = -1
 """What the C functions return when Python could not even say why they failed."""
 
 
 class Workers(Ended):
-    """The workers of one executable: as many as threads have been in it at once."""
+    """The workers of one executable. One takes milliseconds of Python to make, for which all threads wait:
+    there are more only as far as kernels take long."""
 
     def __init__(self, create: Callable[[], Worker], compiled: CompiledKernels | None) -> None:
         self._create_worker = create
         self._compiled = None if compiled is None else ref(compiled)
-        self._idle = [self._create()]
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        self._idle.put(self._create())
         self._failures: dict[int, BaseException] = {}
         self._closed = False
+        self._count = 1
+        self._nanoseconds = 0
+        """Of processors, that kernels have taken."""
         self._results = count(1)
         self.entries = array("q")
         """ENTRY_POINT records of the kernels."""
@@ -50,8 +60,8 @@ class Workers(Ended):
 
     def end(self) -> None:
         self._closed = True  # other finalizers may still run kernels
-        for worker in self._idle:
-            worker.close()
+        while not self._idle.empty():
+            self._idle.get().close()
 
     def run(self, ordinal: int, label: str, dispatch: int, workgroup: int) -> int:
         """Runs the span that the two states describe; 0, or the number of the failure. A span that compiled
@@ -62,17 +72,16 @@ class Workers(Ended):
             return self.fail(error, label, dispatch, workgroup)
         try:
             worker.heed(_failure(dispatch))
-            span = read_span(dispatch, workgroup)
-            start = time.thread_time_ns()
+            span, before = read_span(dispatch, workgroup), worker.engine.nanoseconds
             reached = worker.run(ordinal, span)
-            self._tell_cost(ordinal, time.thread_time_ns() - start, reached - span.first)
+            self._tell_cost(ordinal, worker.engine.nanoseconds - before, reached - span.first)
             write_first(workgroup, reached)
         except BaseException as error:
             group = Workgroup(workgroup)
             group.x, group.y, group.z = worker.calls[ordinal].reached
             return self.fail(error, label, dispatch, workgroup)
         finally:
-            self._idle.append(worker)
+            self._idle.put(worker)
         return 0
 
     def fail(self, error: BaseException, label: str, dispatch: int, workgroup: int) -> int:
@@ -99,6 +108,7 @@ class Workers(Ended):
 
     def _tell_cost(self, ordinal: int, nanoseconds: int, workgroups: int) -> None:
         """Says what workgroups of a kernel that the VM runs take of a processor (ENTRY_INTERPRETED)."""
+        self._nanoseconds += nanoseconds
         row, executor = ordinal * _ENTRY_WORDS, native_executor()
         if executor is not None and workgroups > 0 and self.entries[row + _CODE] == _RUN_ADDRESS:
             ticks = nanoseconds * executor.ticks_per_microsecond / 1000
@@ -107,9 +117,11 @@ class Workers(Ended):
     def _take(self) -> Worker:
         if self._closed:
             raise FailedPreconditionError("the executable has been dropped")
+        worth = self._nanoseconds >= self._count * _WORTH_A_WORKER
         try:
-            return self._idle.pop()
-        except IndexError:
+            return self._idle.get(timeout=0 if worth else _LONGEST_WAIT)
+        except Empty:
+            self._count += 1
             return self._create()
 
     def _create(self) -> Worker:
@@ -148,10 +160,10 @@ class _Function:
 
     def run(self, dispatch: int, workgroup: int) -> int:
         """Runs a span on the VM."""
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
         if self._compiled is not None:
-            self._compiled.spend(time.perf_counter_ns() - start)
+            self._compiled.spend(time.thread_time_ns() - start)
             if result == 0 and is_left(workgroup):
                 return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)
         return result

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
+from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.host_module import HostModule
@@ -20,6 +22,7 @@ from jitree.hal.local.executor.records import Workgroup
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
+from jitree.regs.machine import Machine
 from jitree.regs.objects import VmBuffer, VmList
 from jitree.regs.ref_types import RefTypes
 
@@ -96,6 +99,27 @@ def _buffer(address: int, length: int) -> VmBuffer:
     return VmBuffer.alias((ctypes.c_uint8 * length).from_address(address))
 
 
+class MeasuredEngine:
+    """An engine that knows the time of a processor that it has used. Waiting for other threads, which calls
+    into Python are full of, does not count."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.name = engine.name
+        self._engine = engine
+        self.nanoseconds = 0
+
+    @property
+    def entry(self) -> EngineEntry | None:
+        return self._engine.entry
+
+    def run(self, machine: Machine) -> None:
+        begun = time.thread_time_ns()
+        try:
+            self._engine.run(machine)
+        finally:
+            self.nanoseconds += time.thread_time_ns() - begun
+
+
 class Worker:
     """Used by one thread at a time."""
 
@@ -111,6 +135,7 @@ class Worker:
         :meth:`Context.register`."""
         self.promotion = Promotion()
         self.context = Context(RefTypes(), tier=self.promotion.engine() if tier == "auto" else tier)
+        self.engine = self.context.invoker.engine = MeasuredEngine(self.context.invoker.engine)
         self.context.invoker.watch_call = watcher_of_calls()
         try:
             self.context.register([*modules, executable])

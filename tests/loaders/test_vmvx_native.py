@@ -18,6 +18,8 @@ from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
+from jitree.hal.local.thread_team import Team
+from jitree.hal.local.topology import unpinned
 from jitree.loaders import vmvx_executable, vmvx_native
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_executable import VmvxExecutable
@@ -271,14 +273,14 @@ def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatc
 def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text is for any machine but for tables in registers; the code of each kernel needs nothing from
     outside."""
+    from jitree.base import processor
     from jitree.codegen.image.build import build
     from jitree.codegen.image.compile import Target
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.dispatch.native.nests import registers
     from jitree.loaders import vmvx_build, vmvx_images
     from tests.loaders.samples import sample
 
-    monkeypatch.setattr(registers.processor, "words", lambda name: frozenset())
+    monkeypatch.setattr(processor, "words", lambda name: frozenset())
     recipe = vmvx_images.recipe(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))
     generated = vmvx_build.generate(*recipe.data)
     flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
@@ -306,3 +308,23 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
     monkeypatch.setattr(image, "get", lambda recipe: loop)
     vmvx_native.CompiledKernels(provider, Mock(), (), Mock()).serve(array("q"))
     assert [call[0] for call in provider.method_calls] == [question]
+
+
+def test_threads_share_what_the_vm_runs_in_long_spans(vm_spans: list[int]) -> None:
+    """All threads wait for the Python of each span: 5,000 workgroups of a microsecond are some spans, not eight
+    for each thread, from the first time on."""
+    executable = load(kernels(), "fast")
+    block = aligned(np.full(5_000, -1, np.int32))
+    commands = CommandList()
+    commands.dispatch(executable, 0, (5_000, 1, 1), [], [whole(block)])
+    executor.require_native_executor()
+    team = Team("test-team", unpinned(16), 100)
+    try:
+        for _ in range(2):
+            vm_spans.clear()
+            block[:] = -1
+            team.execute(commands, *commands.bind(()))
+            assert (block == 0).all()
+            assert len(vm_spans) < 60
+    finally:
+        team.close()

@@ -94,6 +94,8 @@ BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
 """More chunks balance better, fewer cost less."""
+FIRST_PART: Final = 16
+"""A sixteenth of what Python runs for the first time tells what the rest takes."""
 INTERPRETED_SHIFT: Final = 14
 """Of a chunk that Python runs: 16 times what is worth waking a worker, in units of ENTRY_POINT.cost. Python's
 part is 0.1 ms, for which threads wait one after the other."""

@@ -11,6 +11,7 @@ from jitree.hal.local.executor.chunks import claim_chunks
 from jitree.hal.local.executor.layout import (
     BYTES_CHUNK,
     CHUNKS_PER_THREAD,
+    FIRST_PART,
     INTERPRETED_SHIFT,
     MOST_CHUNKS,
     TURNS_BETWEEN_YIELDS,
@@ -55,15 +56,15 @@ def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
 
 def begin_group(job: Job, begin: Command, end: Command) -> int:
     """Sets what the rows have to do; ticks that it may take. The first workgroup of a function that has never
-    been run is run, so that its cost is known."""
+    been run is run, so that its cost is known; of what Python runs a part, since its beginning takes long."""
     row = begin
     share = job.shares
     total = 0
     while row != end:
         prepare(job, row, share)
         if row.kind >= KIND_DISPATCH and share.end > 1 and atomic_load(row.entry.cost) == 0:
-            run_span(job, row, share, 0, 0, 1)
-            share.begin = 1
+            share.begin = quotient(share.end, FIRST_PART) + 1 if row.entry.flags & ENTRY_INTERPRETED else 1
+            run_span(job, row, share, 0, 0, share.begin)
         if atomic_load(job.failure) != 0:
             return 0
         total = longer(total, estimate_share(row, share))
