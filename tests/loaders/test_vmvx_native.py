@@ -311,8 +311,8 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
 
 
 def test_threads_share_what_the_vm_runs_in_long_spans(vm_spans: list[int]) -> None:
-    """All threads wait for the Python of each span: 5,000 workgroups of a microsecond are some spans, not eight
-    for each thread, from the first time on."""
+    """All threads wait for the Python of each span: 5,000 workgroups of a microsecond are some spans, not
+    eight for each thread, from the first time on."""
     executable = load(kernels(), "fast")
     block = aligned(np.full(5_000, -1, np.int32))
     commands = CommandList()
