@@ -26,7 +26,7 @@ _KEPT_PART: Final = 4
 
 
 class CudaReplays:
-    """The :class:`jitree.hal.replays.CudaReplays` of one GPU."""
+    """The :class:`jitree.hal.replays.Replays` of one GPU."""
 
     def __init__(self, stream: Stream, allocator: Allocator) -> None:
         """``allocator``: the one that recorded calls get their memory from."""

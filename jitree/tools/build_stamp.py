@@ -18,7 +18,7 @@ _SOURCES: Final = (
     "vmfb/fused_table.py", "vmfb/isa*", "vmfb/words.py",
 )  # fmt: skip
 """What decides machine code: of programs, and of the package's own images."""
-_SUFFIXES: Final = (".py", ".ll", ".tsv")
+_SUFFIXES: Final = (".py", ".tsv")
 
 
 def text(compiler: str) -> str:

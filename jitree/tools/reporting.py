@@ -41,7 +41,7 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def raised_at(trace: TracebackType | None) -> str | None:
-    """``jitree/loaders/elf.py:120``: the innermost place in this package that an error came from."""
+    """``jitree/loaders/elf_file.py:120``: the innermost place in this package that an error came from."""
     where = None
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)
