@@ -53,7 +53,7 @@ class ElementType(NamedTuple):
     def byte_length(self, shape: Sequence[int]) -> int:
         """Bytes of a tensor of densely packed elements, exactly: the one place that computes them.
 
-        OUT_OF_RANGE for negative dimensions and for shapes of which nobody can count the bytes, which
+        OUT_OF_RANGE for negative dimensions and for shapes whose bytes cannot be counted, which
         programs get from sizes that have wrapped.
         """
         length = (prod(shape) * (self.code & 0xFF) + 7) >> 3

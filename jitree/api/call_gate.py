@@ -28,7 +28,7 @@ class CallGate:
         self._end: float | None = None
         """When no more calls begin in this round; None: none has begun."""
         self._is_scheduled = False
-        """Whether :meth:`_end_round` is called in the next round. It is as long as anybody waits."""
+        """Whether :meth:`_end_round` is called in the next round. It is as long as a call waits."""
         self._passed = 0
         """Calls that have begun in this round."""
         self._rest = 0

@@ -140,7 +140,7 @@ def _named(name: str, signature: str) -> ValueType:
     if row is None or (name.endswith("?") and row.is_number):
         raise InvalidArgumentError(
             f"signature '{signature}': '{name}' is no type; there are {', '.join(_BY_NAME)}, with a `?` "
-            "behind it, unless it is a number, if null is allowed"
+            "after it, unless it is a number, if null is allowed"
         )
     return replace(row, nullable=True) if name.endswith("?") else row
 

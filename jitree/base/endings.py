@@ -5,7 +5,7 @@ object before it takes the first one apart, and what runs in between may use any
 code uses would be gone by then. And when they are interrupted (Ctrl-C), what they were to do is lost, and so
 is the interrupt: Python drops what they raise.
 
-An ending is an object that the garbage collector does not look at. It dies with what holds it: when nobody
+An ending is an object that the garbage collector does not look at. It dies with what holds it: when nothing
 can use that any more.
 """
 
@@ -53,7 +53,7 @@ _nothing: Final[Callable[[], object]] = bool
 
 
 def object_at(address: int) -> Any:
-    """The object with that ``id``, which must be alive: whoever calls knows that somebody holds it."""
+    """The object with that ``id``, which must be alive: the caller knows that it is held."""
     return ctypes.cast(address, ctypes.py_object).value
 
 

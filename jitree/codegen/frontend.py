@@ -9,7 +9,7 @@ Numba's own targets stay as they are; :data:`_TARGET` is one beside them. What d
 * Where a function could raise, a function that does not exist is called. LLVM removes the calls that are
   never made (a step of ``range`` that is zero); the linker refuses any other by the name of the exception.
 * Integers wrap, as the semantics say: no flag lets LLVM assume that they do not.
-* Libraries only keep the IR. Linking, optimising and emitting are the business of whoever takes the text.
+* Libraries only keep the IR. Linking, optimising and emitting are the business of what takes the text.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._stream = stream
         self._kept: set[int] = set()
         self._retained: list[object] = []
-        """What the device may still use when nobody else keeps it: foreign memory, executables."""
+        """What the device may still use when nothing else keeps it: foreign memory, executables."""
         self._plan: LaunchPlan | None = None
         self._runner: PlanRunner | None = None
         self._data = 0

@@ -50,7 +50,7 @@ class ExportDescription:
     constant_count: int | None
     binding_count: int | None
     binding_flags: tuple[int, ...]
-    """One a binding, BINDING_*; empty when nobody states them."""
+    """One a binding, BINDING_*; empty when they are not stated."""
     location: KernelLocation | None
     stages: dict[str, KernelLocation]
     """Source location by compilation stage, of modules with debug information."""
@@ -87,7 +87,7 @@ def read(data: memoryview) -> ExecutableDescription:
 
 
 def _content(data: memoryview) -> memoryview:
-    """The flatbuffer behind the header of releases from 3.9.0 on."""
+    """The flatbuffer after the header of releases from 3.9.0 on."""
     if len(data) < _HEADER.size:
         raise InvalidArgumentError(f"a CUDA executable ends inside its header, after {len(data)} bytes")
     _, version, size = _HEADER.unpack_from(data)

@@ -3,7 +3,7 @@ runs.
 
 A plan depends on the list's rows only, so lists that differ in addresses, lengths and constants share one.
 All that varies is one *block* of 64-bit words: every launch has its parameters there, one word each, and
-behind those of a transfer the number of its thread blocks. Two blocks of one plan are compared to see what a
+after those of a transfer the number of its thread blocks. Two blocks of one plan are compared to see what a
 graph must change.
 """
 
@@ -44,7 +44,7 @@ class Launch(NamedTuple):
     first: int
     parameter_count: int
     varying_grid: bool
-    """A transfer: the grid's x is the word behind the parameters."""
+    """A transfer: the grid's x is the word after the parameters."""
     name: str
 
 
@@ -79,7 +79,7 @@ class LaunchPlan:
     launches: tuple[Launch, ...]
     steps: tuple[Step, ...]
     batch: Callable[[Sequence[int]], tuple[int, ...]]
-    """Picks the words of a block from addresses, lengths, constants and literals behind each other."""
+    """Picks the words of a block from addresses, lengths, constants and literals after each other."""
     literals: tuple[int, ...]
     updates: tuple[tuple[int, int], ...]
     """(word that is a source address, offset of the bytes in the list's data)"""
@@ -89,7 +89,7 @@ class LaunchPlan:
     addresses: tuple[int, ...]
     """Words that are addresses of operands."""
     written: tuple[int, ...]
-    """Those among them behind which commands may write."""
+    """Those among them where commands may write."""
 
     @property
     def segment(self) -> PlanSegment | None:

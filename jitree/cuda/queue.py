@@ -117,7 +117,7 @@ class CudaQueue:
     def _marks(self, wait: Fence) -> list[tuple[SignallingStream, Handle]]:
         """Events of the other streams that the operation has to wait for.
 
-        Made before this stream's lock is taken: that of another is needed, and somebody there may be waiting
+        Made before this stream's lock is taken: that of another is needed, and a thread there may be waiting
         for this one.
         """
         others = {}

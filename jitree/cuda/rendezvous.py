@@ -25,7 +25,7 @@ from jitree.errors import (
 from jitree.hal.objects import ChannelProvider
 
 _LAUNCHERS: Final = (
-    ("RANK", "WORLD_SIZE"),  # torchrun, and whoever follows it
+    ("RANK", "WORLD_SIZE"),  # torchrun, and launchers that follow it
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # mpirun of Open MPI
     ("PMI_RANK", "PMI_SIZE"),  # mpiexec of MPICH, Intel MPI
     ("SLURM_PROCID", "SLURM_NTASKS"),  # srun

@@ -43,7 +43,7 @@ class ReplayRelocation(NamedTuple):
 
     word: int
     source: int
-    """Position among the arguments and, behind them, the results."""
+    """Position among the arguments and, after them, the results."""
     offset: int
 
 
@@ -228,7 +228,7 @@ class _Ranges:
 
 
 class _ReplayBuilder:
-    """Puts submissions behind each other into parts."""
+    """Puts submissions after each other into parts."""
 
     def __init__(self, stream: Stream, movable: _Ranges, writable: _Ranges | None) -> None:
         """``writable``: where commands may write when the call may have to be made again; None: anywhere."""

@@ -82,12 +82,12 @@ class CudaReplays:
             replay.drop()
 
     def drop_idle(self) -> None:
-        """As :meth:`drop`, of those that are not just being made: memory has run out. Waits for nobody."""
+        """As :meth:`drop`, of those that are not just being made: memory has run out. Does not wait."""
         for replay in self._kept():
             replay.drop_if_idle()
 
     def _kept(self) -> list[CudaReplay]:
-        """Those that somebody can still make."""
+        """Those that can still be made."""
         with self._lock:
             found = [replay for reference in self._made if (replay := reference()) and not replay.dropped]
             self._made = [weakref.ref(replay) for replay in found]

@@ -207,7 +207,7 @@ class Invoker:
 
     def abandon(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Ends a direct call that failed, and adds to the error where that was."""
-        if machine.pc < 0:  # interrupted before anybody looked where machine code had left
+        if machine.pc < 0:  # interrupted before Python looked where machine code had left
             machine.pc = machine.adopt()
         try:
             self.end_call(error)

@@ -174,7 +174,7 @@ def _divided(left: Any, right: Any, minimum: Any) -> Any:
 
 
 def _nothing(builder: Any, stated: Any, given: Sequence[Any]) -> None:
-    """Whoever inlines the function has made sure before."""
+    """The caller, which inlines the function, has made sure before."""
 
 
 Function = Callable[..., Any]

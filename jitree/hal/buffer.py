@@ -231,7 +231,7 @@ def _byte_length(element_type: int, shape: tuple[int, ...]) -> int:
 class BufferView(Unique):
     """A buffer with shape and element type.
 
-    ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``. Whoever has a
+    ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``. Users of a
     view may rely on its buffer having all of its elements, if they are dense: kernels do.
     """
 

@@ -103,7 +103,7 @@ COMMAND_ROW: Final = COMMAND.packer()
 assert COMMAND.size == COMMAND_ROW.size == 64 and ENTRY_POINT.size == WORKGROUP.size == 48
 
 KIND_BARRIER: Final = 0
-"""Everything before it is finished before anything behind it starts."""
+"""Everything before it is finished before anything after it starts."""
 KIND_FILL: Final = 1
 """Operand: target."""
 KIND_COPY: Final = 2

@@ -147,7 +147,7 @@ def names(flags: Flags) -> str:
 QUEUE_AFFINITY_ANY: Final = -1
 """All bits of the 64-bit set of queues."""
 WHOLE_BUFFER: Final = -1
-"""As a length: the rest of the buffer behind the offset."""
+"""As a length: the rest of the buffer after the offset."""
 
 MAXIMUM_UPDATE: Final = 65536
 """Bytes of one ``update_buffer`` or ``queue.update``."""

@@ -159,12 +159,12 @@ class HeapAllocator(Allocator):
         return blocks
 
     def take_back(self, block: Block) -> None:
-        """A lent block that nobody uses any more."""
+        """A lent block that is no longer used."""
         with self._lock:
             self._put(block)
 
     def forget(self, counts: Sequence[int]) -> None:
-        """A borrower ends; its blocks live as long as somebody uses them."""
+        """A borrower ends; its blocks live as long as they are used."""
         self._settled = tuple(map(sum, zip(self._settled, counts, strict=True)))
 
     @property

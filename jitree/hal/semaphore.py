@@ -253,7 +253,7 @@ def when_reached(
 
 
 def pending_producers(points: Sequence[tuple[Semaphore, int]], mode: WaitMode) -> list[Producer]:
-    """Who will signal the points; nobody when all (or any) of them are reached or one has failed."""
+    """Who will signal the points; none when all (or any) of them are reached or one has failed."""
     producers: list[Producer] = []
     for semaphore, value in points:
         if semaphore.failure is not None:

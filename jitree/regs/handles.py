@@ -6,12 +6,12 @@ keeps the object alive. Machine code counts by itself; entries whose count it br
 the list of STATE.released, which :meth:`HandleTable.drain` frees.
 
 Machine code can make objects as well (:class:`ObjectPool`): such an entry has no Python object until
-somebody asks for it, and goes back to where it came from when its count falls to zero.
+Python asks for it, and goes back to where it came from when its count falls to zero.
 
 A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
 the garbage collector finds) waits in ``deferred``. Python looks for Ctrl-C where a call begins or returns, so
-there are none between statements that must happen together: an interrupt may leave a reference that nobody
-drops, never one that is dropped twice.
+there are none between statements that must happen together: an interrupt may leave a reference that is never
+dropped, never one that is dropped twice.
 """
 
 from __future__ import annotations

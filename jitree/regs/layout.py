@@ -94,7 +94,7 @@ SCRATCH: Final = Record(
 )
 """Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry,
 which is a `vm.buffer` of count 0 that may be read and written, sets address, length and count, and zeroes the
-bytes. Whoever owns the record takes the entries back from STATE.released."""
+bytes. The owner of the record takes the entries back from STATE.released."""
 SCRATCH_ALIGNMENT: Final = 64
 
 PATIENT: Final = 0
@@ -108,7 +108,7 @@ LEFT_EXIT: Final = 0
 """`host.exit` was reached: the results are in the host frame."""
 LEFT_SIDE_EXIT: Final = 1
 """The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it
-has happened; the plain tier's handler executes it and execution resumes behind it."""
+has happened; the plain tier's handler executes it and execution resumes after it."""
 
 LEFT_FUEL: Final = 2
 """As LEFT_SIDE_EXIT, at a branch or call, because the fuel is used up."""
@@ -135,7 +135,7 @@ FRAME: Final = Record(
     i64 spare
     """,
 )
-"""Frames lie one behind the other in the frame arena; the caller's record is the one in front."""
+"""Frames lie one after the other in the frame arena; the caller's record is the one in front."""
 
 FUNCTION: Final = Record(
     "function",
@@ -202,7 +202,7 @@ ENTRY: Final = Record(
 """A handle entry, 64 bytes. A ref register holds its address."""
 
 EXTENSION_SIZE: Final = 64
-"""Bytes that belong to every entry, as far behind it as the table is long: the i64 dimensions of a view."""
+"""Bytes that belong to every entry, as far after it as the table is long: the i64 dimensions of a view."""
 
 RELEASED: Final = Record("released", "i64 first")
 """A list of entries without references, linked by `link`: STATE.released, HANDLE_POOL.released."""
@@ -213,7 +213,7 @@ COUNT_UNLIMITED: Final = 1 << 30
 OWNER_PYTHON: Final = 0
 """There is a Python object."""
 OWNER_CODE: Final = 1
-"""Machine code made the object; there is none in Python until somebody looks at it."""
+"""Machine code made the object; Python has none until it asks for it."""
 
 LINK_POOLED: Final = 1
 """In an entry of OWNER_CODE that has references: what it keeps alive is memory of a pool and nothing else."""

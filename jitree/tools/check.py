@@ -39,7 +39,7 @@ FLAGS: Final = FlagSet(
             Kind.STRING,
             "",
             "Runs the tests whose name, <module>.<function> or <function>, matches: patterns with\n"
-            "* and ?, separated by `:`; behind a `-` those that are left out.",
+            "* and ?, separated by `:`; after a `-` those that are left out.",
         ),
         Flag("gtest_filter", Kind.STRING, "", "The same as --filter."),
         Flag("expect_failure", Kind.BOOLEAN, False, "Succeeds if any test fails."),

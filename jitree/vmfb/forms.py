@@ -1,7 +1,7 @@
 """Fused forms: frequent runs of instructions that the fast tier executes as one.
 
 Fusing rewrites nothing but the opcode word of the first instruction; all words keep their place. So a fused
-opcode means "this instruction, and then those behind it". A tier may as well execute the first instruction
+opcode means "this instruction, and then those after it". A tier may as well execute the first instruction
 alone and go on with the next, and execution can resume at any of them.
 
 This is where they are stated. What loading a module needs of them is in ``fused_table.py``.
@@ -47,7 +47,7 @@ _HEADER_COMPARES: Final = tuple(name for name in COMPARES if "i32" in name or "i
 class Loop(NamedTuple):
     """A branch to a block that consists of a comparison and the ``cond_br`` on it: mostly a loop's back edge.
 
-    Behind the words of the branch, where execution never comes, stand copies of the comparison's operands and
+    After the words of the branch, where execution never comes, stand copies of the comparison's operands and
     then the displacements if true and if false, counted from the branch.
     """
 

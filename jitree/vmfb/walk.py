@@ -45,7 +45,7 @@ class FunctionWalk(OperandReader):
         self._check_blocks()
 
     def _run_block(self, block: CodeBlock, at: int) -> int:
-        """Reads instructions up to the block's exit; returns the position behind it."""
+        """Reads instructions up to the block's exit; returns the position after it."""
         body, limits, misaligned = self.body, self.limits, _MISALIGNED
         table = plans.plan_table(self.version, CORE)
         kept, ref, movable = operand_classes.REF_KEPT, operand_classes.REF, operand_classes.REF_MOVABLE

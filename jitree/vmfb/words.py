@@ -20,7 +20,7 @@ operand kind        words
 ==================  =====================================================================================
 
 Block markers are dropped. Conditional branches carry no remap lists: a remap of theirs becomes a ``br`` stub
-behind the function. Instructions whose operands need more than the generic rule:
+after the function. Instructions whose operands need more than the generic rule:
 
 ==========================  =============================================================================
 ``br``                      displacement, remap
@@ -38,7 +38,7 @@ behind the function. Instructions whose operands need more than the generic rule
 ``host.exit``               leaves the VM: the call made by the host is complete
 ==========================  =============================================================================
 
-``size`` is the length of the instruction in words; execution goes on behind it. All four call instructions
+``size`` is the length of the instruction in words; execution goes on after it. All four call instructions
 become ``call.internal`` or ``call.import``; the yieldable ones are followed by a ``br.bare`` to their resume
 block. Variadic arguments are flattened; their segment counts stay with the call site.
 
@@ -63,7 +63,7 @@ TAG_REF_MOVE: Final = 3
 """A ref; the source becomes null."""
 
 INTERNAL_FORMS: Final = ("call.internal", "call.import", "br.bare", "host.exit")
-"""Instructions that exist only in decoded form; numbered behind the rows of the table."""
+"""Instructions that exist only in decoded form; numbered after the rows of the table."""
 
 OPCODE: Final[dict[str, int]] = {name: row.index for name, row in BY_MNEMONIC.items()} | {
     name: len(INSTRUCTIONS) + number for number, name in enumerate(INTERNAL_FORMS)

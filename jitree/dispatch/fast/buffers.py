@@ -104,7 +104,7 @@ def _require_range(handler: Handler, offset: str, length: str, available: str) -
 
 
 def _emit_fill(handler: Handler, kind: str) -> None:
-    """buffer, offset, count, value: writes one element, then copies what is written behind itself"""
+    """buffer, offset, count, value: writes one element, then copies what is written to the bytes after it"""
     entry = require_kind(handler, 1, KIND_BUFFER)
     shift = _SHIFTS[kind]
     offset, count = handler.value("i64", 2), handler.value("i64", 3)

@@ -1,6 +1,6 @@
 """Handlers of calls between bytecode functions and of returns.
 
-The callee's registers lie behind the caller's in the same arenas; a frame record links them. A full stack
+The callee's registers lie after the caller's in the same arenas; a frame record links them. A full stack
 leaves the loop, where the plain tier reports it. Calls of imports that are not bytecode leave the loop as
 well, unless there is machine code for the function, which is given the registers and does the call.
 """
@@ -77,7 +77,7 @@ def _emit_call_import(handler: Handler) -> None:
 
 
 def _emit_call_compiled(handler: Handler, record: str) -> None:
-    """Calls the machine code of a native function and goes on behind the call."""
+    """Calls the machine code of a native function and goes on after the call."""
     code = handler.pointer_field(record, IMPORT["compiled"])
     handler.require(handler.let(f"icmp ne ptr {code}, null"))
     words = handler.place(6)
@@ -98,7 +98,7 @@ def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs
 
 
 def _enter(handler: Handler, function: str) -> tuple[str, str]:
-    """Checks the stack, makes a frame with zero registers behind the current one's; returns their addresses.
+    """Checks the stack, makes a frame with zero registers after the current one's; returns their addresses.
 
     The new frame's record is filled, but for what the call itself knows; it is not yet current.
     """

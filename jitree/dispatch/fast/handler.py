@@ -90,7 +90,7 @@ class Handler(FunctionText):
         self._parts.append(self._written)
 
     def advance(self, words: int) -> None:
-        """The current instruction is done; the next part begins behind its words."""
+        """The current instruction is done; the next part begins after its words."""
         self._start += words
         self._side_exit_label = ""
 

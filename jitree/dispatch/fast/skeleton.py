@@ -52,7 +52,7 @@ def _emitter(part: str) -> Callable[[Handler, str], None]:
 
 
 def _emit_loop(handler: Handler, name: str) -> None:
-    """The moves of the branch, then the comparison and the branch on it that stand behind its words."""
+    """The moves of the branch, then the comparison and the branch on it that stand after its words."""
     loop = LOOP_BY_NAME[name]
     handler.spend()
     branches.emit_moves(handler, loop.shape)

@@ -54,7 +54,7 @@ class _Builder:
         self._read = read_blocks(source, function, (*places, *stops))
         self._bits = Bits(function.value_count)
         self._live = liveness(self._read, self._bits)
-        if stops:  # whatever is behind them has had its say about what is live
+        if stops:  # whatever is after them has had its say about what is live
             entry = ReadInstruction(ENTRY_PC, RESUME, literals=list(places), targets=list(places))
             self._read[ENTRY_PC] = ReadBlock(ENTRY_PC, [entry])
             self._read |= {pc: ReadBlock(pc, [ReadInstruction(pc, "yield")]) for pc in stops}

@@ -45,7 +45,7 @@ class Callees(NamedTuple):
 def emit_call(
     emitter: Emitter, instruction: SsaInstruction, following: SsaInstruction, callees: Callees
 ) -> None:
-    """``call.internal``; ``following`` is the instruction behind it."""
+    """``call.internal``; ``following`` is the instruction after it."""
     ordinal = instruction.literals[0]
     needs = callees.needs.get(ordinal)
     if needs is None:

@@ -30,8 +30,8 @@ attributes #2 = { nounwind alwaysinline "no-builtins" }
 !26 = !{!16, !16, i64 0}
 !27 = !{!17, !17, i64 0}
 """
-"""Functions with attributes #0 are the usual ones, those with #2 are inlined. Behind !1 and !2 are branches
-that are nearly never and nearly always taken, behind !20 and the next accesses that do not overlap others."""
+"""Functions with attributes #0 are the usual ones, those with #2 are inlined. After !1 and !2 are branches
+that are nearly never and nearly always taken, after !20 and the next accesses that do not overlap others."""
 
 ALIASES: Final = {"count": "!23", "state": "!25", "link": "!27"}
 """The metadata of what :mod:`jitree.regs.counting` names."""

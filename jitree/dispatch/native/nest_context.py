@@ -34,7 +34,7 @@ class NestContext:
         self.deopt = deopt
         """Label to go to when nothing of the nest has happened and the interpreter is to run it."""
         self.exit = exit
-        """Label behind the nest."""
+        """Label after the nest."""
         self.done = done_label(loop.header)
         """Label of the nest's last block, which branches to ``exit``."""
         self.prefix = f"n{loop.header.pc}."
@@ -79,7 +79,7 @@ def nest_label(header: Block) -> str:
 
 
 def leaves_nothing_else(function: SsaFunction, loop: SsaLoop) -> bool:
-    """Whether the frame behind a nest needs none of its values but the parameters of its header."""
+    """Whether the frame after a nest needs none of its values but the parameters of its header."""
     for block in function.blocks:
         if block in loop.blocks:
             continue

@@ -52,7 +52,7 @@ def read_back(emitter: Emitter, instruction: SsaInstruction) -> None:
 
 
 class Shortcut:
-    """A quick way for the common case of an instruction with the plain handler behind it."""
+    """A fast path for the common case of an instruction, and the plain handler for others."""
 
     def __init__(self, emitter: Emitter, instruction: SsaInstruction) -> None:
         self._emitter = emitter

@@ -25,7 +25,7 @@ ARGUMENT: Final = "argument"
 PHI: Final = "phi"
 """Operation of a block parameter: one operand for each of the block's predecessors, in their order."""
 ZERO: Final = "zero"
-"""Operation of what a register holds that nobody has written: 0, or the null reference."""
+"""Operation of what a register holds that was never written: 0, or the null reference."""
 RESUMED: Final = "resumed"
 """Operation of a value that is read from the frame where execution resumes in the middle of a function."""
 
@@ -189,7 +189,7 @@ class SsaFunction:
             bits ^= low
 
     def all_loops(self) -> Iterator[SsaLoop]:
-        """Inner ones behind those that hold them."""
+        """Inner ones after those that hold them."""
         waiting = list(self.loops)
         while waiting:
             loop = waiting.pop(0)

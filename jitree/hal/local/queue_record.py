@@ -19,7 +19,7 @@ QUEUE: Final = Record(
     """,
 )
 """Only Python writes it. A team's record stays valid as long as the device, also when another has replaced
-it: whoever reads ``team`` once and takes the number of threads from there is never wrong."""
+it: a thread that reads ``team`` once and takes the number of threads from there is never wrong."""
 
 ANY_COST: Final = -1
 
@@ -64,7 +64,7 @@ class QueueRecord:
             self._words[_OPEN] = int(not self._reasons)
 
     def after_fork(self) -> None:
-        """In a forked child nobody holds the lock, whatever it says."""
+        """In a forked child no thread holds the lock, whatever it says."""
         self._lock = allocate_lock()
 
     def limit_local_memory(self, size: int) -> None:

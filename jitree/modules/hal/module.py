@@ -77,7 +77,7 @@ class HalModule(HostModule):
 
 
 class CheckedExport(HostExport):
-    """The function of a row behind the tests of its arguments, which are generated when it is first called
+    """The function of a row after the tests of its arguments, which are generated when it is first called
     for: programs use a dozen of the hundred. Some have a fast path in machine code as well."""
 
     __slots__ = ("_checked", "_module", "_row")

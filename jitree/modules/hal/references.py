@@ -121,7 +121,7 @@ def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
 
 
 def call_once(row: ImportRow, module: str, state: object, *arguments: Any) -> object:
-    """Calls a row's function behind the same tests as :func:`checked`, with nothing prepared."""
+    """Calls a row's function after the same tests as :func:`checked`, with nothing prepared."""
     full_name = f"{module}.{row.name}"
     for argument, parameter in zip(arguments, parse_parameters(row.parameters), strict=True):
         if not isinstance(parameter, list):
@@ -140,7 +140,7 @@ def _test(full_name: str, value: object, parameter: _Parameter) -> None:
 
 
 def checked(row: ImportRow, module: str = "hal") -> Callable[..., Any]:
-    """The row's function behind tests of its reference arguments. ``module`` is whose import it is."""
+    """The row's function after tests of its reference arguments. ``module`` is whose import it is."""
     full_name = f"{module}.{row.name}"
     parameters = parse_parameters(row.parameters)
     _check_shape(row, parameters)

@@ -119,7 +119,7 @@ class HalObjects:
 
     def _make_buffer(self, buffer: Buffer) -> int:
         """What means nothing in a release is what another one has in its place: the queues are an allocator,
-        the number of owners (more than one, so nobody takes himself for the last) and the bits beside the
+        the number of owners (more than one, so that none takes itself for the last) and the bits beside the
         usage are an access. What may be written is tested when it is mapped.
         """
         address = allocate(ctypes.sizeof(layout.OwnBuffer))

@@ -166,7 +166,7 @@ class _Rest:
             table.release(handle)
 
     def wait_for(self, fence: Fence) -> None:
-        """Waits for a fence, without the lock. Whatever the work behind it failed with."""
+        """Waits for a fence, without the lock. Raises what the work that signals it failed with."""
         try:
             fence.wait()
         except StatusError as error:

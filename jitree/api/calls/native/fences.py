@@ -1,4 +1,4 @@
-"""Fences of calls of asynchronous functions: the second one behind the arguments is reached when the results
+"""Fences of calls of asynchronous functions: the second one after the arguments is reached when the results
 are there. Machine code.
 
 The first one is null: arrays that are still computed are arguments for Python.

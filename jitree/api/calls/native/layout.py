@@ -85,8 +85,8 @@ OWNERS: Final = Record(
     """
     + "".join(f"i64 returned_{index}\n" for index in range(MAXIMUM_RETURNED)),
 )
-"""Handles of one table that owners have given back. Touched by whoever holds the GIL, so that owners may die
-at any time: also while machine code of the context runs."""
+"""Handles of one table that owners have given back. Touched by the thread that holds the GIL, so that owners
+may die at any time: also while machine code of the context runs."""
 RETURNED: Final = OWNERS["returned_0"]
 
 MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
@@ -172,7 +172,7 @@ RESULT: Final = Record(
 # -- of CPython and numpy ------------------------------------------------------------------------------
 
 TYPE_AT: Final = 8
-"""``ob_type`` of any object, behind a reference count of 8 bytes."""
+"""``ob_type`` of any object, after a reference count of 8 bytes."""
 FLOAT_AT: Final = 16
 """``ob_fval`` of a float."""
 CAPSULE_POINTER_AT: Final = 16

@@ -113,7 +113,7 @@ class Writer:
 
 class Turns:
     """Inside a loop: its counter, the carried values in this turn, and, when assigned, in the next one; these
-    are also what is left behind the loop. Behind something that may not have run, that is ``result``."""
+    are also what is left after the loop. After something that may not have run, that is ``result``."""
 
     def __init__(self, counter: str, values: list[str]) -> None:
         self.counter = counter

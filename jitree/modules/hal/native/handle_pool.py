@@ -63,7 +63,7 @@ class StorageAllocation(Allocation):
 class HandlePool:
     """The HANDLE_POOL record of a table; implements :class:`~jitree.regs.handles.ObjectPool`.
 
-    Used by whoever holds the context.
+    Used by the thread that holds the context.
     """
 
     def __init__(self, table: HandleTable, device: Device | None, code: image.Image) -> None:

@@ -20,7 +20,7 @@ class NativeFastPath(NamedTuple):
     function: str
     """Of the modules beside this one: ``module.function``."""
     constants: tuple[int, ...] = ()
-    """Its arguments behind the four that all have."""
+    """Its arguments after the four that all have."""
 
     @property
     def symbol(self) -> str:
@@ -89,7 +89,7 @@ _SYMBOLS: Final = {(path.name, path.cconv): path.symbol for path in FAST_PATHS}
 
 
 def address(name: str, cconv: str) -> Callable[[], int] | None:
-    """Gives the address of an import's answer, 0 while it is being built; None if it has none."""
+    """Gives the address of an import's fast path, 0 while it is being built; None if it has none."""
     symbol = _SYMBOLS.get((name, cconv))
     return None if symbol is None else partial(_address, symbol)
 

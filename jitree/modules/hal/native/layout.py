@@ -108,12 +108,12 @@ RECORDING: Final = Record(
     """,
 )
 """A command buffer that machine code records: a COMMANDS record with what only recording needs. The LIST and
-its tables lie behind it."""
+its tables lie after it."""
 assert all(RECORDING[field] == COMMANDS[field] for field in COMMANDS.offsets)
 
 
 def sections(scale: int) -> dict[str, int]:
-    """Bytes of what lies behind a RECORDING, in order."""
+    """Bytes of what lies after a RECORDING, in order."""
     return {
         "list": LIST.size, "rows": scale * ROWS * COMMAND.size, "addresses": scale * OPERANDS * 8,
         "lengths": scale * OPERANDS * 8, "constants": scale * CONSTANTS * 4, "data": scale * DATA,

@@ -100,7 +100,7 @@ class StoragePool:
             blocks = self._allocator.lend(capacity, count)
             handles = self._table.reserve(count)
         except ResourceExhaustedError:
-            return  # whoever asked for memory says so, if there is none for that either
+            return  # the caller, who asked for memory, says so, if there is none for that either
         for handle, block in zip(handles, blocks, strict=True):
             self._lent += capacity
             self._blocks[handle] = block
@@ -211,5 +211,5 @@ class ArenaPool:
 
 
 def _words(memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The RECORDING that an arena begins with, and what is behind it."""
+    """The RECORDING that an arena begins with, and what is after it."""
     return memory.view(np.int64)

@@ -62,7 +62,7 @@ class Supplier:
         return self._handle_pool
 
     def publish(self, arguments: Iterable[object]) -> None:
-        """Tells fast paths of fences that are reached by now: without that, every operation behind this one
+        """Tells fast paths of fences that are reached by now: without that, every operation after this one
         would be Python's too."""
         if self._table is None:
             return
