@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from math import prod
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +57,7 @@ class ElementType(NamedTuple):
         OUT_OF_RANGE for negative dimensions and for shapes whose bytes cannot be counted, which
         programs get from sizes that have wrapped.
         """
-        length = (prod(shape) * (self.code & 0xFF) + 7) >> 3
+        length = (prod(map(index, shape)) * (self.code & 0xFF) + 7) >> 3
         if length > LARGEST_LENGTH or (shape and min(shape) <= 0):
             self._check_shape(shape)
         return length
@@ -67,7 +68,7 @@ class ElementType(NamedTuple):
         for axis, size in enumerate(shape):
             if size < 0:
                 raise OutOfRangeError(f"shape `{text}`: dimension {axis} is negative ({size})")
-        if prod(size or 1 for size in shape) * max(self.bits, 8) // 8 > LARGEST_LENGTH:
+        if prod(index(size) or 1 for size in shape) * max(self.bits, 8) // 8 > LARGEST_LENGTH:
             raise OutOfRangeError(f"shape `{text}`: its byte length overflows 64 bits")
 
 

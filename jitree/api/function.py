@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         @property
         def devices(self) -> tuple[Device, ...]: ...
         def lookup(self, name: str) -> Function: ...
-        def call_by_machine_code(self, function: Function) -> bool: ...
+        def call_by_machine_code(self, function: Function) -> tuple[bool, object | None]: ...
 
 
 _POSTPONED: Final = {2: 3, 3: 64}
@@ -187,7 +187,7 @@ class Function(Unique):
             and self.invoker.watch_call is None
             and self.invoker.engine.entry is not None
         ):
-            self._is_settled = self._session.call_by_machine_code(self)
+            self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return self._unpack(self._invoke(self._pack(arguments, named)))
@@ -196,10 +196,6 @@ class Function(Unique):
     def is_direct(self) -> bool:
         """Whether machine code makes the usual calls."""
         return self._direct is not None
-
-    def call_directly(self, direct: object) -> None:
-        """Has machine code make the calls that it can."""
-        self._direct = direct
 
     def forget(self) -> None:
         """Drops what earlier calls have left for later ones, if that takes memory."""

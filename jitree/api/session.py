@@ -61,6 +61,7 @@ from jitree.vmfb.archive import Source
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.api.calls.native.direct import DirectCall
     from jitree.api.calls.native.session import DirectCalls
     from jitree.hal.executable import ExecutableLoader
     from jitree.params.provider import ParameterProvider
@@ -395,14 +396,14 @@ class Session(Ended, Unique):
         self._require_open()
         return Array(empty(dimensions(shape), element_row(dtype), self.device), self.device)
 
-    def call_by_machine_code(self, function: Function) -> bool:
-        """Has machine code make the usual calls of a function, if that is possible; False to try later."""
+    def call_by_machine_code(self, function: Function) -> tuple[bool, DirectCall | None]:
+        """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""
         with self._context.invoker.lock:
             if self._direct_calls is None:
                 from jitree.api.calls.native.session import DirectCalls
 
                 self._direct_calls = DirectCalls(self.device)
-        return self._direct_calls.install(function)
+        return self._direct_calls.prepare(function)
 
     # -- life --------------------------------------------------------------------------------------------
 

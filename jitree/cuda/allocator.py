@@ -100,7 +100,7 @@ class CudaAllocator(Allocator):
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 256 bytes must be powers of two."""
-        check_request(size, alignment)
+        size, alignment = check_request(size, alignment)
         if alignment > ALIGNMENT:
             whole = self.allocate(memory_type, usage, size + alignment)
             return whole.subspan(-whole.address % alignment, size)

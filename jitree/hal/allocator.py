@@ -19,9 +19,9 @@ _PADDING: Final = 64
 """Bytes that aligning a block takes at most."""
 
 
-def check_request(size: int, alignment: int) -> None:
-    """What no allocator can be asked for: INVALID_ARGUMENT for an alignment that is no power of two, or for
-    what are no integers.
+def check_request(size: int, alignment: int) -> tuple[int, int]:
+    """Both as plain integers. What no allocator can be asked for fails: INVALID_ARGUMENT for an alignment
+    that is no power of two, or for what are no integers.
 
     Programs count bytes in 64 bits without a sign. So a negative size is more than any machine has
     (RESOURCE_EXHAUSTED), and one that has no room in 64 bits together with its padding has wrapped
@@ -38,6 +38,7 @@ def check_request(size: int, alignment: int) -> None:
         if length + _PADDING > _UNSIGNED:
             raise OutOfRangeError(f"cannot allocate {size} bytes: the size that was computed has wrapped")
         raise ResourceExhaustedError(f"cannot allocate {length} bytes (computed as {size})")
+    return size, alignment
 
 
 class HeapStatistics:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.arguments import integer
 from jitree.base.endings import Ending
 from jitree.base.identity import Unique
 from jitree.errors import OutOfRangeError, PermissionDeniedError
@@ -156,6 +157,8 @@ class Buffer(Unique):
 
     def range(self, offset: int, length: int) -> int:
         """The length of the range with WHOLE_BUFFER resolved; OUT_OF_RANGE when it is not inside."""
+        if type(offset) is not int or type(length) is not int:  # numpy's integers wrap around
+            offset, length = integer("offset", offset), integer("length", length)
         available = self.byte_length - offset
         if length == WHOLE_BUFFER:
             length = available
@@ -171,6 +174,7 @@ class Buffer(Unique):
         OUT_OF_RANGE when it is not inside; an empty range at the very end is.
         """
         length = self.range(offset, length)
+        offset = int(offset)
         if offset == 0 and length == self.byte_length:
             return self
         return type(self)(self.allocation, self.byte_offset + offset, length)

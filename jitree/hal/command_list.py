@@ -217,7 +217,7 @@ class CommandList:
 
 def check_workgroups(x: int, y: int, z: int) -> None:
     """OUT_OF_RANGE for workgroup counts that no dispatch can have."""
-    if z > MAXIMUM_COUNT_Z or x * y * z > MAXIMUM_WORKGROUPS:
+    if (x | y | z) < 0 or z > MAXIMUM_COUNT_Z or x * y * z > MAXIMUM_WORKGROUPS:
         raise OutOfRangeError(
             f"a dispatch of {x} x {y} x {z} workgroups: at most {MAXIMUM_COUNT_Z} in z and "
             f"{MAXIMUM_WORKGROUPS} in all can be run"

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from jitree.base.arguments import integer
+from jitree.base.arguments import integer, natural
 from jitree.base.endings import carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
@@ -83,12 +83,14 @@ class HeapAllocator(Allocator):
         self._accounting = Accounting()
         self._limit = limit
         self._settled: Sequence[int] = (0,) * 6
+        self._lent: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()
+        """The memory of the blocks that are lent, by address."""
         self.borrowers: WeakSet[Borrower] = WeakSet()
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
         if type(size) is not int or size < 0 or type(alignment) is not int or alignment != ALIGNMENT:
-            check_request(size, alignment)
+            size, alignment = check_request(size, alignment)
         if type(memory_type) is not int or type(usage) is not int:
             memory_type, usage = integer("memory_type", memory_type), integer("usage", usage)
         if alignment > ALIGNMENT:
@@ -148,6 +150,8 @@ class HeapAllocator(Allocator):
 
     def lend(self, capacity: int, count: int) -> list[Block]:
         """Blocks of a size class, until they are taken back."""
+        if capacity != size_class(natural("capacity", capacity)):
+            raise InvalidArgumentError(f"capacity: expected one of a size class but got {capacity}")
         with self._lock:
             self._collect()
             free = self._free.get(capacity, [])
@@ -156,12 +160,16 @@ class HeapAllocator(Allocator):
                 if free:
                     self._kept -= capacity
                 blocks.append(free.pop() if free else _new_block(capacity, capacity))
+                self._lent[blocks[-1][0]] = blocks[-1][2]
         return blocks
 
-    def take_back(self, block: Block) -> None:
-        """A lent block that is no longer used."""
+    def take_back(self, address: int) -> None:
+        """A lent block that is not used any more. INVALID_ARGUMENT where no lent one begins."""
         with self._lock:
-            self._put(block)
+            memory = self._lent.pop(integer("address", address), None)
+            if memory is None:
+                raise InvalidArgumentError(f"address: no block that is lent begins at {address:#x}")
+            self._put((address, memory.size - ALIGNMENT, memory))
 
     def forget(self, counts: Sequence[int]) -> None:
         """A borrower ends; its blocks live as long as they are used."""

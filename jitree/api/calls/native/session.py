@@ -40,35 +40,34 @@ class DirectCalls:
         self._copies = isinstance(device.device_allocator, HeapAllocator)
         self._calls: dict[tuple[object, int], DirectCall | None] = {}
 
-    def install(self, function: Function) -> bool:
-        """Has a function called by machine code from now on, if its arguments are such that this is possible.
-        False if that has to be tried another time."""
+    def prepare(self, function: Function) -> tuple[bool, DirectCall | None]:
+        """Whether it is settled how the function is called from now on (False: to be tried another time), and
+        the call by machine code, if its arguments are such that this is possible."""
         vm_function, invoker = function.vm_function, function.invoker
         if not isinstance(vm_function, BytecodeFunction):
-            return True
+            return True, None
         if vm_function.convention.has_spans or not interfaces.is_supported():
-            return True
+            return True, None
         if invoker.engine.name in WAITING_TIERS:
             image.wait(RECIPE)
         interface = interfaces.get(DirectCall)
         if interface is None:
-            return False
+            return False, None
         with invoker.lock:
             entry = invoker.engine.entry
             if entry is None or not invoker.may_prepare():
-                return False
+                return False, None
             keeper = self._keeper = self._keeper or Keeper(invoker, interface)
             try:
                 with memory_errors("preparing calls by machine code"):
                     direct = direct_call(function, vm_function, entry, interface, keeper)
             except (Unsuitable, ResourceExhaustedError):
-                return True
-        function.call_directly(direct)
+                return True, None
         if self._pattern is None:
             self._place = interface.place
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
             self._pattern = direct
-        return True
+        return True, direct
 
     def collect(self) -> None:
         """Drops what was given back, if nothing of the context runs right now."""

@@ -127,7 +127,7 @@ class StoragePool:
                 block = self._blocks.pop(handle)
                 self._lent -= block[1]
                 table.unreserve(handle)
-                self._allocator.take_back(block)
+                self._allocator.take_back(block[0])
                 handle = following
 
     def close(self) -> None:

@@ -1,0 +1,125 @@
+"""Public methods of devices, allocators, buffers, views and functions refuse what are no arguments; none of
+them ends the process, then or later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree.errors import OutOfRangeError, StatusError
+from jitree.hal.buffer import BufferView
+from jitree.hal.command_list import check_workgroups
+from jitree.hal.device import Device
+from jitree.hal.heap import HeapAllocator
+from tests.hal.helpers import ANY, REUSABLE
+
+_FLOAT_32 = 0x21000020
+PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "arithmetic.vmfb"
+
+ATTACK = """
+import gc
+import inspect
+import random
+import sys
+import numpy as np
+import jitree
+from jitree.hal.fence import Fence
+
+random.seed(0)
+session = jitree.Session(sys.argv[2], tier="fast")
+add = session.load(sys.argv[1]).add
+values = np.arange(4, dtype=np.float32)
+for _ in range(4):
+    result = add(values, values)
+assert add.is_direct
+device = session.device
+allocator = device.device_allocator
+buffer = allocator.allocate(0, 0, 256)
+fence, view = Fence.create(device), add(values, values).view
+commands = device.create_command_buffer(0, 3, -1, 2)
+(lent,) = allocator.lend(64, 1)
+odd = [
+    None, "text", b"bytes", -1, 0, 1, 7, 1 << 40, (1 << 63) - 1, 1 << 64, -(1 << 63), 1.5, True, object(), (),
+    [], {}, (1, 64, None), (64, 64, np.zeros(64, np.uint8)), (0, None, 0, 0), np.zeros(3), np.uint64(1 << 40),
+    memoryview(bytearray(128)), (0, buffer, np.uint64(1 << 40), 4), lent, int, buffer, device,
+    fence, view, commands,
+]
+for target in (add, device, allocator, device.host_allocator, buffer, view, commands):
+    for name in dir(target):
+        method = getattr(target, name)
+        if name.startswith("_") or not callable(method) or name in ("close", "async_"):
+            continue
+        count = len(inspect.signature(method).parameters)
+        for given in [(value,) * count for value in odd] + [random.choices(odd, k=count) for _ in range(40)]:
+            try:
+                method(*given)
+            except Exception:
+                pass
+device.replace_device_allocator(allocator)
+gc.collect()
+for _ in range(8):
+    assert (np.asarray(add.submit(values, values)) == 2 * values).all()
+    assert (np.asarray(add(values, values)) == 2 * values).all()
+print("survived")
+"""
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_an_attack_on_every_method(device: str) -> None:
+    command = [sys.executable, "-c", ATTACK, str(PROGRAM), device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr
+
+
+@pytest.mark.parametrize("odd", [None, 5, -64, 64, 1 << 70, 64.0, "text", (), (64, 64, np.zeros(64))])
+def test_blocks_that_were_not_lent(odd: Any) -> None:
+    allocator = HeapAllocator()
+    allocator.lend(64, 1)
+    with pytest.raises(StatusError, match="address: "):
+        allocator.take_back(odd)
+    assert allocator.kept_bytes == 0
+
+
+def test_a_block_is_taken_back_once() -> None:
+    allocator = HeapAllocator()
+    (block,) = allocator.lend(64, 1)
+    allocator.take_back(block[0])
+    with pytest.raises(StatusError, match="address: no block that is lent"):
+        allocator.take_back(block[0])
+    assert allocator.lend(64, 2)[0][0] == block[0]
+
+
+@pytest.mark.parametrize("odd", [None, -64, 0, 7, "text", 64.0, 1 << 70 | 1])
+def test_blocks_of_no_size_class(odd: Any) -> None:
+    with pytest.raises(StatusError, match="capacity: expected"):
+        HeapAllocator().lend(odd, 1)
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.int64, np.uint16])
+def test_ranges_do_not_wrap_around(device: Device, kind: Any) -> None:
+    buffer = device.device_allocator.allocate(0, 0, 256)
+    commands = device.create_command_buffer(REUSABLE, ANY)
+    assert buffer.subspan(kind(64), kind(64)).byte_offset == 64
+    with pytest.raises(OutOfRangeError):
+        commands.fill_buffer((0, buffer, kind(300), 4), 1, 1)
+    with pytest.raises(OutOfRangeError):
+        buffer.subspan(kind(300), kind(4))
+
+
+def test_sizes_do_not_wrap_around() -> None:
+    allocator = HeapAllocator()
+    assert allocator.allocate(0, 0, np.int8(100)).byte_length == 100  # type: ignore[arg-type]
+    half = np.int64(1 << 32)
+    with pytest.raises(OutOfRangeError, match="overflows 64 bits"):
+        BufferView(allocator.allocate(0, 0, 256), (half, half), _FLOAT_32)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("counts", [(-1, 1, 1), (1, -1, -1), (1, 1, -1)])
+def test_negative_workgroup_counts(counts: tuple[int, int, int]) -> None:
+    with pytest.raises(OutOfRangeError, match="workgroups"):
+        check_workgroups(*counts)
