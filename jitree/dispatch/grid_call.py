@@ -26,7 +26,6 @@ _PC: Final = FRAME.word("pc")
 _RESULTS: Final = FRAME.word("results")
 _SIGN: Final = 1 << 31
 _CONDITION_SIZE: Final = 4
-_BRANCH_SIZE: Final = 2
 
 
 class GridCall:

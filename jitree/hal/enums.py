@@ -93,15 +93,6 @@ class CommandCategory(Flags):
     ANY = 0x3
 
 
-class ExecutionStage(Flags):
-    COMMAND_ISSUE = 0x1
-    COMMAND_PROCESS = 0x2
-    DISPATCH = 0x4
-    TRANSFER = 0x8
-    COMMAND_RETIRE = 0x10
-    HOST = 0x20
-
-
 class DispatchFlags(Flags):
     """As numbered by releases from 3.7.0 on; earlier modules only pass 0."""
 

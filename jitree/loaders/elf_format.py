@@ -21,7 +21,6 @@ PT_GNU_RELRO: Final = 0x6474E552
 
 PF_X: Final = 1
 PF_W: Final = 2
-PF_R: Final = 4
 
 DT_NULL: Final = 0
 DT_PLTRELSZ: Final = 2

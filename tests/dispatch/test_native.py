@@ -246,7 +246,7 @@ def _loop(number: int) -> str:
 @pytest.mark.parametrize(
     "text,reason",
     [
-        ("".join(map(_loop, range(40))), "40 loops behind each other"),
+        ("".join(map(_loop, range(40))), "40 loops after each other"),
         ("\n".join(f"br ^b{n}\n^b{n}:" for n in range(1200)) + _loop(0), "branches"),
         ("%i2 = add.i32 %i2, %i1\n" * 30_000 + _loop(0), "30008 instructions"),
     ],

@@ -128,7 +128,7 @@ def _build(source: ModuleSource, roots: Iterable[int], refusals: dict[int, str])
             function = build(source, ordinal)
             check_supported(function)
             if len(function.loops) > _LOOP_LIMIT:
-                raise Refusal(f"{len(function.loops)} loops behind each other")
+                raise Refusal(f"{len(function.loops)} loops after each other")
             functions[ordinal] = function
             waiting += _called(function)
         except Refusal as refusal:
@@ -189,7 +189,7 @@ def _find_nests(row: FunctionSource, function: SsaFunction) -> tuple[list[Nest],
             nests.append(found)
             lines.append(f"{place}: nest")
         else:
-            reason = "its values are needed behind it" if isinstance(found, Nest) else found.reason
+            reason = "its values are needed after it" if isinstance(found, Nest) else found.reason
             lines.append(f"{place}: {reason}")
     return nests, tuple(lines)
 

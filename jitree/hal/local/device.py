@@ -55,7 +55,6 @@ class LocalDevice(Device):
         """Asked in this order; loaders may be added, for caches created later."""
         self._host_allocator = HeapAllocator()
         self._device_allocator = allocator or HeapAllocator()
-        self._channel_provider: ChannelProvider | None = None
         self.profiler: Profiler = self._queues[0].profiler
 
     def __repr__(self) -> str:
@@ -84,7 +83,7 @@ class LocalDevice(Device):
         self._device_allocator = allocator
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        self._channel_provider = provider
+        """Has no effect: these devices have no channels."""
 
     def trim(self) -> None:
         self._host_allocator.trim()

@@ -303,7 +303,3 @@ def _dimensions(view: int, rank: int) -> Any:
 
 def _table(*functions: int) -> Any:
     return (ctypes.c_void_p * len(functions))(*functions)
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0

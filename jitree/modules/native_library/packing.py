@@ -13,8 +13,6 @@ from jitree.errors import InternalError
 from jitree.vmfb.cconv import CallingConvention, Span
 
 _FORMATS: Final = {"i": "i", "I": "q", "f": "f", "F": "d", "r": "QQ"}
-_COUNT: Final = struct.Struct("<i")
-_REF: Final = struct.Struct("<QQ")
 
 Give = Callable[[object], tuple[int, int]]
 Take = Callable[[int, int], object]

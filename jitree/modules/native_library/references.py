@@ -73,7 +73,7 @@ class References:
         self._buffers: dict[int, VmBuffer] = {}
         self._addresses: dict[int, int] = {}
         self._buffer_type = self.instance.add(_BUFFER, self._destroy_buffer)
-        self._list_type = self.instance.add(_LIST, _leave)
+        self.instance.add(_LIST, _leave)
         self._hal = HalObjects(self.instance.add)
         for name in HAL_TYPES.keys() - self._hal.type_names:
             self.instance.add(name, _leave)

@@ -9,7 +9,7 @@ from jitree.dispatch.native.nests.emit import emit_nest
 from jitree.dispatch.native.nests.guard import require_sizes
 from jitree.dispatch.native.nests.plan import Plan, make_plan
 from jitree.dispatch.native.nests.reading import FormReader, NotANest
-from jitree.dispatch.native.nests.recognise import Structure, recognise, values_used_behind
+from jitree.dispatch.native.nests.recognise import Structure, recognise, values_used_after
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
@@ -61,6 +61,6 @@ def _take(function: SsaFunction, loop: SsaLoop) -> Nest:
     structure, reader = recognise(loop)
     dependence = Dependence(structure, reader)
     require_sizes(structure)
-    if values_used_behind(function, loop) - {loop.header.parameters[0]}:
+    if values_used_after(function, loop) - {loop.header.parameters[0]}:
         raise NotANest("a value is carried out of the nest")
     return Nest(loop, structure, reader, dependence, make_plan(structure, reader.splits, dependence))

@@ -260,7 +260,7 @@ class _Body:
             self.stores.append(access)
 
 
-def values_used_behind(function: SsaFunction, loop: SsaLoop) -> set[Value]:
+def values_used_after(function: SsaFunction, loop: SsaLoop) -> set[Value]:
     """Values of a loop that are used outside it."""
     used: set[Value] = set()
     for block in function.blocks:

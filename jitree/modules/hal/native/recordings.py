@@ -6,7 +6,7 @@ import ctypes
 from array import array
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jitree.base.endings import Ending
 from jitree.hal.buffer import Allocation, Buffer, BufferView
@@ -15,12 +15,10 @@ from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.modules.hal.native.layout import RECORDING
-from jitree.regs.layout import ENTRY, KIND_STORAGE
+from jitree.regs.layout import KIND_STORAGE
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
-
-_ADDRESS: Final = ENTRY.word("address")
 
 
 def restore(recording: int, table: HandleTable) -> LocalCommandBuffer:
