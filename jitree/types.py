@@ -6,7 +6,6 @@ row-major; elements below 8 bits are packed, low bits first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from math import prod
@@ -129,18 +128,6 @@ def element_type(code: int) -> ElementType:
 def element_type_of(dtype: np.dtype[Any]) -> ElementType | None:
     """The element type of a numpy dtype: signless for signed integers, i1 for bool; None if there is none."""
     return _NUMPY_PREFERENCE.get(dtype.name)
-
-
-_SHAPED = r"((?:[0-9]+x)*)(.+)"
-
-
-def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
-    """``"4x2xf32"`` → ((4, 2), f32). Raises KeyError for an unknown element type."""
-    match = re.fullmatch(_SHAPED, text.strip())
-    if match is None:
-        raise KeyError(text)
-    dims, name = match.groups()
-    return tuple(int(d) for d in dims.split("x")[:-1]), BY_NAME[name]
 
 
 def format_shaped_type(shape: tuple[int, ...], row: ElementType) -> str:
