@@ -34,7 +34,7 @@ NO_MASKS: Final = (
 
 
 def is_masked(value: object) -> bool:
-    """Whether it is a masked array, or a list or tuple with one in it: what is behind a mask is not meant to
+    """Whether it is a masked array, or a list or tuple with one in it: what a mask hides is not meant to
     be used."""
     masked = sys.modules.get("numpy.ma")  # there are no such arrays before it is imported
     return masked is not None and _has_masked(value, masked.MaskedArray)

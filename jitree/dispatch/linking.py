@@ -87,19 +87,19 @@ class BytecodeInstance:
 
     def link(self, context: Linker) -> None:
         record = self.record
-        natives: dict[int, Callable[[int], SiteCall]] = {}
+        site_calls: dict[int, Callable[[int], SiteCall]] = {}
         for ordinal, item in enumerate(self.module.imports):
             target = context.resolve(item)
             if isinstance(target, HostTarget):
                 record.link(ordinal, None)
-                natives[ordinal] = self._binder(ordinal, target, context.tier)
+                site_calls[ordinal] = self._binder(ordinal, target, context.tier)
             elif target is not None and item.cconv is None and not _is_nullary(_convention(target)):
                 record.link(ordinal, None)
-                natives[ordinal] = _unusable(item, _convention(target))
+                site_calls[ordinal] = _unusable(item, _convention(target))
             elif target is not None:
                 record.link(ordinal, target)
         for site in self.module.program.sites:
-            make = natives.get(site.import_ordinal)
+            make = site_calls.get(site.import_ordinal)
             if make is not None:
                 record.sites[site.index] = make(site.index)
         if context.tier == "native":

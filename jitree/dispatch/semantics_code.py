@@ -15,7 +15,7 @@ from llvmlite import ir
 from jitree.codegen import forks, functions  # noqa: F401  (it makes primitives known)
 from jitree.codegen.frontend import inlined, primitive, signature, signature_of, types
 from jitree.dispatch import primitives, semantics_rows, vector_math_ir
-from jitree.dispatch.native import leaving
+from jitree.dispatch.native import side_exits
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs import counting
 
@@ -46,7 +46,7 @@ def texts() -> list[str]:
     """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, and of what counts
     references, to be inlined."""
     made = dict(pair for group in forks.spread(_made, COMPILED) for pair in group.items())
-    for function in (*_COUNTING, leaving.materialise, *leaving.FUNCTIONS):
+    for function in (*_COUNTING, side_exits.materialise, *side_exits.FUNCTIONS):
         made |= inlined(function, function.__name__, signature_of(function))
     return [*made.values(), _vector_math()]
 
@@ -54,7 +54,7 @@ def texts() -> list[str]:
 def rows() -> bytes:
     """:func:`~jitree.dispatch.semantics_rows.encode` of all that compiled functions are written with."""
     names = {symbol(mnemonic): mnemonic for mnemonic in COMPILED}
-    names |= {name: name for name in ("retain", "drop", *(item.__name__ for item in leaving.FUNCTIONS))}
+    names |= {name: name for name in ("retain", "drop", *(item.__name__ for item in side_exits.FUNCTIONS))}
     return semantics_rows.encode(texts(), names)
 
 

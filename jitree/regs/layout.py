@@ -60,18 +60,18 @@ STATE: Final = Record(
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
     i64 fuel              # branches and calls that may still be made before Python is to look after signals
-    i64 handle_pool           # address of the record that machine code makes handles with, 0 = none
+    i64 handle_pool       # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
     i64 prompt            # how long a call may work for a device itself: PATIENT, PROMPT, CROWDED
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
     i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none
-    i64 answer            # SLOW_*: what came of it
+    i64 outcome           # SLOW_*: what came of it
     i64 stack             # bytes of the processor's stack that compiled functions may take in all
     i64 stack_limit       # where that ends: set when the loop is entered
     """,
 )
-"""One per call stack. `loop(state)` runs until it must leave; the same address resumes."""
+"""One per call stack. `loop(state)` runs until it must stop; the same address resumes."""
 
 GATE: Final = Record(
     "gate",
@@ -118,9 +118,9 @@ LEFT_STOPPED: Final = 3
 SLOW_DONE: Final = 0
 """The instruction at pc has been executed; what it wrote is in the frame's registers."""
 SLOW_STOP: Final = 1
-"""It failed, or the call has to wait for it: leave at once, the machine knows more."""
+"""It failed, or the call has to wait for it: return at once, the machine knows more."""
 SLOW_REFUSED: Final = 2
-"""Nothing has happened: leave in front of it."""
+"""Nothing has happened: take a side exit in front of it."""
 
 FRAME: Final = Record(
     "frame",

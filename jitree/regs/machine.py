@@ -83,7 +83,7 @@ STACK: Final = 512 << 10
 NESTED_STACK: Final = 32 << 10
 """In calls that host functions make back into their context, of which there may be many."""
 
-LEAVE: Final = -1
+STOP: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""
 
 

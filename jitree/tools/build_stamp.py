@@ -14,8 +14,8 @@ _SOURCES: Final = (
     "api/calls/native/*", "codegen/**/*", "dispatch/fast/*", "dispatch/native/**/*", "dispatch/primitives.py",
     "dispatch/semantics*", "dispatch/vector_math*", "hal/*_layout.py", "hal/enums.py", "hal/heap.py",
     "hal/local/executor/*", "hal/local/queue_record.py", "loaders/vmvx_*", "modules/hal/native/*",
-    "modules/vmvx/*", "regs/counting.py", "regs/layout.py", "types.py", "vmfb/cconv.py", "vmfb/forms.py",
-    "vmfb/fused_table.py", "vmfb/isa*", "vmfb/words.py",
+    "modules/vmvx/*", "regs/counting.py", "regs/layout.py", "types.py", "vmfb/cconv.py", "vmfb/isa*",
+    "vmfb/superinstruction*", "vmfb/words.py",
 )  # fmt: skip
 """What decides machine code: of programs, and of the package's own images."""
 _SUFFIXES: Final = (".py", ".tsv")

@@ -1,4 +1,4 @@
-"""Finding fused forms in decoded words (see :mod:`jitree.vmfb.forms`)."""
+"""Finding superinstructions in decoded words (see :mod:`jitree.vmfb.superinstructions`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.vmfb.blocks import CodeBlock, Edge
-from jitree.vmfb.fused_table import KEYS, LOOPS, TREE, Links
+from jitree.vmfb.superinstruction_table import KEYS, LOOPS, TREE, Links
 from jitree.vmfb.words import OPCODE, TAG_VALUE32, TAG_VALUE64
 
 _BR: Final = OPCODE["br"]
@@ -18,7 +18,7 @@ _COND_BR_SIZE: Final = 4
 
 def carry_comparisons(blocks: Sequence[CodeBlock]) -> None:
     """Gives branches to a block that only compares and branches a copy of that (see
-    :class:`~jitree.vmfb.forms.Loop`)."""
+    :class:`~jitree.vmfb.superinstructions.Loop`)."""
     headers = {block.offset: block for block in blocks if _is_header(block)}
     for block in blocks:
         leave = block.exit
@@ -49,7 +49,7 @@ def _shape(words: Sequence[int], at: int) -> str:
 
 
 def fuse(words: list[int], starts: Iterable[int]) -> None:
-    """Rewrites opcode words in place to the longest forms; ``starts`` are the indices of all instructions."""
+    """Rewrites opcode words in place to the longest superinstructions; ``starts`` are the indices of all."""
     starts = list(starts)
     keys = _keys(words, starts)
     found = [(start, _longest(words, keys, start)) for start in starts if keys[start] in TREE]
@@ -72,7 +72,7 @@ def _keys(words: Sequence[int], starts: Sequence[int]) -> list[int]:
 
 
 def _longest(words: Sequence[int], keys: Sequence[int], start: int) -> int:
-    """The opcode word of the longest form at an instruction, -1 if there is none."""
+    """The opcode word of the longest superinstruction at an instruction, -1 if there is none."""
     longest = -1
     results: list[tuple[int, int]] = []
     nodes, at = TREE, start

@@ -42,16 +42,16 @@ after the function. Instructions whose operands need more than the generic rule:
 become ``call.internal`` or ``call.import``; the yieldable ones are followed by a ``br.bare`` to their resume
 block. Variadic arguments are flattened; their segment counts stay with the call site.
 
-An opcode word may also be that of a fused form (:mod:`jitree.vmfb.forms`): the words are those of its first
-instruction, :data:`BASE_OPCODE` tells which that is.
+An opcode word may also be that of a superinstruction (:mod:`jitree.vmfb.superinstructions`): the words are
+those of its first instruction, :data:`BASE_OPCODE` tells which that is.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from jitree.vmfb.fused_table import BASE
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
+from jitree.vmfb.superinstruction_table import BASE
 
 TAG_VALUE32: Final = 0
 """One value slot."""

@@ -78,7 +78,7 @@ def _place(prefixed: bytes, offsets: Sequence[int]) -> bytes:
 
 
 def wrap_plain(prefixed: bytes, external: Sequence[bytes]) -> bytes:
-    """The FlatBuffer and the external data behind it."""
+    """The FlatBuffer and the external data after it."""
     if not external:
         return prefixed
     offsets = []

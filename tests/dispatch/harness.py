@@ -22,7 +22,7 @@ class Thing:
     """A reference type that only host functions know."""
 
 
-class Natives(HostModule):
+class HostFunctions(HostModule):
     """A host module made of (name, cconv, function) rows; functions do not get the state."""
 
     def __init__(

@@ -125,7 +125,7 @@ REFERENCES = {"rotl.i32": _rotated} | {addition.mnemonic: addition.reference for
 
 
 def add_to(package: Path, row: str, family: str, function: str) -> None:
-    """Edits the two files: a row behind the last one of its set, and a function."""
+    """Edits the two files: a row after the last one of its set, and a function."""
     table = package / "vmfb" / "isa.tsv"
     rows = table.read_text(encoding="utf-8").splitlines()
     own_set = row.split()[0]

@@ -23,7 +23,7 @@ from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.schema import Dependency, Import
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, Thing, Vm, load
+from tests.dispatch.harness import HostFunctions, Thing, Vm, load
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -158,7 +158,7 @@ def test_the_last_module_of_a_name_wins(vm: Vm) -> None:
 @pytest.mark.parametrize("present", [True, False])
 def test_optional_imports(vm: Vm, present: bool) -> None:
     if present:
-        vm.add(Natives("maybe", [("f", "0i_i", lambda value: value + 1)]))
+        vm.add(HostFunctions("maybe", [("f", "0i_i", lambda value: value + 1)]))
     module = Assembler("m").dependency("maybe", 3, optional=True)
     module.import_function("maybe.f", "0i_i", optional=True).import_function("maybe.g", "0i_i", optional=True)
     module.function(
@@ -186,14 +186,14 @@ def test_optional_imports(vm: Vm, present: bool) -> None:
     ids=["version", "dependency", "module", "function", "dots"],
 )
 def test_what_is_missing_is_not_found(vm: Vm, module: Assembler, message: str) -> None:
-    vm.add(Natives("p", [("f", "0v_v", lambda: None)], version=2))
+    vm.add(HostFunctions("p", [("f", "0v_v", lambda: None)], version=2))
     with pytest.raises(NotFoundError, match=message):
         vm.add(module.function("f", "0v_v", "return []"))
     assert [item.name for item in vm.context.modules] == ["p"]
 
 
 def test_dependencies_that_are_met_or_optional(vm: Vm) -> None:
-    vm.add(Natives("p", [], version=2))
+    vm.add(HostFunctions("p", [], version=2))
     vm.add(
         Assembler("m").dependency("p", 2).dependency("q", 9, optional=True).dependency("p", 5, optional=True)
     )
@@ -218,7 +218,8 @@ def test_imports_need_a_dot(vm: Vm) -> None:
 
 def test_signatures_must_be_equal(vm: Vm) -> None:
     vm.add(
-        Natives("n", [("f", "0i_i", lambda value: value)]), Assembler("p").function("f", "0i_v", "return []")
+        HostFunctions("n", [("f", "0i_i", lambda value: value)]),
+        Assembler("p").function("f", "0i_v", "return []"),
     )
     with pytest.raises(InternalError, match=r"'n\.f' signature mismatch: expected '0I_i'.*'0i_i'"):
         vm.add(Assembler("m").import_function("n.f", "0I_i"))
@@ -228,7 +229,7 @@ def test_signatures_must_be_equal(vm: Vm) -> None:
 
 def test_imports_without_signature(vm: Vm) -> None:
     vm.add(
-        Natives("n", [("f", "0v_v", lambda: None), ("g", "0i_i", lambda value: value)]),
+        HostFunctions("n", [("f", "0v_v", lambda: None), ("g", "0i_i", lambda value: value)]),
         Assembler("p").function("f", "0i_v", "return []"),
     )
     module = Assembler("m")
@@ -310,7 +311,7 @@ def test_lookup(vm: Vm) -> None:
         attrs={"iree.abi.declaration": "sync func @f()"},
     )
     module.function("hidden", "0v_v", "return []", exported=False)
-    vm.add(Natives("n", [("f", "0i_i", lambda value: value)], version=1), module)
+    vm.add(HostFunctions("n", [("f", "0i_i", lambda value: value)], version=1), module)
     function = vm.context.lookup("m.f")
     assert (function.name, function.full_name, function.cconv, function.ordinal) == ("f", "m.f", "0ir_I", 0)
     assert str(function.convention) == "(i32, !vm.ref<?>) -> (i64)"
@@ -369,7 +370,7 @@ def test_a_native_function_cannot_close_the_context_that_calls_it(vm: Vm) -> Non
     module = Assembler("m").import_function("n.close", "0v_v").function("f", "0v_r", text)
     module.function("__deinit", "0v_v", "[] = call @n.close\nreturn []")
     module.rodata(b"here")
-    vm.add(Natives("n", [("close", "0v_v", vm.context.close)]), module)
+    vm.add(HostFunctions("n", [("close", "0v_v", vm.context.close)]), module)
     with pytest.raises(FailedPreconditionError, match="in use by the call"):
         vm.call("f")
     vm.context.close()

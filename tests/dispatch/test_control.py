@@ -14,7 +14,7 @@ from jitree.errors import (
 )
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, Vm
+from tests.dispatch.harness import HostFunctions, Vm
 
 ONE = VmBuffer(1)
 
@@ -179,7 +179,7 @@ def test_native_functions_calling_back_are_bounded(vm: Vm) -> None:
     def again(count: int) -> int:
         return int(vm.context.invoke(vm.function("m:f"), [count + 1])[0])
 
-    vm.add(Natives("host", [("again", "0i_i", again)]))
+    vm.add(HostFunctions("host", [("again", "0i_i", again)]))
     module = Assembler("m").import_function("host.again", "0i_i")
     vm.add(module.function("f", "0i_i", "[%i0] = call @host.again [%i0]\nreturn [%i0]"))
     with pytest.raises(ResourceExhaustedError, match="stack overflow"):
@@ -192,7 +192,7 @@ def test_python_recursion_is_a_stack_overflow(vm: Vm) -> None:
     def endless(value: int) -> int:
         return endless(value + 1)
 
-    vm.add(Natives("host", [("endless", "0i_i", endless)]))
+    vm.add(HostFunctions("host", [("endless", "0i_i", endless)]))
     module = Assembler("m").import_function("host.endless", "0i_i")
     vm.add(module.function("f", "0i_i", "[%i0] = call @host.endless [%i0]\nreturn [%i0]"))
     with pytest.raises(ResourceExhaustedError, match="stack overflow in Python"):
@@ -225,7 +225,9 @@ def test_backtrace_names_functions_offsets_and_source(vm: Vm) -> None:
 
 def test_backtrace_through_native_functions(vm: Vm) -> None:
     vm.add(
-        Natives("host", [("call", "0i_v", lambda value: vm.context.invoke(vm.function("m:inner"), [value]))])
+        HostFunctions(
+            "host", [("call", "0i_v", lambda value: vm.context.invoke(vm.function("m:inner"), [value]))]
+        )
     )
     module = Assembler("m").import_function("host.call", "0i_v")
     module.function("outer", "0i_v", "[] = call @host.call [%i0]\nreturn []")

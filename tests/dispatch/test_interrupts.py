@@ -16,7 +16,7 @@ from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import KIND_LIST
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, Vm
+from tests.dispatch.harness import HostFunctions, Vm
 
 ENDLESS = {
     "a branch to itself": "br ^a\n^a:\nbr ^a",
@@ -135,7 +135,7 @@ def test_no_reference_is_dropped_twice_wherever_an_interrupt_comes(vm: Vm) -> No
         %r3 = list.get.ref %r4, %i0, !vm.buffer
         return [%r3]
     """)  # fmt: skip
-    vm.add(Natives("n", [("same", "0r_r", lambda thing: thing)]), module)
+    vm.add(HostFunctions("n", [("same", "0r_r", lambda thing: thing)]), module)
     function = vm.function("f")
     first, second = VmBuffer(1), VmBuffer(2)
     interrupted = 0

@@ -1,4 +1,4 @@
-"""The generated loop: every instruction has a handler or is listed, every form does what its parts do."""
+"""The generated loop: instructions have a handler or are listed, superinstructions do what their parts do."""
 
 from __future__ import annotations
 
@@ -20,19 +20,26 @@ from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb import generate_fused
-from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, LOOP_OPCODE, LOOPS, Form, Part
+from jitree.vmfb import generate_superinstructions
 from jitree.vmfb.fuse import fuse
 from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.superinstructions import (
+    LOOP_BY_NAME,
+    LOOP_OPCODE,
+    LOOPS,
+    SUPERINSTRUCTIONS,
+    Part,
+    Superinstruction,
+)
 from jitree.vmfb.words import BASE_OPCODE, OPCODE, OPCODE_NAMES
 
 SLOTS = 12
 REFS = 4
 
 
-def test_generated_table_of_forms_is_current() -> None:
-    text = generate_fused.TABLE_FILE.read_text(encoding="ascii")
-    assert text == generate_fused.generate(), "run python -m jitree.tools.ship_images"
+def test_generated_table_is_current() -> None:
+    text = generate_superinstructions.TABLE_FILE.read_text(encoding="ascii")
+    assert text == generate_superinstructions.generate(), "run python -m jitree.tools.ship_images"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:
@@ -77,15 +84,15 @@ def _operands(mnemonic: str, random: Random) -> list[int]:
 
 
 class Writer:
-    """Lays out the words of one form between exits, which tell by their place which way was taken."""
+    """Lays out the words of one superinstruction between exits, which tell by their place where it went."""
 
-    def __init__(self, form: Form, random: Random) -> None:
+    def __init__(self, parts: Superinstruction, random: Random) -> None:
         self.words: list[int] = []
         self.starts: list[int] = []
         self.random = random
         self._results: list[int] = []
         self._pending: list[tuple[int, int]] = []
-        for part in form:
+        for part in parts:
             self._write(part)
         self._instruction([OPCODE["host.exit"]])
         for origin, position in self._pending:
@@ -173,12 +180,12 @@ _VALUES = [0, 0, 0, 1, 2, 3, 5, 7, 0x3F800000, 0x40000000, 0xBF800000 - 2**32, -
 """No NaNs as floats: which of two goes on is open."""
 
 
-@pytest.mark.parametrize("number", range(len(FUSED_FORMS) + len(LOOP_OPCODE)))
-def test_forms_equal_their_instructions(number: int) -> None:
-    forms = [(Part(loop.name),) for loop in LOOP_OPCODE] + list(FUSED_FORMS)
+@pytest.mark.parametrize("number", range(len(SUPERINSTRUCTIONS) + len(LOOP_OPCODE)))
+def test_superinstructions_equal_their_parts(number: int) -> None:
+    superinstructions = [(Part(loop.name),) for loop in LOOP_OPCODE] + list(SUPERINSTRUCTIONS)
     for seed in range(10):
         random = Random(seed)
-        writer = Writer(forms[number], random)
+        writer = Writer(superinstructions[number], random)
         fused = list(writer.words)
         fuse(fused, writer.starts)
         values = [_VALUES[random.number(len(_VALUES))] for _ in range(SLOTS)]
@@ -192,16 +199,16 @@ def _refs() -> list[VmBuffer | None]:
     return [None, VmBuffer(64), VmBuffer(32), read_only]
 
 
-@pytest.mark.parametrize("number", range(len(FUSED_FORMS)))
-def test_forms_are_found(number: int) -> None:
-    """Words written for a form get its opcode, unless a longer or more special form applies by chance."""
-    form = FUSED_FORMS[number]
+@pytest.mark.parametrize("number", range(len(SUPERINSTRUCTIONS)))
+def test_superinstructions_are_found(number: int) -> None:
+    """Words written for a superinstruction get its opcode, unless a longer or more special one applies."""
+    parts = SUPERINSTRUCTIONS[number]
     opcodes = set()
     for seed in range(20):
-        writer = Writer(form, Random(seed))
+        writer = Writer(parts, Random(seed))
         fuse(writer.words, writer.starts)
         opcodes.add(writer.words[0])
-    assert len(OPCODE) + len(LOOPS) + number in opcodes, str([str(part) for part in form])
+    assert len(OPCODE) + len(LOOPS) + number in opcodes, str([str(part) for part in parts])
 
 
 def test_handlers_for_aarch64() -> None:

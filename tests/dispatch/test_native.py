@@ -15,7 +15,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import FUNCTION
 from jitree.regs.records import ModuleRecord
 from tests.assembler import Assembler
-from tests.dispatch.harness import TIERS, Natives, Vm, load
+from tests.dispatch.harness import TIERS, HostFunctions, Vm, load
 
 SUM = """
     %i1 = const.i32 1
@@ -127,7 +127,7 @@ BRANCHING = """
     ^end:
     return [%i4]
 """
-"""A loop that may be left, when the fuel is used up, at a branch behind its header."""
+"""A loop that may be left, when the fuel is used up, at a branch after its header."""
 
 
 def test_a_loop_that_ran_out_of_fuel_is_entered_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_failures_in_callees_are_the_same_on_every_tier(what: str) -> None:
         module.function("middle", cconv, "[] = call @inner [%r0, %i0, %i1]\nreturn []", exported=False)
         outer = "%i2 = const.i32 77\nglobal.store.i32 0, %i2\n[] = call @middle [%r0, %i0, %i1]\nreturn []"
         module.function("f", cconv, outer).function("stored", "0v_i", "%i0 = global.load.i32 0\nreturn [%i0]")
-        vm = Vm(tier).add(Natives("n", [("fail", "0i_v", fail)]), module)
+        vm = Vm(tier).add(HostFunctions("n", [("fail", "0i_v", fail)]), module)
         with pytest.raises((StatusError, ValueError)) as failure:
             vm.call("f", *arguments)
         lines = getattr(failure.value, "backtrace", None) or failure.value.__notes__
@@ -211,7 +211,7 @@ def test_what_python_executes_in_between_sees_and_changes_registers(vm: Vm) -> N
     def same(buffer: VmBuffer, value: int) -> tuple[VmBuffer, int]:
         return buffers[1 - buffers.index(buffer)], 10 * value
 
-    vm.add(Natives("n", [("same", "0ri_ri", same)]), module)
+    vm.add(HostFunctions("n", [("same", "0ri_ri", same)]), module)
     assert vm.call("f", buffers[0], 5) == [buffers[1], 100]
 
 

@@ -12,7 +12,7 @@ from jitree.dispatch import sites
 from jitree.errors import InternalError, InvalidArgumentError, UnavailableError
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, Thing, Vm
+from tests.dispatch.harness import HostFunctions, Thing, Vm
 
 ONE, TWO = VmBuffer(1), VmBuffer(2)
 
@@ -30,7 +30,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def echo(vm: Vm, cconv: str, function: Any, text: str, entry: str | None = None, **options: Any) -> Vm:
     """A program ``f`` around one import ``n.f``."""
     module = Assembler("m", **options).import_function("n.f", cconv)
-    return vm.add(Natives("n", [("f", cconv, function)]), module.function("f", entry or cconv, text))
+    return vm.add(HostFunctions("n", [("f", cconv, function)]), module.function("f", entry or cconv, text))
 
 
 def test_every_kind_of_argument_and_result(vm: Vm) -> None:
@@ -130,7 +130,7 @@ def test_overloads_are_chosen_by_signature(vm: Vm) -> None:
         .import_function("n.f", "0I_I")
         .function("f", "0I_I", "[%i0:1] = call @n.f [%i0:1]\nreturn [%i0:1]")
     )
-    vm.add(Natives("n", rows), short, long)
+    vm.add(HostFunctions("n", rows), short, long)
     assert (vm.call("short:f", 1), vm.call("long:f", 1)) == ([2], [3])
 
 
@@ -173,7 +173,9 @@ def test_other_exceptions_keep_their_class(vm: Vm) -> None:
 
 def test_native_functions_called_by_the_host(vm: Vm) -> None:
     vm.add(
-        Natives("n", [("f", "0iCiIDr_iI", lambda a, rows, thing: (len(rows), sum(b for _, b in rows) + a))])
+        HostFunctions(
+            "n", [("f", "0iCiIDr_iI", lambda a, rows, thing: (len(rows), sum(b for _, b in rows) + a))]
+        )
     )
     assert vm.call("f", (1.0).__int__(), [(1, 10), (2, 20)], Thing()) == [2, 31]
     with pytest.raises(InvalidArgumentError, match="expected 3 arguments"):
@@ -194,14 +196,14 @@ def test_results_to_the_host_are_those_that_programs_get(
     module = Assembler("m").import_function("n.f", f"0v_{kind}")
     register = "%i0" if kind == "i" else "%i0:1"
     module.function("g", f"0v_{kind}", f"[{register}] = call @n.f\nreturn [{register}]")
-    vm.add(Natives("n", [("f", f"0v_{kind}", lambda: value)]), module)
+    vm.add(HostFunctions("n", [("f", f"0v_{kind}", lambda: value)]), module)
     found = [vm.call("n:f"), vm.call("g"), asyncio.run(vm.context.invoke_async(vm.function("n:f")))]
     assert found == [[expected]] * 3
     assert {type(results[0]) for results in found} == {type(expected)}
 
 
 def test_wrong_results_to_the_host_are_internal_errors(vm: Vm) -> None:
-    vm.add(Natives("n", [("f", "0v_i", lambda: "x"), ("g", "0v_iI", lambda: (1, None))]))
+    vm.add(HostFunctions("n", [("f", "0v_i", lambda: "x"), ("g", "0v_iI", lambda: (1, None))]))
     with pytest.raises(InternalError, match="result 0: expected i32"):
         vm.call("f")
     with pytest.raises(InternalError, match="result 1: expected i64"):

@@ -24,20 +24,20 @@ def test_a_row_and_a_function_are_enough(tmp_path: Path) -> None:
     add_to(package, row.strip(), "integer", function)
     for addition in ADDITIONS:
         add_to(package, addition.row, addition.family, addition.function)
-    _with_fewer_forms(package / "vmfb" / "forms.py")
+    _with_fewer_superinstructions(package / "vmfb" / "superinstructions.py")
     _run(tmp_path, "-c", "from jitree.tools.ship_images import write_tables; write_tables()")
     _run(tmp_path, "-m", "tests.dispatch.new_instructions")
 
 
-def _with_fewer_forms(path: Path) -> None:
+def _with_fewer_superinstructions(path: Path) -> None:
     """Half of what the loop takes to compile are superinstructions: those of comparisons and branches do."""
     text = path.read_text(encoding="utf-8")
-    for forms, fewer in (
+    for whole, fewer in (
         ("(*_BRANCHES, *_STRAIGHT)", "_BRANCHES[: len(COMPARES)]"),
         ("product(_COMMON_SHAPES", "product(SHAPES[:1]"),
     ):
-        assert text.count(forms) == 1
-        text = text.replace(forms, fewer)
+        assert text.count(whole) == 1
+        text = text.replace(whole, fewer)
     path.write_text(text, encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import BASE_OPCODE
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, load
+from tests.dispatch.harness import HostFunctions, load
 
 
 def test_generated_shapes_are_up_to_date() -> None:
@@ -60,7 +60,7 @@ def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
     """)  # fmt: skip
     module.function("inner", "0i_i", "return [%i0]", exported=False)
     context = Context(RefTypes(), flags=ContextFlags.TRACE_EXECUTION)
-    context.register([Natives("n", [("f", "0r_v", lambda thing: None)]), load(module)])
+    context.register([HostFunctions("n", [("f", "0r_v", lambda thing: None)]), load(module)])
     assert context.tier == "plain"
     assert context.invoke(context.lookup("m.f"), [5, 2.0, VmBuffer(1)]) == [7]
     lines = capsys.readouterr().err.splitlines()

@@ -16,7 +16,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, Vm, compile_here, load
+from tests.dispatch.harness import HostFunctions, Vm, compile_here, load
 
 Prepare = Callable[[BytecodeModule], object]
 
@@ -143,7 +143,7 @@ def references(draw: st.DrawFn) -> Program:
     def index() -> str:
         return f"%i{draw(st.integers(0, 3))}"
 
-    forms = [
+    lines = [
         lambda: f"%r{draw(ref)} = assign.ref {operand()}",
         lambda: f"%r{draw(ref)} = const.ref.rodata 0",
         lambda: f"%r{draw(ref)} = const.ref.zero",
@@ -166,7 +166,7 @@ def references(draw: st.DrawFn) -> Program:
         lambda: f'trace "t" [{operand()}]',
     ]  # fmt: skip
     for number in range(draw(st.integers(1, 20))):
-        program.lines.append(draw(st.sampled_from(forms))())
+        program.lines.append(draw(st.sampled_from(lines))())
         if draw(st.integers(0, 6)) == 0:
             moves = ", ".join(f"{operand()}->%r{draw(ref)}" for _ in range(draw(st.integers(0, 4))))
             program.lines += [f"br ^n{number} {{{moves}}}", f"^n{number}:"]
@@ -211,7 +211,7 @@ def check_references(program: Program, bytecode: int, prepare: Prepare, tier: st
     prepare(loaded)
     outcomes = []
     for name in ("plain", tier):
-        vm = Vm(name).add(Natives("n", [("f", "0ri_r", choose)]), loaded)
+        vm = Vm(name).add(HostFunctions("n", [("f", "0ri_r", choose)]), loaded)
         items = VmList(1)
         items.resize(3)
         arguments: list[Any] = [VmBuffer(1), VmBuffer(2), None, VmList("i64"), items]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from jitree.dispatch.native.slow_calls import _answers
+from jitree.dispatch.native.slow_calls import _steps
 
 
 class _Machine:
@@ -29,10 +29,10 @@ class _Machine:
 
 
 def test_an_interrupt_while_a_failure_is_kept_becomes_the_failure() -> None:
-    """And the next instruction is answered."""
+    """And the next instruction is executed."""
     machine = _Machine()
-    answers = _answers(cast(Any, lambda: machine))
-    next(answers)
-    answers.send(0)
-    answers.send(0)
+    steps = _steps(cast(Any, lambda: machine))
+    next(steps)
+    steps.send(0)
+    steps.send(0)
     assert [type(error) for error in machine.kept] == [KeyboardInterrupt, ValueError]

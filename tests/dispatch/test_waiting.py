@@ -12,7 +12,7 @@ from jitree.dispatch.pending import Pending
 from jitree.errors import AbortedError, CancelledError, DeadlineExceededError
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives, Vm
+from tests.dispatch.harness import HostFunctions, Vm
 
 ONE = VmBuffer(1)
 SECONDS = 20
@@ -26,7 +26,7 @@ class Gate:
         self.opened = threading.Event()
         self.waiting = threading.Event()
         self.awaitable: Callable[[], asyncio.Future[object]] | None = None
-        self.module = Natives("gate", [("wait", "0ir_ir", self.wait)])
+        self.module = HostFunctions("gate", [("wait", "0ir_ir", self.wait)])
 
     def wait(self, value: int, thing: object) -> Pending:
         def block(timeout: float | None) -> bool:
@@ -81,7 +81,7 @@ def test_waiting_again_after_waiting(vm: Vm) -> None:
         return Pending(lambda timeout: True, lambda: wait(left - 1)) if left else 7
 
     module = Assembler("m").import_function("n.wait", "0i_i")
-    vm.add(Natives("n", [("wait", "0i_i", wait)]))
+    vm.add(HostFunctions("n", [("wait", "0i_i", wait)]))
     vm.add(module.function("f", "0i_i", "[%i0] = call @n.wait [%i0]\nreturn [%i0]"))
     assert vm.call("f", 5) == [7]
     assert vm.call("n:wait", 5) == [7]
@@ -184,7 +184,7 @@ def test_failures_while_waiting(vm: Vm) -> None:
 
     module = Assembler("m").import_function("n.wait", "0v_v")
     vm.add(
-        Natives("n", [("wait", "0v_v", wait)]),
+        HostFunctions("n", [("wait", "0v_v", wait)]),
         module.function("f", "0r_v", "[] = call @n.wait []\nreturn []"),
     )
     with pytest.raises(AbortedError, match=r"gone; while invoking host function n\.wait") as failure:

@@ -36,7 +36,7 @@ def seeds() -> dict[str, Seed]:
     }
 
 
-# Register plan of the generated functions: inputs from 0 upwards, one pair each; results behind them.
+# Register plan of the generated functions: inputs from 0 upwards, one pair each; results after them.
 _RESULT = 20
 _CONSTANTS = {"i32": "3", "i64": "5", "f32": "1.5", "f64": "2.5"}
 _RESULT_TYPES = {"i32": "i", "i64": "I", "f32": "f", "f64": "F", "ref": "r"}

@@ -19,7 +19,7 @@ from jitree.loaders import vmvx_executable
 from jitree.loaders.vmvx import VmvxLoader
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
-from tests.dispatch.harness import Natives
+from tests.dispatch.harness import HostFunctions
 from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load, load_sample
@@ -263,7 +263,7 @@ def test_modules_of_the_session_are_called(execute: Execute, tier: str) -> None:
     out = aligned(np.zeros(100, np.int32))
     run(
         execute,
-        load(module, tier, modules=[Natives("user", [("twice", "0i_i", twice)])]),
+        load(module, tier, modules=[HostFunctions("user", [("twice", "0i_i", twice)])]),
         0,
         (100, 1, 1),
         [],
@@ -281,7 +281,7 @@ def test_exceptions_of_user_modules_pass(execute: Execute) -> None:
         .import_function("user.bad", "0v_v")
         .function("f", ENTRY_CONVENTION, "[] = call @user.bad []\nreturn []")
     )
-    executable = load(module, modules=[Natives("user", [("bad", "0v_v", bad)])])
+    executable = load(module, modules=[HostFunctions("user", [("bad", "0v_v", bad)])])
     with pytest.raises(KeyError, match="lost"):
         run(execute, executable, 0, (1, 1, 1), [])
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jitree.vmfb.forms import LOOP_OPCODE
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.program import DecodedFunction, Program
+from jitree.vmfb.superinstructions import LOOP_OPCODE
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _LOOPS = {opcode: loop for loop, opcode in LOOP_OPCODE.items()}
@@ -59,8 +59,8 @@ class _Reader:
 
 
 def read_word_instruction(words: list[int], index: int) -> Decoded:
-    """The instruction whose opcode word is at an index; branch targets as word indices. Of a fused form, the
-    first instruction."""
+    """The instruction whose opcode word is at an index; branch targets as word indices. Of a
+    superinstruction, the first one."""
     reader = _Reader(words, index)
     name = OPCODE_NAMES[BASE_OPCODE[words[index]]]
     operands: list[Any]

@@ -131,8 +131,8 @@ def _begin(handler: Handler, function: str, values: str, refs: str, results: str
     """Notes where the caller goes on and results go, makes the new frame current and goes to its code, the
     machine code of the function if there is some."""
     frame = handler.pointer_field("%state", STATE["frame"])
-    behind = handler.element("i32", handler.place(0), handler.ordinal(1))
-    handler.store_pointer(behind, handler.field(frame, FRAME["pc"]))
+    after = handler.element("i32", handler.place(0), handler.ordinal(1))
+    handler.store_pointer(after, handler.field(frame, FRAME["pc"]))
     callee = handler.field(frame, FRAME.size)
     handler.store_pointer(results, handler.field(callee, FRAME["results"]))
     handler.store_pointer(callee, handler.field("%state", STATE["frame"]))

@@ -81,7 +81,7 @@ class Handler(FunctionText):
         return self.let(f"getelementptr i32, ptr {self.place(0)}, i64 {distance}")
 
     def begin_part(self, links: Sequence[tuple[int, int]]) -> None:
-        """Begins a part of a fused form. ``links`` are the operands, by word position, known to be the
+        """Begins a part of a superinstruction. ``links`` are the operands, by word position, known to be the
         register that an earlier part, by number, wrote: they are not read again."""
         self._forwarded = {position: self._parts[number] for position, number in links}
 

@@ -1,5 +1,5 @@
 """The generator of the loop's IR, from the instruction table: a handler for each instruction and each fused
-form, and the table of handlers. It runs when an image is built; the text is kept nowhere.
+superinstruction, and the table of handlers. It runs when an image is built; the text is kept nowhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jitree.dispatch.fast.handler import Handler
 from jitree.dispatch.fast.prelude import ATTRIBUTES, prelude
 from jitree.dispatch.native.counting import METADATA
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.vmfb.forms import FUSED_FORMS, LOOP_BY_NAME, LOOPS, Form, Part
+from jitree.vmfb.superinstructions import LOOP_BY_NAME, LOOPS, SUPERINSTRUCTIONS, Part, Superinstruction
 from jitree.vmfb.words import OPCODE_NAMES
 
 SIDE_EXITS: Final = frozenset((
@@ -27,10 +27,10 @@ _FAMILIES: Final = (arithmetic, branches, buffers, calls, globals, lists, refere
 _EMITTERS: Final = {mnemonic: family.emit for family in _FAMILIES for mnemonic in family.MNEMONICS}
 
 
-def handler_text(form: Form) -> str:
-    """The IR of the handler of an instruction or a fused form."""
-    handler = Handler(_symbol(form))
-    for part in form:
+def handler_text(parts: Superinstruction) -> str:
+    """The IR of the handler of an instruction or a superinstruction."""
+    handler = Handler(_symbol(parts))
+    for part in parts:
         handler.begin_part(part.links)
         _emitter(part.name)(handler, part.name)
         handler.end_part()
@@ -39,8 +39,8 @@ def handler_text(form: Form) -> str:
     return handler.text()
 
 
-def _symbol(form: Form) -> str:
-    return f"op.{' + '.join(map(str, form))}"
+def _symbol(parts: Superinstruction) -> str:
+    return f"op.{' + '.join(map(str, parts))}"
 
 
 def _emitter(part: str) -> Callable[[Handler, str], None]:
@@ -63,16 +63,17 @@ def _emit_loop(handler: Handler, name: str) -> None:
 
 def generate() -> str:
     """The whole text but for the semantics functions, which it declares."""
-    forms = (*_INSTRUCTIONS, *((Part(loop.name),) for loop in LOOPS), *FUSED_FORMS)
-    handlers = [handler_text(form) for form in forms if form[0].name not in SIDE_EXITS]
+    superinstructions = (*_INSTRUCTIONS, *((Part(loop.name),) for loop in LOOPS), *SUPERINSTRUCTIONS)
+    handlers = [handler_text(parts) for parts in superinstructions if parts[0].name not in SIDE_EXITS]
     declarations = ["declare i64 @llvm.umin.i64(i64, i64)", *arithmetic.declarations()]
-    return "\n".join([prelude(), *declarations, *handlers, _table(forms), ATTRIBUTES + METADATA])
+    return "\n".join([prelude(), *declarations, *handlers, _table(superinstructions), ATTRIBUTES + METADATA])
 
 
-def _table(forms: Sequence[Form]) -> str:
+def _table(superinstructions: Sequence[Superinstruction]) -> str:
     """The handlers by opcode word."""
     entries = [
-        "  ptr @side_exit" if form[0].name in SIDE_EXITS else f'  ptr @"{_symbol(form)}"' for form in forms
+        "  ptr @side_exit" if parts[0].name in SIDE_EXITS else f'  ptr @"{_symbol(parts)}"'
+        for parts in superinstructions
     ]
     rows = ",\n".join(entries)
     return f"@handlers = internal constant [{len(entries)} x ptr] [\n{rows}\n]"

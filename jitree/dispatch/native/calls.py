@@ -95,11 +95,11 @@ def _suspend(
     with emitter.aside(label):
         emitter.save(registers, live, ())
         pc = instruction.pc
-        behind = pc + source.words[pc + 1]
+        after = pc + source.words[pc + 1]
         results = pc + _INTERNAL_WORDS + 3 * source.words[pc + 3]
         emitter.do(
             "call fastcc void @vm.suspend(ptr %state, ptr %frame, ptr %values, ptr %refs, "
-            f"i64 {emitter.function.ordinal}, i64 {behind}, i64 {results})"
+            f"i64 {emitter.function.ordinal}, i64 {after}, i64 {results})"
         )
         emitter.do(f"ret {emitter.result_type} zeroinitializer")
 

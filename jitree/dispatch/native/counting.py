@@ -44,7 +44,7 @@ _CALLS: Final = {
     "put": ("ptr ptr released", "void void", "#2"),
     "move": ("i32 i64 i64 ptr ptr ptr ptr released", "void void", "#2"),
     "clear": ("ptr i64", "void void", "#1"),
-    "leave": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
+    "side_exit": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
     "suspend": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
     "pop": ("ptr ptr", "void void", "#3"),
     "slow": ("ptr ptr ptr ptr i64 i64 ptr", "i64 i64", "#1"),
@@ -62,7 +62,7 @@ def declaration(name: str) -> str:
 
 def on_pointers(name: str) -> str:
     """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.counting` or
-    :mod:`jitree.dispatch.native.leaving`, to which addresses are integers."""
+    :mod:`jitree.dispatch.native.side_exits`, to which addresses are integers."""
     kinds, results, attributes = _CALLS[name]
     result, made = results.split()
     parameters, lines, passed = [], [], []

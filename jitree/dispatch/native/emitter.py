@@ -1,9 +1,9 @@
 """The LLVM IR of one function: blocks, edges, values, and the ways out to the interpreter.
 
-Where an instruction cannot be completed, the function leaves: it writes its registers to its frame as they
-were at the latest *safepoint* and the interpreter goes on from there. A safepoint is an instruction before
-which everything that has an effect was done; what lies between it and the place where the function leaves is
-executed once more, without harm.
+Where an instruction cannot be completed, the function takes a side exit: it writes its registers to its frame
+as they were at the latest *safepoint* and the interpreter goes on from there. A safepoint is an instruction
+before which everything that has an effect was done; what lies between it and the exit is executed once more,
+without harm.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Emitter(FunctionText):
         self.registers: Registers = {}
         """What the registers hold in front of the instruction under construction."""
         self._safepoint: Safepoint
-        self._behind: list[str] = []
+        self._after: list[str] = []
         self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
         self._label = ""
         self._incoming: dict[tuple[Block, Block], list[str]] = {}
@@ -79,7 +79,7 @@ class Emitter(FunctionText):
         parameters = [CONTEXT, "i64 %fuel"]
         parameters += [f"{LLVM_TYPES[value.type]} {value.name}" for value in self.function.arguments]
         head = f"define internal fastcc {self.result_type} @{self.symbol}({', '.join(parameters)}) #0 {{"
-        return "\n".join([head, *lines, *self._behind, "}\n"])
+        return "\n".join([head, *lines, *self._after, "}\n"])
 
     def _sources(self, block: Block) -> list[str]:
         """The labels where a block's edges come from; the edges inside a nest have none."""
@@ -207,21 +207,21 @@ class Emitter(FunctionText):
         place = self.place(variable)
         return f"load {LLVM_TYPES[variable.type]}, ptr {place}, align {_ALIGNMENTS[variable.type]}{FRAMES}"
 
-    # -- leaving ---------------------------------------------------------------------------------------
+    # -- side exits ------------------------------------------------------------------------------------
 
     def safepoint(self, instruction: SsaInstruction) -> None:
         """Everything in front of the instruction is done for good."""
         self._safepoint = Safepoint(instruction, self.registers)
 
     def side_exit(self) -> str:
-        """Of a block that leaves at the safepoint."""
+        """The label of the side exit to the safepoint."""
         safepoint = self._safepoint
         if not safepoint.label:
-            safepoint.label = self.fresh("leave")
-            self.leave_block(safepoint.label, safepoint.instruction, safepoint.registers, self.fuel_left)
+            safepoint.label = self.fresh("side_exit")
+            self.side_exit_block(safepoint.label, safepoint.instruction, safepoint.registers, self.fuel_left)
         return safepoint.label
 
-    def leave_block(
+    def side_exit_block(
         self,
         label: str,
         instruction: SsaInstruction,
@@ -229,14 +229,14 @@ class Emitter(FunctionText):
         fuel: Callable[[], str],
         written: Iterable[Variable] = (),
     ) -> None:
-        """Adds a block that leaves in front of an instruction. ``fuel`` says in that block what is left of
+        """Adds a side exit in front of an instruction. ``fuel`` says in that block what is left of
         it; registers that are ``written`` are in the frame already."""
         with _Aside(self, label):
             self.save(registers, instruction.live, written)
             left = fuel()
             ordinal, pc = self.function.ordinal, instruction.pc
             self.do(
-                "call fastcc void @vm.leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+                "call fastcc void @vm.side_exit(ptr %state, ptr %frame, ptr %values, ptr %refs, "
                 f"i64 {ordinal}, i64 {pc}, i64 {left})"
             )
             self.do(f"ret {self.result_type} zeroinitializer")
@@ -268,13 +268,13 @@ class Emitter(FunctionText):
         return self.let("load i64, ptr %fuel.at, align 8")
 
     def spend(self, instruction: SsaInstruction) -> None:
-        """Counts a turn of a loop or a call. When the fuel is used up the function leaves in front of the
-        instruction; the interpreter then has none left for its next branch or call."""
+        """Counts an iteration of a loop or a call. Out of fuel, the function takes a side exit before it;
+        the interpreter then has none left for its next branch or call."""
         left = self.let(f"sub i64 {self.fuel_left()}, 1")
         self.do(f"store i64 {left}, ptr %fuel.at, align 8")
         empty, going_on = self.fresh("out_of_fuel"), self.fresh("go")
         self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
-        self.leave_block(empty, instruction, self.registers, lambda: "1")
+        self.side_exit_block(empty, instruction, self.registers, lambda: "1")
         self.label(going_on)
 
 
@@ -309,12 +309,12 @@ class _Aside:
     def __exit__(self, *exception: object) -> None:
         emitter = self._emitter
         text = [line for line in emitter._lines if isinstance(line, str)]
-        emitter._behind += text
+        emitter._after += text
         emitter._lines, emitter._label = self._kept
 
 
 def struct_type(kinds: Sequence[str]) -> str:
-    """What functions return: the fuel that is left, 0 if they left, and their results."""
+    """What functions return: the fuel that is left, 0 after a side exit, and their results."""
     return f"{{ {', '.join(['i64', *(LLVM_TYPES[kind] for kind in kinds)])} }}"
 
 

@@ -39,7 +39,7 @@ def enter_text(function: FunctionSource, needs: Needs) -> str:
         "  %fits = call i1 @room(ptr %state, ptr %frame.end, ptr %values.end, ptr %refs.end)",
         "  br i1 %fits, label %call, label %refuse, !prof !2",
         "refuse:",
-        "  call fastcc void @vm.leave(ptr %state, ptr %frame, ptr %values, ptr %refs, "
+        "  call fastcc void @vm.side_exit(ptr %state, ptr %frame, ptr %values, ptr %refs, "
         f"i64 {function.ordinal}, i64 {function.start}, i64 %fuel)",
         "  ret i64 %fuel",
         "call:",

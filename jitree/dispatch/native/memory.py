@@ -1,4 +1,4 @@
-"""Buffers and globals. What would fail leaves before anything is written.
+"""Buffers and globals. What would fail takes a side exit before anything is written.
 
 Offsets and counts of loads, stores and fills are in elements, so ``offset < length >> log2(width)`` is exact
 for every 64-bit offset.

@@ -54,13 +54,13 @@ class FunctionText:
         raise NotImplementedError
 
     def require(self, condition: str) -> None:
-        """Leaves unless the condition (i1) holds."""
+        """A side exit unless the condition (i1) holds."""
         going_on = self.fresh("ok")
         self.branch(condition, going_on, self.side_exit(), LIKELY)
         self.label(going_on)
 
     def require_quotient(self, semantic: Semantic, arguments: Sequence[str]) -> None:
-        """Leaves where a division fails: by zero, and where the quotient does not fit."""
+        """A side exit where a division fails: by zero, and where the quotient does not fit."""
         if semantic.division is None:
             return
         kind, (lhs, rhs) = semantic.argument_types[0], arguments[:2]

@@ -104,7 +104,7 @@ def emit_nest(emitter: Emitter, nest: WrittenAnew) -> None:
     initial = _parameters(emitter, loop)
     registers: Registers = {variable: initial.get(value, value) for variable, value in header.entry.items()}
     deopt = emitter.fresh("unfit")
-    emitter.leave_block(deopt, header.instructions[0], registers, emitter.fuel_left)
+    emitter.side_exit_block(deopt, header.instructions[0], registers, emitter.fuel_left)
     ((source, target),) = {(header, target) for _, target in loop.exits}
     exit_label = emitter.edge_from(source, target, done_label(header))
     names = {parameter: operand(value) for parameter, value in initial.items()}

@@ -1,5 +1,5 @@
-"""What every module of native code begins with: counting references, leaving, and memory for its buffers
-(:mod:`jitree.regs.counting`, :mod:`jitree.dispatch.native.leaving`), and metadata."""
+"""What every module of native code begins with: counting references, side exits, and memory for its buffers
+(:mod:`jitree.regs.counting`, :mod:`jitree.dispatch.native.side_exits`), and metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jitree.dispatch.native.rows import Declare
 from jitree.regs.layout import SLOW_REFUSED, STATE
 
 CONTEXT: Final = "ptr %state, ptr %frame, ptr %values, ptr %refs"
-"""Of a function: the state block; where its frame record and registers are, should it leave."""
+"""Of a function: the state block; where its frame record and registers are, for a side exit."""
 
 _ATTRIBUTES: Final = """\
 @null.entry = internal constant [64 x i8] zeroinitializer, align 64
@@ -61,7 +61,7 @@ declare ptr @llvm.stacksave.p0()
 ASK_PYTHON: Final = ""
 """An instruction that compiled code does not know is executed by its plain handler."""
 NEVER_ASK: Final = f"""\
-; Nothing is executed elsewhere: the function leaves.
+; Nothing is executed elsewhere: the function takes a side exit.
 define internal fastcc i64 @vm.slow(ptr, ptr, ptr, ptr, i64, i64, ptr) #2 {{
   ret i64 {SLOW_REFUSED}
 }}
@@ -71,7 +71,16 @@ define internal fastcc i64 @vm.slow(ptr, ptr, ptr, ptr, i64, i64, ptr) #2 {{
 
 def prelude(declare: Declare, slow: str = ASK_PYTHON) -> str:
     """The text; ``slow`` is ASK_PYTHON or NEVER_ASK."""
-    names = ["retain", "drop", "clear", "leave", "suspend", "pop", "allocate", *([] if slow else ["slow"])]
+    names = [
+        "retain",
+        "drop",
+        "clear",
+        "side_exit",
+        "suspend",
+        "pop",
+        "allocate",
+        *([] if slow else ["slow"]),
+    ]
     called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
     return "\n".join([METADATA, _ATTRIBUTES, *called, room, slow])

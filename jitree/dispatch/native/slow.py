@@ -35,7 +35,7 @@ def ask(emitter: Emitter, instruction: SsaInstruction, written: set[Variable], r
         is_stopped = emitter.let(f"icmp eq i64 {status}, {SLOW_STOP}")
         return emitter.let(f"select i1 {is_stopped}, i64 0, i64 {emitter.fuel_left()}")
 
-    emitter.leave_block(stopped, instruction, emitter.registers, fuel, written)
+    emitter.side_exit_block(stopped, instruction, emitter.registers, fuel, written)
     emitter.label(done)
 
 

@@ -1,7 +1,7 @@
 """The way from a compiled function into Python for one instruction: STATE.slow.
 
 The function has put the instruction's registers into its frame and says nothing else; its callers' frames are
-not written. The plain handler does the instruction. Whether it did is in STATE.answer: until that is written
+not written. The plain handler does the instruction. Whether it did is in STATE.outcome: until that is written
 the instruction counts as failed, so that whatever happens here stops the program.
 """
 
@@ -18,18 +18,18 @@ from jitree.regs.machine import Machine
 
 _SLOW_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SLOW: Final = STATE.word("slow")
-_ANSWER: Final = STATE.word("answer")
+_OUTCOME: Final = STATE.word("outcome")
 
 
 def attach(machine: Machine) -> None:
     """Lets compiled functions on a machine have instructions executed in Python."""
-    answers = _answers(Borrowed(machine))
-    next(answers)
-    machine.slow_call = _SLOW_CALL(answers.send)
+    steps = _steps(Borrowed(machine))
+    next(steps)
+    machine.slow_call = _SLOW_CALL(steps.send)
     machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
 
 
-def _answers(borrowed: Borrowed) -> Generator[None, int, None]:
+def _steps(borrowed: Borrowed) -> Generator[None, int, None]:
     """Executes an instruction each time it is sent to.
 
     A generator, because Ctrl-C may come at the very first moment in Python: here that is inside ``try``,
@@ -46,7 +46,7 @@ def _answers(borrowed: Borrowed) -> Generator[None, int, None]:
                 machine: Machine = borrowed()
                 pc = machine.adopt()
                 if HANDLERS[machine.code[pc]](machine, pc) >= 0:
-                    machine.state[_ANSWER] = SLOW_DONE
+                    machine.state[_OUTCOME] = SLOW_DONE
                 del machine
         except GeneratorExit:
             return

@@ -6,7 +6,7 @@ from typing import Final
 
 from jitree.dispatch.plain.handler import Handler
 from jitree.errors import NotFoundError
-from jitree.regs.machine import LEAVE, Machine
+from jitree.regs.machine import STOP, Machine
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 
@@ -36,7 +36,7 @@ def call_import(machine: Machine, pc: int) -> int:
     if site(machine):
         machine.pc = pc
         machine.resume_pc = pc + code[pc + 1]
-        return LEAVE
+        return STOP
     return pc + code[pc + 1]
 
 
@@ -104,7 +104,7 @@ def import_resolved(machine: Machine, pc: int) -> int:
 
 def host_exit(machine: Machine, pc: int) -> int:
     machine.pc = pc
-    return LEAVE
+    return STOP
 
 
 HANDLERS: Final[dict[str, Handler]] = {

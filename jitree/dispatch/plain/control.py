@@ -7,7 +7,7 @@ from typing import Final
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handler import Handler
 from jitree.errors import InternalError, status_error
-from jitree.regs.machine import LEAVE, Machine
+from jitree.regs.machine import STOP, Machine
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 
@@ -58,7 +58,7 @@ def yield_(machine: Machine, pc: int) -> int:
     machine.pc = pc
     machine.resume_pc = pc + machine.code[pc + 1]
     machine.pending = YIELD
-    return LEAVE
+    return STOP
 
 
 def fail(machine: Machine, pc: int) -> int:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 Handler = Callable[[Machine, int], int]
 """``handler(machine, pc) -> next pc``: executes the instruction at word ``pc`` of ``machine.code``.
 
-Returns LEAVE when the engine must stop. When it raises, nothing of the instruction has happened.
+Returns STOP when the engine must stop. When it raises, nothing of the instruction has happened.
 """
 
 

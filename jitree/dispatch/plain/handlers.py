@@ -20,7 +20,7 @@ _DECODED_AWAY: Final = ("call", "call.variadic", "call.yieldable", "call.variadi
 
 
 def find(opcode: int) -> Handler:
-    """The handler of an opcode word; of a fused form that of its first instruction."""
+    """The handler of an opcode word; of a superinstruction that of its first instruction."""
     name = OPCODE_NAMES[BASE_OPCODE[opcode]]
     if name in calls.HANDLERS:
         return calls.HANDLERS[name]
@@ -49,4 +49,4 @@ def _first_use(machine: Machine, pc: int) -> int:
 
 
 HANDLERS: Final[list[Handler]] = [_first_use] * len(BASE_OPCODE)
-"""``HANDLERS[opcode word]`` executes one instruction; of a fused form the first one."""
+"""``HANDLERS[opcode word]`` executes one instruction; of a superinstruction the first one."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 
 from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
 from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import FormReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.nests.writer import Writer
@@ -120,11 +120,11 @@ class Body:
         of = self._dependence.of(value)
         return [counter for counter in self._structure.counters if counter in of]
 
-    def _variable(self, region: NestRegion, form: Form, offsets: Offsets) -> NestOperand:
+    def _variable(self, region: NestRegion, polynomial: Polynomial, offsets: Offsets) -> NestOperand:
         """A variable of the program, from the counters."""
         writer, vector, lanes = self._writer, self._plan.vector, self._plan.lanes
         total = "0"
-        for monomial, number in form.terms.items():
+        for monomial, number in polynomial.terms.items():
             product = str(number)
             for symbol in monomial:
                 level = self._levels.get(symbol)
@@ -133,7 +133,7 @@ class Body:
                     factor = writer.let(f"add i64 {factor}, {offsets[level]}")
                 product = writer.let(f"mul i64 {factor}, {product}")
             total = writer.let(f"add i64 {total}, {product}")
-        step = form.coefficient(vector.counter) if vector is not None else Form({})
+        step = polynomial.coefficient(vector.counter) if vector is not None else Polynomial({})
         if not step.terms:
             return NestOperand(total, 1)
         numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"

@@ -32,11 +32,11 @@ class Dependence:
         for store in structure.stores:
             for value in (store.stored, *conditions(store.predicate)):
                 self.of(value)
-        forms = [access.index for access in (*structure.loads.values(), *structure.stores)]
+        polynomials = [access.index for access in (*structure.loads.values(), *structure.stores)]
         for level in (structure.outermost, *structure.levels):
-            forms += [level.initial, level.bound]
-        for form in forms:
-            symbols = form.symbols() - set(structure.counters)
+            polynomials += [level.initial, level.bound]
+        for polynomial in polynomials:
+            symbols = polynomial.symbols() - set(structure.counters)
             self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda value: value.number)))
         if self.weight > LARGEST_BODY:
             raise NotANest("a body of more than 400 instructions")

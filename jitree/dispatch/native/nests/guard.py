@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
 from jitree.dispatch.native.nests.plan import Order, Plan
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
@@ -31,14 +31,14 @@ _WIDE_BITS: Final = 124
 def require_sizes(structure: Structure) -> None:
     """NotANest if the guard could not compute ranges without overflow."""
     for level in structure.levels:
-        for form in (level.initial, level.bound):
-            if form.bits(SYMBOL_BITS) > _NARROW_BITS:
+        for polynomial in (level.initial, level.bound):
+            if polynomial.bits(SYMBOL_BITS) > _NARROW_BITS:
                 raise NotANest("a bound with large factors")
         if (level.extent or 0) > 1 << SYMBOL_BITS:
             raise NotANest("more than 2**31 iterations")
     for access in (*structure.loads.values(), *structure.stores):
         parts = narrowed(access, structure)
-        if any(form.bits(SYMBOL_BITS) > _WIDE_BITS for form in (access.index, parts.highest)):
+        if any(polynomial.bits(SYMBOL_BITS) > _WIDE_BITS for polynomial in (access.index, parts.highest)):
             raise NotANest("an index with large factors")
         if any(limit.bits(SYMBOL_BITS) > _NARROW_BITS for limit in parts.limits):
             raise NotANest("a condition with large factors")
@@ -117,7 +117,7 @@ class Guard:
         for value in writer.context.live_outs:
             turns = writer.intrinsic("smax", "i64", 1, [self._extent(outermost), "0"])
             distance = writer.let(f"mul i64 {turns}, {outermost.step}")
-            writer.line(f"{value.name} = add i64 {distance}, {self._form(outermost.initial, 'i64')}")
+            writer.line(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
 
     def _go_on_if_all(self, otherwise: str) -> None:
         if self._conditions:
@@ -133,11 +133,13 @@ class Guard:
         return result
 
     def _require_small(self, accesses: Iterable[ElementAccess]) -> None:
-        forms = [access.index for access in accesses]
-        forms += [limit for access in accesses for limit in self._narrowed[access].limits]
+        polynomials = [access.index for access in accesses]
+        polynomials += [limit for access in accesses for limit in self._narrowed[access].limits]
         levels = (self._structure.outermost, *self._structure.levels)
-        forms += [form for level in levels for form in (level.initial, level.bound)]
-        symbols = {symbol for form in forms for symbol in form.symbols()} - set(self._structure.counters)
+        polynomials += [polynomial for level in levels for polynomial in (level.initial, level.bound)]
+        symbols = {symbol for item in polynomials for symbol in item.symbols()} - set(
+            self._structure.counters
+        )
         symbols |= self._reader.not_negative
         for symbol in sorted(symbols, key=lambda value: value.number):
             name, limit = self._symbol(symbol), 1 << SYMBOL_BITS
@@ -149,7 +151,7 @@ class Guard:
         """What predicates compare with is not negative: then what passes them lies between 0 and that."""
         for limit in (limit for parts in self._narrowed.values() for limit in parts.limits):
             if limit.number is None:
-                self._conditions.append(self._writer.let(f"icmp sge i64 {self._form(limit, 'i64')}, 0"))
+                self._conditions.append(self._writer.let(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0"))
 
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)
@@ -160,25 +162,25 @@ class Guard:
             if level.extent is None:
                 self._conditions.append(self._writer.let(f"icmp sle i64 {extent}, {1 << SYMBOL_BITS}"))
         for level in self._structure.levels:
-            for form in (level.initial, level.bound) if level.unsigned else ():
-                if form.number is None:  # else an unsigned comparison means another one
-                    value = self._form(form, "i64")
+            for polynomial in (level.initial, level.bound) if level.unsigned else ():
+                if polynomial.number is None:  # else an unsigned comparison means another one
+                    value = self._polynomial(polynomial, "i64")
                     self._conditions.append(self._writer.let(f"icmp sge i64 {value}, 0"))
 
     def _extent(self, level: Level) -> str:
         writer, number = self._writer, level.extent
         if number is not None:
             return str(number)
-        distance = self._form(level.bound - level.initial, "i64")
+        distance = self._polynomial(level.bound - level.initial, "i64")
         if level.step == 1:
             return distance
         rounded = writer.let(f"add i64 {distance}, {level.step - 1}")
         return writer.let(f"sdiv i64 {rounded}, {level.step}")
 
-    def _form(self, form: Form, kind: str) -> str:
-        """The value of a form over values from outside, in i64 or i128."""
+    def _polynomial(self, polynomial: Polynomial, kind: str) -> str:
+        """The value of a polynomial over values from outside, in i64 or i128."""
         total = ""
-        for monomial, number in form.terms.items():
+        for monomial, number in polynomial.terms.items():
             term = str(number)
             for symbol in monomial:
                 name = self._symbol(symbol)
@@ -191,16 +193,16 @@ class Guard:
     def _range(self, access: ElementAccess) -> _Range:
         """Checks that it lies in the buffer."""
         writer = self._writer
-        form, highest, _ = self._narrowed[access]
+        polynomial, highest, _ = self._narrowed[access]
         kind = self._kind(access)
-        base = form.without(self._structure.counters)
-        low, high = self._form(base, kind), self._form(base + highest, kind)
+        base = polynomial.without(self._structure.counters)
+        low, high = self._polynomial(base, kind), self._polynomial(base + highest, kind)
         for level in self._structure.levels:
-            coefficient = form.coefficient(level.counter)
+            coefficient = polynomial.coefficient(level.counter)
             if not coefficient.terms:
                 continue
             last = self._last(level, kind)
-            value = self._form(coefficient, kind)
+            value = self._polynomial(coefficient, kind)
             span = self._product(value, last, kind)
             if coefficient.number is None:
                 self._conditions.append(writer.let(f"icmp sge {kind} {value}, 0"))
@@ -221,8 +223,8 @@ class Guard:
 
     def _kind(self, access: ElementAccess) -> str:
         """i64 where the numbers cannot overflow it, whatever the values from outside are."""
-        forms = (access.index, self._narrowed[access].highest)
-        return "i64" if all(form.bits(SYMBOL_BITS) <= _NARROW_BITS for form in forms) else "i128"
+        polynomials = (access.index, self._narrowed[access].highest)
+        return "i64" if all(item.bits(SYMBOL_BITS) <= _NARROW_BITS for item in polynomials) else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
         return (
@@ -283,8 +285,8 @@ class Guard:
 
     def _apart(self, left: _Range, right: _Range) -> str:
         before = self._writer.let(f"icmp ule i64 {left.end}, {right.start}")
-        behind = self._writer.let(f"icmp ule i64 {right.end}, {left.start}")
-        return self._writer.let(f"or i1 {before}, {behind}")
+        after = self._writer.let(f"icmp ule i64 {right.end}, {left.start}")
+        return self._writer.let(f"or i1 {before}, {after}")
 
     def _require_injective(self, store: ElementAccess, order: Order) -> None:
         """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one turn."""
@@ -293,7 +295,7 @@ class Guard:
         reach = "0"
         for factor, level in order:
             number = factor.number
-            value = str(abs(number)) if number is not None else self._form(factor, kind)
+            value = str(abs(number)) if number is not None else self._polynomial(factor, kind)
             if value.startswith("%") or reach.startswith("%"):
                 left, right = (value, reach) if value.startswith("%") else (reach, value)
                 relation = "sgt" if left is value else "slt"
@@ -307,11 +309,11 @@ class Guard:
     def _pointer(self, access: ElementAccess) -> None:
         writer = self._writer
         counters = self._structure.counters
-        base = self._form(access.index.without(counters), "i64")
+        base = self._polynomial(access.index.without(counters), "i64")
         for level in self._structure.levels:
             coefficient = access.index.coefficient(level.counter)
             if coefficient.terms:
-                self._body.places.coefficients[access, level] = self._form(coefficient, "i64")
+                self._body.places.coefficients[access, level] = self._polynomial(coefficient, "i64")
         address = writer.context.buffer(access.buffer).address
         kind = ELEMENT_LLVM[access.element]
         self._body.places.pointers[access] = writer.let(f"getelementptr {kind}, ptr {address}, i64 {base}")

@@ -1,6 +1,6 @@
 """Indices of loads that run only under a condition, such as the elements inside a padded edge.
 
-Where a predicate says ``0 <= f < n`` and the index holds a multiple of the form ``f``, that part of the index
+Where a predicate says ``0 <= f < n`` and the index holds a multiple of ``f``, that part of the index
 is known to lie between 0 and the multiple of ``n - 1``, however far the counters go.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.recognise import ElementAccess, Literal, Structure
 from jitree.dispatch.native.ssa import Value
 
@@ -17,29 +17,29 @@ from jitree.dispatch.native.ssa import Value
 class Narrowed(NamedTuple):
     """An index in two parts."""
 
-    rest: Form
+    rest: Polynomial
     """What is left of the index."""
-    highest: Form
+    highest: Polynomial
     """Greatest value of the other part, if no limit is negative; the least one is 0."""
-    limits: tuple[Form, ...]
+    limits: tuple[Polynomial, ...]
     """What the predicate compares that part with."""
 
 
 def narrowed(access: ElementAccess, structure: Structure) -> Narrowed:
     """The index of an access without what its predicate bounds."""
-    index, highest, limits = access.index, Form.constant(0), []
+    index, highest, limits = access.index, Polynomial.constant(0), []
     for literal in access.predicate:
-        for form, limit in _ranges(literal, structure):
-            factor = _factor(index, form, structure.counters)
+        for polynomial, limit in _ranges(literal, structure):
+            factor = _factor(index, polynomial, structure.counters)
             if factor is None:
                 continue
-            index = index - form * factor
-            highest = highest + factor * (limit - Form.constant(1))
+            index = index - polynomial * factor
+            highest = highest + factor * (limit - Polynomial.constant(1))
             limits.append(limit)
     return Narrowed(index, highest, tuple(limits))
 
 
-def _ranges(literal: Literal, structure: Structure) -> Iterator[tuple[Form, Form]]:
+def _ranges(literal: Literal, structure: Structure) -> Iterator[tuple[Polynomial, Polynomial]]:
     """(f, n) of each condition ``0 <= f < n`` that has to hold."""
     condition, holds = literal
     if not holds:
@@ -48,25 +48,26 @@ def _ranges(literal: Literal, structure: Structure) -> Iterator[tuple[Form, Form
         for operand in condition.operands:
             yield from _ranges((operand, True), structure)
     elif condition.operation in ("cmp.lt.i64.u", "cmp.lt.i64.s"):
-        form, limit = (structure.conditions.get(operand) for operand in condition.operands)
-        if form is None or limit is None or limit.symbols() & set(structure.counters):
+        polynomial, limit = (structure.conditions.get(operand) for operand in condition.operands)
+        if polynomial is None or limit is None or limit.symbols() & set(structure.counters):
             return
         if (limit.number or 0) < 0:
             return
-        if condition.operation == "cmp.lt.i64.u" or _never_negative(form, structure):
-            yield form, limit
+        if condition.operation == "cmp.lt.i64.u" or _never_negative(polynomial, structure):
+            yield polynomial, limit
 
 
-def _never_negative(form: Form, structure: Structure) -> bool:
+def _never_negative(polynomial: Polynomial, structure: Structure) -> bool:
     """Counters and constants only, none of them taken away."""
-    return form.symbols() <= set(structure.counters) and all(number >= 0 for number in form.terms.values())
+    negative = any(number < 0 for number in polynomial.terms.values())
+    return not negative and polynomial.symbols() <= set(structure.counters)
 
 
-def _factor(index: Form, form: Form, counters: tuple[Value, ...]) -> Form | None:
-    """The positive number that the index multiplies the form's counters by, if it is the same for all."""
+def _factor(index: Polynomial, polynomial: Polynomial, counters: tuple[Value, ...]) -> Polynomial | None:
+    """The positive number that the index multiplies the counters of ``polynomial`` by, if all have one."""
     found: set[int] = set()
     for counter in counters:
-        part, whole = form.coefficient(counter).number, index.coefficient(counter).number
+        part, whole = polynomial.coefficient(counter).number, index.coefficient(counter).number
         if part is None or whole is None:
             return None
         if part:
@@ -74,4 +75,4 @@ def _factor(index: Form, form: Form, counters: tuple[Value, ...]) -> Form | None
                 return None
             found.add(whole // part)
     factor = found.pop() if len(found) == 1 else 0
-    return Form.constant(factor) if factor > 0 else None
+    return Polynomial.constant(factor) if factor > 0 else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.registers import accumulators
@@ -35,7 +35,7 @@ NARROW: Final = 2
 WIDE: Final = 16
 
 
-Order = tuple[tuple[Form, Level], ...]
+Order = tuple[tuple[Polynomial, Level], ...]
 """Parallel loops and their factors in an index, smallest first."""
 
 
@@ -152,9 +152,9 @@ class _Planner:
             reach = None if count is None else reach + abs(number) * (count - 1)
         return ()
 
-    def _factors(self, index: Form) -> list[tuple[Form, Level]]:
+    def _factors(self, index: Polynomial) -> list[tuple[Polynomial, Level]]:
         """Of the parallel loops, from the innermost; a split one that is used as a whole counts as one."""
-        found: list[tuple[Form, Level]] = []
+        found: list[tuple[Polynomial, Level]] = []
         whole: set[Level] = set()
         for level in reversed(self._parallel):
             if level.extent == 1:  # its counter is 0

@@ -1,5 +1,5 @@
-"""Reads indices and bounds as forms: sums, products with constants, and the ways in which the compiler writes
-divisions by constants and clamps, where the ranges of the counters decide them.
+"""Reads indices and bounds as polynomials: sums, products with constants, and the ways in which the
+compiler writes divisions by constants and clamps, where the ranges of the counters decide them.
 
 What is not known of values from outside is assumed where that helps: that they are not negative, as sizes and
 workgroup numbers are. The guard checks each assumption.
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import is_pure
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 _ARITHMETIC: Final = ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64")
@@ -29,9 +29,9 @@ class Level:
     ``initial + step * counter``."""
 
     counter: Value
-    """What stands for the counter in forms: the parameter of the loop's header, or a value of our own."""
-    initial: Form
-    bound: Form
+    """What stands for the counter in polynomials: the parameter of the loop's header, or a new value."""
+    initial: Polynomial
+    bound: Polynomial
     step: int
     unsigned: bool
     """The comparison with the bound is."""
@@ -52,18 +52,18 @@ class Split(NamedTuple):
 
 
 class FormReader:
-    """Reads values as forms over the counters of a nest."""
+    """Reads values as polynomials over the counters of a nest."""
 
     def __init__(self, loop: SsaLoop) -> None:
         self._loop = loop
         self.levels: dict[Value, Level] = {}
         """By counter, from the outermost to the innermost."""
-        self.variables: dict[Value, Form] = {}
+        self.variables: dict[Value, Polynomial] = {}
         """What the program's variables are in terms of counters."""
         self.splits: list[Split] = []
         self.limits: list[Value] = []
         """Conditions of loops that are split with a rest."""
-        self._forms: dict[Value, Form] = {}
+        self._polynomials: dict[Value, Polynomial] = {}
         self.not_negative: set[Value] = set()
         """Values from outside that are assumed to be so."""
         self._invariant: dict[Value, bool] = {}
@@ -73,17 +73,19 @@ class FormReader:
     def add(self, variable: Value, level: Level) -> None:
         """The next loop inwards."""
         self.levels[level.counter] = level
-        self._define(variable, level.initial + Form.symbol(level.counter) * Form.constant(level.step))
+        step = Polynomial.constant(level.step)
+        self._define(variable, level.initial + Polynomial.symbol(level.counter) * step)
 
     def add_split(self, variable: Value, whole: Level, outer: Level, inner: Level) -> None:
         """The next loop inwards as two: its variable is ``outer * (iterations of inner) + inner``."""
         self.splits.append(Split(whole, outer, inner))
         self.levels[outer.counter] = outer
         self.levels[inner.counter] = inner
-        self._define(variable, Form.symbol(outer.counter) * inner.bound + Form.symbol(inner.counter))
+        start = Polynomial.symbol(outer.counter) * inner.bound
+        self._define(variable, start + Polynomial.symbol(inner.counter))
 
-    def _define(self, variable: Value, form: Form) -> None:
-        self.variables[variable] = self._forms[variable] = form
+    def _define(self, variable: Value, polynomial: Polynomial) -> None:
+        self.variables[variable] = self._polynomials[variable] = polynomial
 
     def is_outside(self, value: Value) -> bool:
         """Computed in front of the nest."""
@@ -103,25 +105,25 @@ class FormReader:
             self._invariant[value] = known
         return known
 
-    def read(self, value: Value) -> Form:
+    def read(self, value: Value) -> Polynomial:
         """NotANest for an index that is neither linear in the counters nor invariant."""
-        form = self._forms.get(value)
-        if form is None:
-            form = self._forms[value] = self._read(value)
-        return form
+        polynomial = self._polynomials.get(value)
+        if polynomial is None:
+            polynomial = self._polynomials[value] = self._read(value)
+        return polynomial
 
-    def _read(self, value: Value) -> Form:
+    def _read(self, value: Value) -> Polynomial:
         operation, operands = value.operation, value.operands
         if operation == "const.i64":
-            return Form.constant(value.literals[0])
+            return Polynomial.constant(value.literals[0])
         if operation == "const.i64.zero":
-            return Form.constant(0)
+            return Polynomial.constant(0)
         if operation in _ARITHMETIC:
-            form = self._arithmetic(operation, operands)
-            if form is not None and form.degree(self.levels) <= 1:
-                return form
+            polynomial = self._arithmetic(operation, operands)
+            if polynomial is not None and polynomial.degree(self.levels) <= 1:
+                return polynomial
         if self.is_invariant(value):
-            return Form.symbol(value)
+            return Polynomial.symbol(value)
         if operation == "select.i64":
             chosen = self._truth(operands[0])
             if chosen is not None:
@@ -135,7 +137,7 @@ class FormReader:
             raise NotANest(f"an index through '{operation}'")
         self.hoisted |= loads
         self._invariant.clear()
-        return Form.symbol(value)
+        return Polynomial.symbol(value)
 
     def _loads_in_front(self, value: Value) -> set[Value] | None:
         """The loads to hoist for a value to be known in front; None if it changes in the nest."""
@@ -152,17 +154,18 @@ class FormReader:
             found |= needed
         return found
 
-    def _arithmetic(self, operation: str, operands: list[Value]) -> Form | None:
+    def _arithmetic(self, operation: str, operands: list[Value]) -> Polynomial | None:
         if operation == "shl.i64":
-            amount = operands[1].literals[0] if operands[1].operation == "const.i32" else None
-            return self.read(operands[0]) * Form.constant(1 << (amount & 63)) if amount is not None else None
-        forms = [self.read(operand) for operand in operands]
+            if operands[1].operation != "const.i32":
+                return None
+            return self.read(operands[0]) * Polynomial.constant(1 << (operands[1].literals[0] & 63))
+        polynomials = [self.read(operand) for operand in operands]
         if operation == "add.i64":
-            return forms[0] + forms[1]
+            return polynomials[0] + polynomials[1]
         if operation == "sub.i64":
-            return forms[0] - forms[1]
-        product = forms[0] * forms[1]
-        return product + forms[2] if operation == "fma.i64" else product
+            return polynomials[0] - polynomials[1]
+        product = polynomials[0] * polynomials[1]
+        return product + polynomials[2] if operation == "fma.i64" else product
 
     def _truth(self, condition: Value) -> bool | None:
         """Whether a comparison always or never holds, None if neither is known."""
@@ -186,10 +189,10 @@ class FormReader:
             return None if number is None else (number != 0) == (operation == "cmp.ne.i64")
         return None
 
-    def _range(self, form: Form) -> tuple[int, int]:
+    def _range(self, polynomial: Polynomial) -> tuple[int, int]:
         """Least and greatest value if values from outside are not negative."""
         low = high = 0
-        for monomial, number in form.terms.items():
+        for monomial, number in polynomial.terms.items():
             greatest = 1
             for symbol in monomial:
                 greatest *= self._greatest(symbol)
@@ -197,27 +200,27 @@ class FormReader:
             high += max(0, number * greatest) if monomial else number
         return low, high
 
-    def _assume(self, form: Form) -> None:
-        """Something has been concluded from the form's range."""
-        self.not_negative |= form.symbols() - set(self.levels)
+    def _assume(self, polynomial: Polynomial) -> None:
+        """Something has been concluded from the polynomial's range."""
+        self.not_negative |= polynomial.symbols() - set(self.levels)
 
     def _greatest(self, symbol: Value) -> int:
         level = self.levels.get(symbol)
         count = level.extent if level is not None else None
         return _UNBOUNDED if count is None else max(count - 1, 0)
 
-    def _division(self, operation: str, form: Form, divisor: Form) -> Form | None:
+    def _division(self, operation: str, polynomial: Polynomial, divisor: Polynomial) -> Polynomial | None:
         """Of ``divisor * quotient + rest`` with a rest from 0 to the divisor, nothing negative."""
-        quotient, rest = form.divided(divisor)
-        if self._range(form)[0] < 0 or not self._is_rest(rest, divisor):
+        quotient, rest = polynomial.divided(divisor)
+        if self._range(polynomial)[0] < 0 or not self._is_rest(rest, divisor):
             return None
-        self._assume(form)
+        self._assume(polynomial)
         return quotient if operation.startswith("div") else rest
 
-    def _is_rest(self, rest: Form, divisor: Form) -> bool:
+    def _is_rest(self, rest: Polynomial, divisor: Polynomial) -> bool:
         if divisor.number is not None:
             low, high = self._range(rest)
             return low >= 0 and high < divisor.number
         # A loop that runs this often; where it does, the divisor is positive.
-        counters = [level for level in self.levels.values() if Form.symbol(level.counter) == rest]
+        counters = [level for level in self.levels.values() if Polynomial.symbol(level.counter) == rest]
         return bool(counters) and counters[0].bound == divisor and counters[0].initial.number == 0

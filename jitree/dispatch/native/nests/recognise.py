@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native.nests.forms import Form
 from jitree.dispatch.native.nests.operations import is_pure
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.nests.splitting import add_level
 from jitree.dispatch.native.ssa import Block, SsaInstruction, SsaLoop, Value
@@ -34,7 +34,7 @@ class ElementAccess:
     element: str
     """``i8 i16 i32 f32 i64 f64``"""
     buffer: Value
-    index: Form
+    index: Polynomial
     """Of the element, over counters and values from outside."""
     predicate: Predicate
     position: int
@@ -63,8 +63,8 @@ class Structure:
     stores: tuple[ElementAccess, ...]
     choices: dict[Value, tuple[Literal, Value, Value]]
     """Of a parameter where two branches meet: the condition, its value if that holds, and if not."""
-    conditions: dict[Value, Form]
-    """What is compared in predicates, where it is a form."""
+    conditions: dict[Value, Polynomial]
+    """What is compared in predicates, where it is a polynomial."""
 
     @property
     def counters(self) -> tuple[Value, ...]:
@@ -182,7 +182,7 @@ class _Body:
         self.loads: dict[Value, ElementAccess] = {}
         self.stores: list[ElementAccess] = []
         self.choices: dict[Value, tuple[Literal, Value, Value]] = {}
-        self.conditions: dict[Value, Form] = {}
+        self.conditions: dict[Value, Polynomial] = {}
         self._predicates: dict[Block, Predicate] = {}
         for limit in reader.limits:
             self._read_condition(limit)

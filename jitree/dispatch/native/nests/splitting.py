@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jitree.dispatch.native.nests.forms import Form
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
@@ -32,9 +32,11 @@ def add_level(reader: FormReader, loop: SsaLoop, level: Level) -> None:
         reader.add(variable, level)
 
 
-def _split(variable: Value, level: Level, outer: tuple[Form, int], inner: Form) -> tuple[Level, Level]:
+def _split(
+    variable: Value, level: Level, outer: tuple[Polynomial, int], inner: Polynomial
+) -> tuple[Level, Level]:
     """Loops up to a bound in steps, and up to the divisor."""
-    zero = Form.constant(0)
+    zero = Polynomial.constant(0)
     counters = [
         Value(-2 * variable.number - part, "i64", PHI, [], (), variable.pc, variable.block) for part in (1, 2)
     ]
@@ -45,7 +47,7 @@ def _split(variable: Value, level: Level, outer: tuple[Form, int], inner: Form) 
     )
 
 
-def _divisors(loop: SsaLoop, level: Level) -> Iterator[Form]:
+def _divisors(loop: SsaLoop, level: Level) -> Iterator[Polynomial]:
     """What the variable is divided by in the loop, if that can be less than the number of iterations."""
     probe = FormReader(loop)
     probe.add(loop.header.parameters[0], level)
@@ -57,7 +59,7 @@ def _divisors(loop: SsaLoop, level: Level) -> Iterator[Form]:
                 dividend, divisor = map(probe.read, instruction.operands)
             except NotANest:
                 continue
-            if dividend != Form.symbol(level.counter) or level.bound == divisor:
+            if dividend != Polynomial.symbol(level.counter) or level.bound == divisor:
                 continue
             number, count = divisor.number, level.extent
             if number is None or (number > 1 and (count is None or count > number)):

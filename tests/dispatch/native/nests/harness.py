@@ -123,7 +123,7 @@ deopt:
         return list(self._context.slots)
 
     def run(self, values: Mapping[Value, float | Bytes]) -> int | None:
-        """What the counter is behind the nest; None if the guard has failed."""
+        """What the counter is after the nest; None if the guard has failed."""
         words = (ctypes.c_uint64 * (2 * len(self._context.slots) + 2))()
         for value, slot in self._context.slots.items():
             given = values[value]
@@ -142,7 +142,7 @@ class TooLong(Exception):
 
 
 def interpret(loop: SsaLoop, values: Mapping[Value, Any], limit: int = 1 << 62) -> int:
-    """Runs a loop instruction by instruction; what its counter is behind it.
+    """Runs a loop instruction by instruction; what its counter is after it.
 
     IndexError where an access is out of range.
     """

@@ -44,7 +44,7 @@ class Case:
     shared: int
     """Elements from the stored buffer to the first load's, in one allocation; 0: buffers of their own."""
     shortened: int
-    """Bytes that the first load's buffer lacks behind its last element."""
+    """Bytes that the first load's buffer lacks after its last element."""
 
 
 @st.composite

@@ -1,10 +1,10 @@
-"""Fused forms: frequent runs of instructions that the fast tier executes as one.
+"""Superinstructions: frequent runs of instructions that the fast tier executes as one.
 
 Fusing rewrites nothing but the opcode word of the first instruction; all words keep their place. So a fused
 opcode means "this instruction, and then those after it". A tier may as well execute the first instruction
 alone and go on with the next, and execution can resume at any of them.
 
-This is where they are stated. What loading a module needs of them is in ``fused_table.py``.
+This is where they are stated. What loading a module needs of them is in ``superinstruction_table.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jitree.vmfb.words import OPCODE
 
 
 class Part(NamedTuple):
-    """One instruction of a form."""
+    """One instruction of a superinstruction."""
 
     name: str
     """Its mnemonic; or ``br:`` and the kinds of its moves in order, ``w`` for a 32-bit value, ``d`` for a
@@ -28,13 +28,13 @@ class Part(NamedTuple):
     false comes next; or the name of a :class:`Loop`."""
     links: tuple[tuple[int, int], ...] = ()
     """(word position, number of an earlier part): the operand is the register that this part wrote. Only then
-    does the form apply; the value need not be read back."""
+    does the superinstruction apply; the value need not be read back."""
 
     def __str__(self) -> str:
         return " ".join([self.name, *(f"{position}={part}" for position, part in self.links)])
 
 
-Form = tuple[Part, ...]
+Superinstruction = tuple[Part, ...]
 
 COMPARES: Final = tuple(name for name in BY_MNEMONIC if name.startswith("cmp."))
 SHAPES: Final = tuple("br:" + "".join(moves) for count in range(4) for moves in product("wd", repeat=count))
@@ -68,7 +68,7 @@ class Loop(NamedTuple):
 LOOPS: Final = tuple(Loop(*pair) for pair in product(_COMMON_SHAPES, _HEADER_COMPARES))
 LOOP_BY_NAME: Final = {loop.name: loop for loop in LOOPS}
 LOOP_OPCODE: Final = {loop: len(OPCODE) + number for number, loop in enumerate(LOOPS)}
-"""Opcode words of branches that carry their target's comparison; those of fused forms follow."""
+"""Opcode words of branches that carry their target's comparison; those of superinstructions follow."""
 
 
 _BRANCHES: Final = (
@@ -113,8 +113,8 @@ _STRAIGHT: Final = (
 """Frequent in loops of compiled kernels and of programs written by hand. ``{a,b}`` are alternatives."""
 
 
-def _expanded(text: str) -> Iterator[Form]:
-    """The forms of a pattern: parts separated by ``;``, each a name and its links."""
+def _expanded(text: str) -> Iterator[Superinstruction]:
+    """The superinstructions of a pattern: parts separated by ``;``, each a name and its links."""
     pieces = [piece.split(",") for piece in text.replace("{", "}").split("}")]
     for chosen in product(
         *(piece if number % 2 else [",".join(piece)] for number, piece in enumerate(pieces))
@@ -129,4 +129,4 @@ def _part(text: str) -> Part:
     return Part(name, tuple((int(position), int(number)) for position, number in pairs))
 
 
-FUSED_FORMS: Final = tuple(form for text in (*_BRANCHES, *_STRAIGHT) for form in _expanded(text))
+SUPERINSTRUCTIONS: Final = tuple(parts for text in (*_BRANCHES, *_STRAIGHT) for parts in _expanded(text))

@@ -1,7 +1,7 @@
-"""What compiled functions do to frames where they leave, and the memory for their buffers. Machine code.
+"""What compiled functions do to frames at side exits, and the memory for their buffers. Machine code.
 
-A function that leaves in the middle writes its registers to its frame and calls :func:`leave`; native
-functions further out then do the same with :func:`suspend`. Afterwards memory looks as if the interpreter had
+At a side exit a function writes its registers to its frame and calls :func:`side_exit`; native functions
+further out then do the same with :func:`suspend`. Afterwards memory looks as if the interpreter had
 run all the time.
 """
 
@@ -28,25 +28,25 @@ FRAME_SIZE = FRAME.size
 FUNCTION_SIZE = FUNCTION.size
 
 
-class LeavingState(MemoryRecord, layout=STATE):
+class ExitState(MemoryRecord, layout=STATE):
     frame: Frame
-    module: LeavingModule
+    module: ExitModule
     scratch: Scratch
 
 
-class LeavingModule(MemoryRecord, layout=MODULE):
+class ExitModule(MemoryRecord, layout=MODULE):
     pass
 
 
-class LeavingFunction(MemoryRecord, layout=FUNCTION):
-    module: LeavingModule
+class ExitFunction(MemoryRecord, layout=FUNCTION):
+    module: ExitModule
 
 
 class Frame(MemoryRecord, layout=FRAME):
-    function: LeavingFunction
+    function: ExitFunction
 
 
-class LeavingImport(MemoryRecord, layout=IMPORT):
+class ExitImport(MemoryRecord, layout=IMPORT):
     pass
 
 
@@ -63,10 +63,10 @@ def clear(refs: int, bits: int) -> None:
         slot += 1
 
 
-def materialise(state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int) -> int:
+def materialise(state: ExitState, frame: Frame, values: int, refs: int, ordinal: int) -> int:
     """Fills the frame record of a function; the address of its module's words."""
     module = state.module
-    function = LeavingFunction(module.functions + FUNCTION_SIZE * ordinal)
+    function = ExitFunction(module.functions + FUNCTION_SIZE * ordinal)
     frame.function = function
     frame.values = values
     frame.refs = refs
@@ -75,8 +75,8 @@ def materialise(state: LeavingState, frame: Frame, values: int, refs: int, ordin
     return module.code
 
 
-def leave(
-    state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, fuel: int
+def side_exit(
+    state: ExitState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, fuel: int
 ) -> None:
     """The interpreter is to go on at a word of this function; its registers are in memory already. ``fuel``
     is what it may spend; 0: the machine has to stop."""
@@ -88,17 +88,17 @@ def leave(
 
 
 def suspend(
-    state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, results: int
+    state: ExitState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, results: int
 ) -> None:
-    """A function that this one has called has left: this one goes on at the word ``pc`` when that returns,
-    and takes its results by the list at the word ``results``."""
+    """As :func:`side_exit`, of the caller of a function that took one: it goes on at the word ``pc`` when
+    that returns, and takes its results by the list at the word ``results``."""
     code = materialise(state, frame, values, refs, ordinal)
     frame.pc = code + 4 * pc
     callee = Frame(place_of(frame) + FRAME_SIZE)
     callee.results = code + 4 * results
 
 
-def pop(state: LeavingState, frame: Frame) -> None:
+def pop(state: ExitState, frame: Frame) -> None:
     """The call of the host or of the interpreter is done: its frame is current again, after the call."""
     caller = Frame(place_of(frame) - FRAME_SIZE)
     state.frame = caller
@@ -109,21 +109,21 @@ def pop(state: LeavingState, frame: Frame) -> None:
 
 
 def slow(
-    state: LeavingState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, imported: LeavingImport
+    state: ExitState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, imported: ExitImport
 ) -> int:
     """Has the instruction at a word executed by its plain handler, on the registers in memory, and says what
     came of it (SLOW_*). ``imported`` is the record of the import that is called, if any: functions of other
     modules are the interpreter's."""
     if (imported and imported.function != 0) or state.slow == 0:
         return SLOW_REFUSED
-    leave(state, frame, values, refs, ordinal, pc, 1)
-    state.answer = SLOW_STOP
+    side_exit(state, frame, values, refs, ordinal, pc, 1)
+    state.outcome = SLOW_STOP
     call(state.slow, place_of(state))
-    answer: int = state.answer
-    return answer
+    outcome: int = state.outcome
+    return outcome
 
 
-def allocate(state: LeavingState, length: int) -> Entry:
+def allocate(state: ExitState, length: int) -> Entry:
     """A zeroed buffer from the memory for buffers that die with their function; null if there is none."""
     scratch = state.scratch
     if not scratch or not scratch.free:
@@ -143,5 +143,5 @@ def allocate(state: LeavingState, length: int) -> Entry:
     return entry
 
 
-FUNCTIONS = (clear, leave, suspend, pop, slow, allocate)
+FUNCTIONS = (clear, side_exit, suspend, pop, slow, allocate)
 """What compiled functions call."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.dispatch.native import leaving
-from jitree.dispatch.native.leaving import Frame, LeavingImport, LeavingModule, LeavingState, Scratch
+from jitree.dispatch.native import side_exits
+from jitree.dispatch.native.side_exits import ExitImport, ExitModule, ExitState, Frame, Scratch
 from jitree.regs.counting import Entry
 from jitree.regs.layout import (
     ENTRY,
@@ -42,12 +42,12 @@ class Memory:
                 "functions": 2 * FUNCTION.size, "import": IMPORT.size,
             }.items()
         }  # fmt: skip
-        self.state = LeavingState(address_of(self.blocks["state"]))
-        self.state.module = LeavingModule(address_of(self.blocks["module"]))
+        self.state = ExitState(address_of(self.blocks["state"]))
+        self.state.module = ExitModule(address_of(self.blocks["module"]))
         self.state.module.code = 4000
         self.state.module.functions = address_of(self.blocks["functions"])
         for ordinal in range(2):
-            function = leaving.LeavingFunction(self.state.module.functions + ordinal * FUNCTION.size)
+            function = side_exits.ExitFunction(self.state.module.functions + ordinal * FUNCTION.size)
             function.value_count, function.ref_count, function.module = 6, 3, self.state.module
 
     def frame(self, number: int) -> Frame:
@@ -62,39 +62,39 @@ def memory() -> Memory:
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_clear(bits: int) -> None:
     refs = np.arange(1, 65, dtype=np.int64)
-    leaving.clear(address_of(refs), bits)
+    side_exits.clear(address_of(refs), bits)
     assert [value == 0 for value in refs.tolist()] == [bool(bits >> slot & 1) for slot in range(64)]
 
 
 def test_functions_that_leave_look_as_if_interpreted(memory: Memory) -> None:
     state, outer, inner = memory.state, memory.frame(1), memory.frame(2)
-    leaving.leave(state, inner, 800, 900, 1, 5, 77)
-    leaving.suspend(state, outer, 600, 700, 0, 3, 9)
+    side_exits.side_exit(state, inner, 800, 900, 1, 5, 77)
+    side_exits.suspend(state, outer, 600, 700, 0, 3, 9)
     assert (state.pc, state.values, state.refs, state.fuel) == (4020, 800, 900, 77)
     assert state.frame == inner and inner.results == 4036
     assert (inner.values, inner.refs, inner.values_end, inner.refs_end) == (800, 900, 824, 924)
     assert (outer.pc, outer.values_end, outer.refs_end) == (4012, 624, 724)
-    leaving.pop(state, inner)
+    side_exits.pop(state, inner)
     assert state.frame == outer and (state.pc, state.values, state.refs) == (4012, 600, 700)
     assert state.module == outer.function.module
 
 
 def test_an_instruction_is_done_by_python_or_refused(memory: Memory) -> None:
-    state, frame, imported = memory.state, memory.frame(0), LeavingImport(address_of(memory.blocks["import"]))
-    assert leaving.slow(state, frame, 0, 0, 0, 2, LeavingImport(0)) == SLOW_REFUSED
+    state, frame, imported = memory.state, memory.frame(0), ExitImport(address_of(memory.blocks["import"]))
+    assert side_exits.slow(state, frame, 0, 0, 0, 2, ExitImport(0)) == SLOW_REFUSED
     seen = []
 
     def plain_handler(place: int) -> int:
-        seen.append((LeavingState(place).answer, LeavingState(place).pc))
-        LeavingState(place).answer = SLOW_DONE
+        seen.append((ExitState(place).outcome, ExitState(place).pc))
+        ExitState(place).outcome = SLOW_DONE
         return 0
 
     address = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(plain_handler)
     state.slow = ctypes.cast(address, ctypes.c_void_p).value or 0
-    assert leaving.slow(state, frame, 0, 0, 0, 2, imported) == SLOW_DONE
+    assert side_exits.slow(state, frame, 0, 0, 0, 2, imported) == SLOW_DONE
     assert seen == [(SLOW_STOP, 4008)]
     imported.function = 8
-    assert leaving.slow(state, frame, 0, 0, 0, 2, imported) == SLOW_REFUSED
+    assert side_exits.slow(state, frame, 0, 0, 0, 2, imported) == SLOW_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_memory_that_dies_with_its_function(memory: Memory, length: int, taken: 
     data[:] = -1
     library = np.zeros(len(LIBRARY_FUNCTIONS), np.int64)
     memory.state.math = address_of(library)
-    library[leaving.MEMSET // 8] = ctypes.cast(ctypes.CDLL(None).memset, ctypes.c_void_p).value or 0
+    library[side_exits.MEMSET // 8] = ctypes.cast(ctypes.CDLL(None).memset, ctypes.c_void_p).value or 0
     record = memory.state.scratch = Scratch(address_of(scratch))
     record.free, record.next, record.limit = (
         Entry(address_of(entry)),
         address_of(data),
         address_of(data) + 128 + 63,
     )
-    made = leaving.allocate(memory.state, length)
+    made = side_exits.allocate(memory.state, length)
     assert bool(made) == taken == bool(record.taken)
     if taken:
         assert (made.address, made.length, made.count) == (address_of(data), length, 1)
         assert not data.view(np.uint8)[:length].any() and data.view(np.uint8)[length:].all()
         assert not record.free and record.next == address_of(data) + (length + 63) // 64 * 64
-        assert not leaving.allocate(memory.state, 1)
+        assert not side_exits.allocate(memory.state, 1)

@@ -22,27 +22,27 @@ def _wrap(number: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Polynomial:
     """A sum of monomials with integer coefficients, none of them 0; the empty monomial is the constant."""
 
     terms: Mapping[Monomial, int]
 
     @staticmethod
-    def constant(number: int) -> Form:
-        return _form([((), number)])
+    def constant(number: int) -> Polynomial:
+        return _polynomial([((), number)])
 
     @staticmethod
-    def symbol(value: Value) -> Form:
-        return Form({(value,): 1})
+    def symbol(value: Value) -> Polynomial:
+        return Polynomial({(value,): 1})
 
-    def __add__(self, other: Form) -> Form:
-        return _form([*self.terms.items(), *other.terms.items()])
+    def __add__(self, other: Polynomial) -> Polynomial:
+        return _polynomial([*self.terms.items(), *other.terms.items()])
 
-    def __sub__(self, other: Form) -> Form:
-        return self + other * Form.constant(-1)
+    def __sub__(self, other: Polynomial) -> Polynomial:
+        return self + other * Polynomial.constant(-1)
 
-    def __mul__(self, other: Form) -> Form:
-        return _form(
+    def __mul__(self, other: Polynomial) -> Polynomial:
+        return _polynomial(
             (tuple(sorted((*left, *right), key=lambda value: value.number)), a * b)
             for left, a in self.terms.items()
             for right, b in other.terms.items()
@@ -55,32 +55,32 @@ class Form:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
 
-    def coefficient(self, counter: Value) -> Form:
+    def coefficient(self, counter: Value) -> Polynomial:
         """What a value is multiplied by; of its square, the value itself."""
-        return Form({
+        return Polynomial({
             monomial[: (at := monomial.index(counter))] + monomial[at + 1 :]: number
             for monomial, number in self.terms.items()
             if counter in monomial
         })  # fmt: skip
 
-    def divided(self, divisor: Form) -> tuple[Form, Form]:
+    def divided(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         """(quotient, rest) by a positive constant or a single value, term by term; else (0, itself)."""
         number = divisor.number
         if number is not None and number > 0:
             return (
-                Form({m: n // number for m, n in self.terms.items() if n // number}),
-                Form({m: n % number for m, n in self.terms.items() if n % number}),
+                Polynomial({m: n // number for m, n in self.terms.items() if n // number}),
+                Polynomial({m: n % number for m, n in self.terms.items() if n % number}),
             )
         monomial = next(iter(divisor.terms), ())
         if len(monomial) != 1 or divisor.terms != {monomial: 1}:
-            return Form({}), self
+            return Polynomial({}), self
         quotient = self.coefficient(monomial[0])
         return quotient, self - quotient * divisor
 
-    def without(self, counters: Iterable[Value]) -> Form:
+    def without(self, counters: Iterable[Value]) -> Polynomial:
         """The terms in which none of the counters stands."""
         excluded = set(counters)
-        return Form({m: number for m, number in self.terms.items() if excluded.isdisjoint(m)})
+        return Polynomial({m: number for m, number in self.terms.items() if excluded.isdisjoint(m)})
 
     def bits(self, of_symbols: int) -> int:
         """Bits that its magnitude can have when symbols have this many."""
@@ -95,8 +95,8 @@ class Form:
         return max((sum(value in counted for value in m) for m in self.terms), default=0)
 
 
-def _form(terms: Iterable[tuple[Monomial, int]]) -> Form:
+def _polynomial(terms: Iterable[tuple[Monomial, int]]) -> Polynomial:
     sums: dict[Monomial, int] = {}
     for monomial, number in terms:
         sums[monomial] = _wrap(sums.get(monomial, 0) + number)
-    return Form({monomial: number for monomial, number in sums.items() if number})
+    return Polynomial({monomial: number for monomial, number in sums.items() if number})
