@@ -1,4 +1,4 @@
-"""Addresses of C library functions, in the versions that the official runtime was linked with.
+"""Functions of the C library, in the versions that the official runtime was linked with.
 
 Its wheels are built for a C library of before 2.29, which gave binary64 exp, exp2, log, log2 and pow new
 versions. The old ones are there still, and call the new ones, but for an invalid operand they answer +NaN
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from typing import Final
+
+from jitree.regs.layout import MATH_FUNCTIONS
 
 _LIBRARY: Final = ctypes.CDLL(None)
 _FIRST_VERSIONS: Final = {"x86_64": b"GLIBC_2.2.5", "aarch64": b"GLIBC_2.17"}
@@ -33,3 +36,13 @@ def _versioned(name: str, version: bytes) -> int | None:
     find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p), ctypes.c_void_p
     found: int | None = find(None, name.encode(), version)
     return found
+
+
+def _math_function(name: str) -> Callable[..., float]:
+    kind = ctypes.c_float if name == "remainderf" else ctypes.c_double
+    operands = (kind,) * (2 if name in ("atan2", "pow", "remainder", "remainderf") else 1)
+    return ctypes.CFUNCTYPE(kind, *operands)(address_of_function(name))
+
+
+MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}
+"""By name; every tier calls them, so all agree bit for bit."""

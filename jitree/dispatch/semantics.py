@@ -13,18 +13,13 @@ from types import ModuleType
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch import (
-    semantics_conversion,
-    semantics_float,
-    semantics_integer,
-    vector_math,
-    vector_math_f64,
-)
-from jitree.dispatch.primitives import MATH
+from jitree.codegen.vector_math import binary64, functions
+from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer
+from jitree.dispatch.math_library import MATH
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
-    semantics_integer, semantics_float, semantics_conversion, vector_math, vector_math_f64,
+    semantics_integer, semantics_float, semantics_conversion, functions, binary64,
 )  # fmt: skip
 
 _DIVISIONS: Final = ("signed", "unsigned")
@@ -44,7 +39,7 @@ class Semantic(NamedTuple):
     """Name of the C library function, when the instruction is a call of it."""
     division: str | None = None
     """``signed`` or ``unsigned``, when the function refuses quotients of its first two operands
-    (:func:`~jitree.dispatch.primitives.require_signed_division`). Machine code checks them before."""
+    (:func:`~jitree.codegen.numbers.require_signed_division`). Machine code checks them before."""
 
 
 def _math_name(row: Instruction) -> str | None:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen import forks, functions  # noqa: F401  (it makes primitives known)
+from jitree.codegen import forks, functions, numbers  # noqa: F401  (it makes primitives known)
 from jitree.codegen.frontend import inlined, primitive, signature, signature_of, types
-from jitree.dispatch import primitives, semantics_rows, vector_math_ir
+from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
+from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import side_exits
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs import counting
@@ -27,7 +28,7 @@ MNEMONICS: Final = tuple(
 """Instructions whose function becomes machine code; the others are calls of C functions."""
 
 
-COMPILED: Final = tuple(mnemonic for mnemonic in MNEMONICS if mnemonic not in vector_math_ir.MNEMONICS)
+COMPILED: Final = tuple(mnemonic for mnemonic in MNEMONICS if mnemonic not in FUNCTIONS)
 """Those that Numba compiles."""
 
 
@@ -70,8 +71,8 @@ def _vector_math() -> str:
     parts = (
         part
         for mnemonic in MNEMONICS
-        if mnemonic in vector_math_ir.MNEMONICS
-        for part in vector_math_ir.function_texts(mnemonic, f'@"{symbol(mnemonic)}"', 1)
+        if mnemonic in FUNCTIONS
+        for part in function_texts(mnemonic, f'@"{symbol(mnemonic)}"', 1)
     )
     return "\n".join(dict.fromkeys(parts))
 
@@ -180,43 +181,43 @@ def _nothing(builder: Any, stated: Any, given: Sequence[Any]) -> None:
 Function = Callable[..., Any]
 
 _CONVERSIONS: Final[tuple[tuple[Function, Any, Callable[..., bool], Emit], ...]] = (
-    (primitives.i8, types.int8, _is_integer, _resized),
-    (primitives.i16, types.int16, _is_integer, _resized),
-    (primitives.i32, types.int32, _is_integer, _resized),
-    (primitives.i64, types.int64, _is_integer, _resized),
-    (primitives.u32, types.uint32, _is_integer, _resized),
-    (primitives.u64, types.uint64, _is_integer, _resized),
-    (primitives.f32, types.float32, _is_float, _rounded),
-    (primitives.f64, types.float64, _is_float, _rounded),
-    (primitives.f32_from_integer, types.float32, _is_integer, _from_integer),
-    (primitives.f64_from_integer, types.float64, _is_integer, _from_integer),
-    (primitives.integer, types.int64, _is_float, _to_integer),
+    (numbers.i8, types.int8, _is_integer, _resized),
+    (numbers.i16, types.int16, _is_integer, _resized),
+    (numbers.i32, types.int32, _is_integer, _resized),
+    (numbers.i64, types.int64, _is_integer, _resized),
+    (numbers.u32, types.uint32, _is_integer, _resized),
+    (numbers.u64, types.uint64, _is_integer, _resized),
+    (numbers.f32, types.float32, _is_float, _rounded),
+    (numbers.f64, types.float64, _is_float, _rounded),
+    (numbers.f32_from_integer, types.float32, _is_integer, _from_integer),
+    (numbers.f64_from_integer, types.float64, _is_integer, _from_integer),
+    (numbers.integer, types.int64, _is_float, _to_integer),
 )
 """From one type to another."""
 
 _OF_ONE_TYPE: Final[tuple[tuple[Function, Any, Any, Emit], ...]] = (
-    (primitives.f32_to_bits, types.float32, types.int32, _bits(ir.IntType(32))),
-    (primitives.f32_of_bits, types.int32, types.float32, _bits(ir.FloatType())),
-    (primitives.f64_to_bits, types.float64, types.int64, _bits(ir.IntType(64))),
-    (primitives.f64_of_bits, types.int64, types.float64, _bits(ir.DoubleType())),
-    (primitives.leading_zeros_32, types.int32, types.int32, _leading_zeros),
-    (primitives.leading_zeros_64, types.int64, types.int64, _leading_zeros),
-    (primitives.require_unsigned_division, types.int64, types.none, _nothing),
+    (numbers.f32_to_bits, types.float32, types.int32, _bits(ir.IntType(32))),
+    (numbers.f32_of_bits, types.int32, types.float32, _bits(ir.FloatType())),
+    (numbers.f64_to_bits, types.float64, types.int64, _bits(ir.IntType(64))),
+    (numbers.f64_of_bits, types.int64, types.float64, _bits(ir.DoubleType())),
+    (numbers.leading_zeros_32, types.int32, types.int32, _leading_zeros),
+    (numbers.leading_zeros_64, types.int64, types.int64, _leading_zeros),
+    (numbers.require_unsigned_division, types.int64, types.none, _nothing),
 )
 """One operand, whose type is known."""
 
 _OPERATIONS: Final[tuple[tuple[Function, int, Callable[..., bool], Emit], ...]] = (
-    (primitives.signed_quotient, 2, _is_integer, _instruction("sdiv")),
-    (primitives.unsigned_quotient, 2, _is_integer, _instruction("udiv")),
-    (primitives.signed_remainder, 2, _is_integer, _instruction("srem")),
-    (primitives.unsigned_remainder, 2, _is_integer, _instruction("urem")),
-    (primitives.shift_right_logical, 2, _is_integer, _instruction("lshr")),
-    (primitives.divide, 2, _is_float, _instruction("fdiv")),
-    (primitives.square_root, 1, _is_float, _intrinsic("llvm.sqrt")),
-    (primitives.unfolded, 1, _is_float, _intrinsic("llvm.arithmetic.fence")),
-    (primitives.round_down, 1, _is_float, _intrinsic("llvm.floor")),
-    (primitives.round_up, 1, _is_float, _intrinsic("llvm.ceil")),
-    (primitives.round_half_away, 1, _is_float, _intrinsic("llvm.round")),
+    (numbers.signed_quotient, 2, _is_integer, _instruction("sdiv")),
+    (numbers.unsigned_quotient, 2, _is_integer, _instruction("udiv")),
+    (numbers.signed_remainder, 2, _is_integer, _instruction("srem")),
+    (numbers.unsigned_remainder, 2, _is_integer, _instruction("urem")),
+    (numbers.shift_right_logical, 2, _is_integer, _instruction("lshr")),
+    (numbers.divide, 2, _is_float, _instruction("fdiv")),
+    (numbers.square_root, 1, _is_float, _intrinsic("llvm.sqrt")),
+    (numbers.unfolded, 1, _is_float, _intrinsic("llvm.arithmetic.fence")),
+    (numbers.round_down, 1, _is_float, _intrinsic("llvm.floor")),
+    (numbers.round_up, 1, _is_float, _intrinsic("llvm.ceil")),
+    (numbers.round_half_away, 1, _is_float, _intrinsic("llvm.round")),
 )
 """Operands and result of one type."""
 
@@ -228,8 +229,8 @@ def _make_known() -> None:
         primitive(function, _from(source, kind), emit)
     for function, count, accepts, emit in _OPERATIONS:
         primitive(function, _alike(count, accepts), emit)
-    primitive(primitives.choose, _choice, _instruction("select"))
-    primitive(primitives.require_signed_division, _divided, _nothing)
+    primitive(numbers.choose, _choice, _instruction("select"))
+    primitive(numbers.require_signed_division, _divided, _nothing)
 
 
 _make_known()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     INT64_MIN,
     TWO_POWER_63,
     TWO_POWER_64,

@@ -6,7 +6,7 @@ bits of a float, so that signalling NaNs and NaN signs pass unchanged.
 
 from __future__ import annotations
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     divide,
     f32,
     i32,

@@ -5,7 +5,7 @@ Arithmetic wraps. Operands and results are in the signed range of their width.
 
 from __future__ import annotations
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     INT32_MIN,
     INT64_MIN,
     i32,

@@ -16,6 +16,7 @@ from jitree.codegen.forks import spread
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.link import link
 from jitree.codegen.image.mapping import Image, map_image
+from jitree.codegen.numbers import divide
 from jitree.codegen.primitives import (
     below,
     bit_length,
@@ -28,7 +29,6 @@ from jitree.codegen.primitives import (
     store32,
     store64,
 )
-from jitree.dispatch.primitives import divide
 from jitree.errors import InternalError, NotFoundError
 
 SCALE = 3

@@ -13,14 +13,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from jitree.dispatch import vector_math_ir, vector_math_registers
+from jitree.codegen.vector_math import ir, registers
 from jitree.dispatch.semantics import SEMANTICS
 from tests import exact_functions
 from tests.dispatch.vector_functions import LANES, Array, Wide, compiled, plain_target
 from tests.dispatch.vector_math_cases import HARD, HARD_PAIRS, POWERS
 
-MNEMONICS = sorted(name for name in vector_math_ir.MNEMONICS if name.endswith(".f32"))
-WIDE = sorted(vector_math_ir.MNEMONICS - set(MNEMONICS))
+MNEMONICS = sorted(name for name in ir.FUNCTIONS if name.endswith(".f32"))
+WIDE = sorted(ir.FUNCTIONS.keys() - set(MNEMONICS))
 UNARY = sorted(exact_functions.FUNCTIONS)
 EDGES = np.array(
     [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 1e-40, -1e-40, 1.2e-38, 3e38, -3e38,
@@ -150,7 +150,7 @@ def test_powers_half_way_between_two_numbers() -> None:
         assert (compiled("pow.f32")(*columns) == expected).all()
 
 
-@pytest.mark.parametrize("mnemonic", sorted(vector_math_registers.FUNCTIONS))
+@pytest.mark.parametrize("mnemonic", sorted(registers.FUNCTIONS))
 def test_tables_in_registers(mnemonic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What processors with such tables compute at first, on any processor; it rarely leaves a result open."""
     left: list[float] = []
@@ -162,18 +162,18 @@ def test_tables_in_registers(mnemonic: str, monkeypatch: pytest.MonkeyPatch) -> 
             left.extend(arguments)
         return function(*arguments) if condition else value
 
-    monkeypatch.setattr(vector_math_registers, "seldom", seldom)
+    monkeypatch.setattr(registers, "seldom", seldom)
     random = np.random.default_rng(3)
     usual = np.concatenate([random.normal(0, sigma, 2000) for sigma in (0.001, 0.1, 1, 10)]).astype(
         np.float32
     )
     for x in usual.tolist():
-        assert vector_math_registers.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x), x
+        assert registers.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x), x
     assert len(left) < len(usual) // 200
     for x in EDGES.tolist():
         result, expected = (
             np.float32(function(x))
-            for function in (vector_math_registers.FUNCTIONS[mnemonic], SEMANTICS[mnemonic].function)
+            for function in (registers.FUNCTIONS[mnemonic], SEMANTICS[mnemonic].function)
         )
         assert result.tobytes() == expected.tobytes() or (np.isnan(result) and np.isnan(expected)), x
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.codegen.image.compile import Target, host_target, target_machine
-from jitree.dispatch import vector_math_ir
+from jitree.codegen.vector_math.ir import function_texts
 from jitree.dispatch.native.nests.registers import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
 
@@ -42,7 +42,7 @@ def compiled(mnemonic: str, target: Target | None = None) -> Callable[..., Any]:
             steps.append(f"%x{n} = load <{LANES} x {element}>, ptr %q{n}, align 1")
     operands = ", ".join(f"<{LANES} x {element}> %x{n}" for n in range(count))
     newline = "\n"
-    texts = vector_math_ir.function_texts(mnemonic, "@function", LANES, "internal", functions)
+    texts = function_texts(mnemonic, "@function", LANES, "internal", functions)
     text = f"""
 {newline.join(dict.fromkeys(texts))}
 define void @run({", ".join(f"ptr {place}" for place in places)}, i64 %n) {{

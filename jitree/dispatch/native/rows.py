@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from jitree.codegen.vector_math.ir import llvm_type
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.semantics_rows import CALL, STEP, rows, symbol
-from jitree.dispatch.vector_math_ir import llvm_type
 from jitree.vmfb.isa import BY_MNEMONIC
 
 Let = Callable[[str], str]

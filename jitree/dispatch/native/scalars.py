@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jitree.dispatch import vector_math_ir
+from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText
 from jitree.dispatch.native.rows import Let
@@ -27,9 +27,9 @@ def emit(
     semantic = SEMANTICS[mnemonic]
     if semantic.math_function is not None:
         return _call(let, math(semantic.math_function), mnemonic, arguments, " #4")
-    if mnemonic in vector_math_ir.MNEMONICS:
+    if mnemonic in FUNCTIONS:
         symbol = f'@"math.{mnemonic}"'
-        for text in vector_math_ir.function_texts(mnemonic, symbol, 1, "internal"):
+        for text in function_texts(mnemonic, symbol, 1, "internal"):
             module.define(text)
         return _call(let, symbol, mnemonic, arguments)
     return rows.result(let, module.declare, mnemonic, arguments, 1)

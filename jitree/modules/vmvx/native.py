@@ -52,12 +52,12 @@ def _address(symbol: str) -> int:
 
 def generate() -> image.Generated:
     """LLVM IR of all functions."""
-    from jitree.dispatch import vector_math_ir  # only the builder needs it
+    from jitree.codegen.vector_math.ir import function_texts  # only the builder needs it
 
     functions = [
         text
         for name in native_loops.FUNCTIONS
-        for text in vector_math_ir.function_texts(f"{name}.f32", f'@"math.{name}.f32"', 1, "internal")
+        for text in function_texts(f"{name}.f32", f'@"math.{name}.f32"', 1, "internal")
     ]
     parts = [native_code.HEADER, *dict.fromkeys(functions)]
     for (name, cconv), symbol in SYMBOLS.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 
+from jitree.codegen.vector_math.ir import llvm_type
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
@@ -16,7 +17,6 @@ from jitree.dispatch.native.nests.reading import FormReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
-from jitree.dispatch.vector_math_ir import llvm_type
 
 
 class Body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from jitree.dispatch import vector_math_ir
+from jitree.codegen.vector_math.ir import FUNCTIONS
 from jitree.dispatch.native.nests.operations import is_pure, uses_library
 from jitree.dispatch.native.nests.reading import FormReader, NotANest
 from jitree.dispatch.native.nests.recognise import Predicate, Structure
@@ -91,7 +91,7 @@ class Dependence:
             if not value.operation.startswith("const."):
                 self.invariants[value] = None
             return
-        function = value.operation in vector_math_ir.MNEMONICS or uses_library(value)
+        function = value.operation in FUNCTIONS or uses_library(value)
         self.weight += FUNCTION_WEIGHT if function else 1
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from jitree.codegen.vector_math.ir import llvm_type
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
@@ -17,7 +18,6 @@ from jitree.dispatch.native.nests.reading import FormReader, Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
-from jitree.dispatch.vector_math_ir import llvm_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from jitree.codegen.vector_math.ir import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
-from jitree.dispatch.vector_math_ir import llvm_type
 
 ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 

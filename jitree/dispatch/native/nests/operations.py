@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch import semantics_rows, vector_math_ir
+from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts, llvm_type
+from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.nests.registers import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.dispatch.vector_math_ir import llvm_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests.writer import Writer
@@ -131,7 +131,7 @@ def _own_function(mnemonic: str) -> Emitter:
     def emit(w: Writer, n: int, a: list[str]) -> str:
         symbol = f'@"math.{mnemonic}"' if n == 1 else f'@"math.{mnemonic}.{n}"'
         functions = vector_functions(n)
-        for text in vector_math_ir.function_texts(mnemonic, symbol, n, "internal", functions):
+        for text in function_texts(mnemonic, symbol, n, "internal", functions):
             w.context.define(text)
         vector = llvm_type(kind, n)
         return w.let(f"call {vector} {symbol}({', '.join(f'{vector} {operand}' for operand in a)})")
@@ -149,7 +149,7 @@ _WRITTEN: Final[dict[str, Emitter]] = {
     "cast.f32.si64": _rounded_integer("f32", "i64"),
     "cast.f64.si64": _rounded_integer("f64", "i64"),
     "cast.f64.ui64": _rounded_integer("f64", "i64"),
-    **{mnemonic: _own_function(mnemonic) for mnemonic in vector_math_ir.MNEMONICS},
+    **{mnemonic: _own_function(mnemonic) for mnemonic in FUNCTIONS},
 }
 """What is written otherwise than its row: one comparison in place of two, one instruction in place of
 branches, a product for each bit of a constant exponent; and vector mathematics."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from jitree.base import processor
-from jitree.dispatch import vector_math_registers
+from jitree.codegen.vector_math.registers import FUNCTIONS, LANES
 
 
 @cache
@@ -21,5 +21,5 @@ def accumulators() -> int:
 
 def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
     """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
-    tables = lanes == vector_math_registers.LANES and "avx512f" in processor.words("flags")
-    return vector_math_registers.FUNCTIONS if tables else {}
+    tables = lanes == LANES and "avx512f" in processor.words("flags")
+    return FUNCTIONS if tables else {}

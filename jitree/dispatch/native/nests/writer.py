@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from jitree.dispatch.vector_math_ir import llvm_type
+from jitree.codegen.vector_math.ir import llvm_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext

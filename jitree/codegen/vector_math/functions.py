@@ -2,11 +2,11 @@
 a whole vector at a time.
 
 A value is computed in binary64, good for some 40 bits, and rounded. Where its error could decide how it is
-rounded (for one argument in forty thousand), a function of :mod:`vector_math_exact` gives the result. So it
+rounded (for one argument in forty thousand), a function of :mod:`exact` gives the result. So it
 does not matter how the value comes about: :func:`multiply_add` rounds once or twice, as suits the processor.
 
 Decisions are choices between two computed values, and nothing is used but primitives; so plain Python
-evaluates these functions as they stand, and :mod:`vector_math_ir` turns the same code into LLVM IR for any
+evaluates these functions as they stand, and :mod:`ir` turns the same code into LLVM IR for any
 lane count.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     INVALID_NAN,
     choose,
     divide,
@@ -28,7 +28,7 @@ from jitree.dispatch.primitives import (
     multiply_add,
     rarely,
 )
-from jitree.dispatch.vector_math_exact import (
+from jitree.codegen.vector_math.exact import (
     atan2_exact,
     atan_exact,
     cos_exact,
@@ -44,7 +44,7 @@ from jitree.dispatch.vector_math_exact import (
     sin_exact,
     tanh_exact,
 )
-from jitree.dispatch.vector_math_polynomials import (
+from jitree.codegen.vector_math.polynomials import (
     BIASED_ROUNDING_F64,
     HALF_PI,
     INFINITY,
@@ -67,7 +67,7 @@ from jitree.dispatch.vector_math_polynomials import (
     products_of_quarter_turns,
     split,
 )
-from jitree.dispatch.vector_math_tables import (
+from jitree.codegen.vector_math.tables import (
     ERF_LIMIT,
     ERF_MASK,
     ERF_STEP,

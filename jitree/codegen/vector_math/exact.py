@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     accumulate,
     choose,
     divide,
@@ -22,7 +22,7 @@ from jitree.dispatch.primitives import (
     i64,
     lookup,
 )
-from jitree.dispatch.vector_math_polynomials import (
+from jitree.codegen.vector_math.polynomials import (
     HALF_PI,
     LN2,
     LOG2_E,
@@ -36,7 +36,7 @@ from jitree.dispatch.vector_math_polynomials import (
     products_of_quarter_turns,
     split,
 )
-from jitree.dispatch.vector_math_tables import (
+from jitree.codegen.vector_math.tables import (
     ERF_MASK,
     ERF_STEP,
     cosine_rows,

@@ -1,8 +1,8 @@
 """Primitive operations that the instruction semantics are written over, in plain Python.
 
 Integers are Python ints in the signed range of their width, f32 values are Python floats that binary32
-represents exactly. Vector math is translated to LLVM IR from functions over these (:mod:`vector_math_ir`), so
-a semantics function may use nothing else.
+represents exactly. Numba and :mod:`jitree.codegen.vector_math.ir` make LLVM IR of functions over these,
+so such a function may use nothing else.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, TypeVar
 
-from jitree.dispatch.math_library import address_of_function
 from jitree.errors import InvalidArgumentError
-from jitree.regs.layout import MATH_FUNCTIONS
 
 Number = TypeVar("Number", int, float)
 _I32, _I64, _F32, _F64 = Struct("=i"), Struct("=q"), Struct("=f"), Struct("=d")
@@ -250,13 +248,3 @@ def round_half_away(x: float) -> float:
     if abs(x) - magnitude >= 0.5:
         magnitude += 1.0
     return math.copysign(magnitude, x)
-
-
-def _math_function(name: str) -> Callable[..., float]:
-    kind = ctypes.c_float if name == "remainderf" else ctypes.c_double
-    operands = (kind,) * (2 if name in ("atan2", "pow", "remainder", "remainderf") else 1)
-    return ctypes.CFUNCTYPE(kind, *operands)(address_of_function(name))
-
-
-MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}
-"""C library functions by name; every tier calls them, so all agree bit for bit."""

@@ -1,4 +1,4 @@
-"""The functions of :mod:`vector_math` and :mod:`vector_math_f64` as LLVM IR, for one value or a vector.
+"""The functions of :mod:`functions` and :mod:`binary64` as LLVM IR, for one value or a vector.
 
 The functions are run on symbolic values: their primitives are replaced by ones that write an instruction
 each, or a loop. What runs rarely becomes a function of one value; a vector calls it for the lanes that
@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
-from jitree.dispatch import vector_math, vector_math_f64
-from jitree.dispatch.primitives import INVALID_NAN
-from jitree.dispatch.semantics import SEMANTICS
+from jitree.codegen.numbers import INVALID_NAN
+from jitree.codegen.vector_math import binary64, functions
 from jitree.errors import InternalError
 
 _LLVM: Final = {"i1": "i1", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 _SIGNED: Final = {"lt": "slt", "gt": "sgt", "le": "sle", "ge": "sge", "eq": "eq", "ne": "ne"}
 _ORDERED: Final = {"lt": "olt", "gt": "ogt", "le": "ole", "ge": "oge", "eq": "oeq", "ne": "une"}
 
-MNEMONICS: Final = frozenset(
-    mnemonic
-    for mnemonic, semantic in SEMANTICS.items()
-    if semantic.function.__module__ in (vector_math.__name__, vector_math_f64.__name__)
-)
-"""Instructions whose meaning is one of these functions."""
+FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
+    name.replace("_", "."): function
+    for module in (functions, binary64)
+    for name, function in vars(module).items()
+    if name.endswith(("_f32", "_f64"))
+}
+"""By the instruction whose meaning they are: operands and result are of the type that the name ends in."""
 
 
 def llvm_type(kind: str, lanes: int) -> str:
@@ -41,19 +41,20 @@ def function_texts(
     symbol: str,
     lanes: int,
     linkage: str = "",
-    functions: Mapping[str, Callable[..., float]] = MappingProxyType({}),
+    others: Mapping[str, Callable[..., float]] = MappingProxyType({}),
 ) -> list[str]:
     """Lines and definitions of a module that has the function, as ``symbol`` names it (with its @), over
     scalars or vectors. Functions have texts in common: each text goes into a module once.
 
-    Inlined into its callers, without any flag that would let LLVM change results. ``functions`` stand for
-    the meaning of their instructions.
+    Inlined into its callers, without any flag that would let LLVM change results. ``others`` stand for the
+    functions of their instructions.
     """
-    semantic = SEMANTICS[mnemonic]
-    function = functions.get(mnemonic, semantic.function)
+    function, kind = FUNCTIONS[mnemonic], mnemonic[-3:]
     writer = _Writer(lanes)
-    signature = (semantic.argument_types, semantic.result_type)
-    text = _definition(writer, function, signature, f"{linkage} {{}} {symbol}", "alwaysinline")
+    signature = (kind,) * function.__code__.co_argcount, kind
+    text = _definition(
+        writer, others.get(mnemonic, function), signature, f"{linkage} {{}} {symbol}", "alwaysinline"
+    )
     return [*writer.others, text]
 
 

@@ -1,6 +1,6 @@
 """tanh, erf and log10 of binary64, within 0.8 units of the last place; C libraries are off by up to two.
 
-Each step rounds by itself, so all tiers have the same bits, like those of :mod:`vector_math`. The other
+Each step rounds by itself, so all tiers have the same bits, like those of :mod:`functions`. The other
 functions of binary64 are the C library's.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.primitives import choose, divide, f64_to_bits, lookup, rarely
-from jitree.dispatch.vector_math_exact import exact_product, exact_sum, log10_wide
-from jitree.dispatch.vector_math_polynomials import (
+from jitree.codegen.numbers import choose, divide, f64_to_bits, lookup, rarely
+from jitree.codegen.vector_math.exact import exact_product, exact_sum, log10_wide
+from jitree.codegen.vector_math.polynomials import (
     INFINITY,
     LN2,
     LOG2_E,
@@ -21,7 +21,7 @@ from jitree.dispatch.vector_math_polynomials import (
     expm1_reduced_exactly,
     power_of_two,
 )
-from jitree.dispatch.vector_math_tables import (
+from jitree.codegen.vector_math.tables import (
     ERF_MASK,
     ERF_STEP,
     TANH_MASK,

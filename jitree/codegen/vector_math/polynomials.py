@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     choose,
     divide,
     f32_of_bits,
@@ -19,7 +19,7 @@ from jitree.dispatch.primitives import (
     lookup,
     multiply_add,
 )
-from jitree.dispatch.vector_math_tables import FIRST_EXPONENT, PIECES, quarter_turns
+from jitree.codegen.vector_math.tables import FIRST_EXPONENT, PIECES, quarter_turns
 
 INFINITY: Final = float("inf")
 POSITIVE_NAN: Final = float("nan")

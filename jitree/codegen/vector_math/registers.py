@@ -2,7 +2,7 @@
 
 A first computation in pairs of binary32 numbers, a sum and what it lacks, is good for some 35 bits, with all
 16 lanes at a time. Where that does not decide how a result of the vector is rounded, once in 40 to 150
-vectors, the functions of :mod:`vector_math` give all its results.
+vectors, the functions of :mod:`functions` give all its results.
 
 Pairs come from :func:`fused_multiply_add`: ``total = a * b + c`` lacks ``a * b + (c - total)``.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.dispatch.primitives import (
+from jitree.codegen.numbers import (
     choose,
     f32,
     f32_of_bits,
@@ -22,7 +22,7 @@ from jitree.dispatch.primitives import (
     row,
     seldom,
 )
-from jitree.dispatch.vector_math import (
+from jitree.codegen.vector_math.functions import (
     EXP_LOWEST,
     EXP_OF_NORMAL,
     ROUNDING_F32,
@@ -32,7 +32,7 @@ from jitree.dispatch.vector_math import (
     tanh_f32,
     with_sign_of,
 )
-from jitree.dispatch.vector_math_pieces import (
+from jitree.codegen.vector_math.pieces import (
     ERF_OFFSET,
     ERF_SHIFT,
     TANH_OFFSET,
@@ -41,7 +41,7 @@ from jitree.dispatch.vector_math_pieces import (
     powers_of_two,
     tanh_pieces,
 )
-from jitree.dispatch.vector_math_tables import ERF_LIMIT, TANH_LIMIT
+from jitree.codegen.vector_math.tables import ERF_LIMIT, TANH_LIMIT
 
 LANES: Final = 16
 

@@ -1,4 +1,4 @@
-"""Tables that fit into two registers of 16 binary32 numbers: what :mod:`vector_math_registers` looks up.
+"""Tables that fit into two registers of 16 binary32 numbers: what :mod:`registers` looks up.
 
 tanh and erf are 32 polynomials of degree 6, each around a centre: Taylor's series, of which Chebyshev
 polynomials take the higher powers away. The centres are chosen so that the value there and half the second
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from jitree.dispatch.vector_math_tables import (
+from jitree.codegen.vector_math.tables import (
     BITS,
     ERF_LIMIT,
     ONE,
