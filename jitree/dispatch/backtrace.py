@@ -66,6 +66,6 @@ def _native_callee(function: FunctionRecord, word: int) -> str | None:
     code, module = function.code, function.module
     if word >= len(code):  # Ctrl-C came between entering a function of another module and its first word
         return None
-    if code[word] != _CALL_IMPORT or module.sites[code[word + 2]] is None:
+    if code[word] != _CALL_IMPORT or code[word + 3] not in module.first_calls:
         return None
     return module.module.imports[code[word + 3]].full_name

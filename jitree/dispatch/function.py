@@ -161,7 +161,8 @@ def host_record(callee: FunctionRecord, words: Sequence[int], counts: tuple[int,
     """The function that the host's frame runs: it has ``counts`` registers and ends with ``host.exit``."""
     memory = np.zeros(FUNCTION.size // 8, np.int64)
     record = FunctionRecord(memory, np.array(words, np.int32), 0, counts, ())
-    record.attach(callee.module, callee.ordinal, callee.name)
+    record.module, record.ordinal, record.name = callee.module, callee.ordinal, callee.name
+    record.write(callee.module.address)
     return record
 
 

@@ -26,7 +26,7 @@ from jitree.errors import (
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CROWDED, GATE, PATIENT, PROMPT, STATE
 from jitree.regs.machine import FIRST_FUEL, NESTED_STACK, PROMPT_FUEL, STACK, Machine
-from jitree.regs.records import FunctionRecord
+from jitree.regs.records import FunctionTable
 
 if TYPE_CHECKING:
     import threading
@@ -75,8 +75,7 @@ class Invoker:
         self.engine = engine
         self.lock: threading.RLock = RLock() if lock is None else lock
         """Held while anything of the context runs or changes."""
-        self.functions: dict[int, FunctionRecord] = {}
-        """Function records by address: what frames refer to."""
+        self.functions = FunctionTable()
         self.closed = False
         self.shortcomings: list[str] = []
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""

@@ -21,7 +21,7 @@ from jitree.vmfb.schema import Import
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
-    from jitree.regs.records import SiteCall
+    from jitree.regs.records import FirstCall, FunctionTable, SiteCall
 
     class Linker(Protocol):
         """The context that a module is linked in."""
@@ -53,17 +53,15 @@ class BytecodeInstance:
     """A compiled module and its :class:`ModuleRecord`."""
 
     def __init__(
-        self, module: BytecodeModule, table: HandleTable, index: int, records: dict[int, FunctionRecord]
+        self, module: BytecodeModule, table: HandleTable, index: int, records: FunctionTable
     ) -> None:
-        """``index`` is its position in the context, whose function records by address are ``records``."""
+        """``index`` is its position in the context, whose function records are ``records``."""
         self.module = module
         self.record = ModuleRecord(module.module, module.program, table, index)
         self._table = table
         self._records = records
-        records.update((record.address, record) for record in self.record.functions)
+        records.modules.append(self.record)
         self._functions: dict[str, BytecodeFunction] = {}
-        self._freed: list[int] = []
-        """Addresses of the function records of a state that is gone."""
 
     def target(self, name: str, cconv: str | None) -> FunctionRecord | None:
         export = self.module.module.export(name)
@@ -72,7 +70,7 @@ class BytecodeInstance:
         offered = self.module.module.functions[export.ordinal].cconv
         if cconv is not None and offered != cconv:
             raise _mismatch(f"{self.module.name}.{name}", cconv, [offered])
-        return self.record.functions[export.ordinal]
+        return self.record.function(export.ordinal)
 
     def function(self, name: str) -> BytecodeFunction | None:
         function = self._functions.get(name)
@@ -80,36 +78,31 @@ class BytecodeInstance:
             export = self.module.module.export(name)
             if export is None:
                 return None
-            function = BytecodeFunction(self.module, name, self.record.functions[export.ordinal])
+            function = BytecodeFunction(self.module, name, self.record.function(export.ordinal))
             self._functions[name] = function
             self._records[function.host.address] = function.host
         return function
 
     def link(self, context: Linker) -> None:
         record = self.record
-        site_calls: dict[int, Callable[[int], SiteCall]] = {}
         for ordinal, item in enumerate(self.module.imports):
             target = context.resolve(item)
             if isinstance(target, HostTarget):
                 record.link(ordinal, None)
-                site_calls[ordinal] = self._binder(ordinal, target, context.tier)
+                record.first_calls[ordinal] = self._first_call(ordinal, target, context.tier)
             elif target is not None and item.cconv is None and not _is_nullary(_convention(target)):
                 record.link(ordinal, None)
-                site_calls[ordinal] = _unusable(item, _convention(target))
+                record.first_calls[ordinal] = _unusable(item, _convention(target))
             elif target is not None:
                 record.link(ordinal, target)
-        for site in self.module.program.sites:
-            make = site_calls.get(site.import_ordinal)
-            if make is not None:
-                record.sites[site.index] = make(site.index)
         if context.tier == "native":
             from jitree.dispatch.native import tiering
 
             tiering.wait(record)
 
-    def _binder(self, ordinal: int, target: HostTarget, tier: str) -> Callable[[int], SiteCall]:
-        """Links machine code that is there, and makes site calls that bind themselves when first called: many
-        sites never run.
+    def _first_call(self, ordinal: int, target: HostTarget, tier: str) -> FirstCall:
+        """Links machine code that is there. Site calls are bound when they are called for the second time:
+        many sites never run.
 
         They find the state that they belong to in the machine, which runs a function of it: a state that its
         own site calls referred to would be freed by the garbage collector only.
@@ -117,7 +110,7 @@ class BytecodeInstance:
         item = self.module.imports[ordinal]
         if item.cconv is None and not _is_nullary(target.export.cconv):
             return _unusable(item, target.export.cconv)
-        program_sites = self.module.program.sites
+        site_of = self.module.program.site
         compiled = target.export.compiled if tier in TIERS_THAT_CALL_CODE else None
         if compiled is not None and (address := compiled()):
             self.record.link_compiled(ordinal, address)
@@ -126,10 +119,10 @@ class BytecodeInstance:
             machine.module.sites[index] = partial(second_call, index)
             if compiled is not None and (address := compiled()):
                 machine.module.link_compiled(ordinal, address)
-            return sites.call_once(machine, program_sites[index], target)
+            return sites.call_once(machine, site_of(index), target)
 
         def second_call(index: int, machine: Machine) -> bool:
-            call = sites.bind(program_sites[index], target)
+            call = sites.bind(site_of(index), target)
             if compiled is not None:
                 call = link_compiled(index, compiled, call)
             machine.module.sites[index] = call
@@ -145,32 +138,29 @@ class BytecodeInstance:
 
             return call_until_compiled
 
-        return lambda index: partial(first_call, index)
+        return first_call
 
     def free(self) -> None:
-        hosts = (function.host for function in self._functions.values())
-        self._freed = [function.address for function in (*self.record.functions, *hosts)]
         self.record.release(self._table)
 
     def forget(self) -> None:
         """Takes the function records back, which calls that still wait would need for their backtraces."""
-        for address in self._freed:
-            del self._records[address]
+        self._records.forget(self.record)
 
 
 def _convention(function: FunctionRecord) -> str:
     return function.module.module.functions[function.ordinal].cconv
 
 
-def _unusable(item: Import, cconv: str) -> Callable[[int], SiteCall]:
+def _unusable(item: Import, cconv: str) -> FirstCall:
     """Calls of an import that states no signature, of a function that needs one."""
 
-    def call(machine: Machine) -> bool:
+    def call(index: int, machine: Machine) -> bool:
         raise InvalidArgumentError(
             f"import '{item.full_name}' states no signature; the function has '{cconv}' and cannot be called"
         )
 
-    return lambda index: call
+    return call
 
 
 class HostInstance:

@@ -14,7 +14,7 @@ from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable, ObjectPool
 from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import MemoryBlock
-from jitree.regs.records import FunctionRecord
+from jitree.regs.records import FunctionRecord, FunctionTable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -100,7 +100,7 @@ class Machine:
         "pending", "refs", "resume_pc", "seen", "slow_call", "sought", "state", "state_address", "table",
     )  # fmt: skip
 
-    def __init__(self, table: HandleTable, functions: dict[int, FunctionRecord]) -> None:
+    def __init__(self, table: HandleTable, functions: FunctionTable) -> None:
         """``functions`` maps the addresses of function records to them; it is the context's and may grow."""
         self.table = table
         self.functions = functions

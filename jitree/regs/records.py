@@ -1,7 +1,8 @@
 """What machine code knows about modules and functions, and the Python view of the same.
 
 The memory follows MODULE, FUNCTION and IMPORT in :mod:`jitree.regs.layout`; it is written once, when a module
-gets its state in a context, and never moves.
+gets its state in a context, and never moves. The Python views of functions and the calls of host functions
+are made when they are first asked for: most programs use few of theirs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     SiteCall = Callable[[Any], bool]
     """Performs the import call of a Machine's call site; true if it has to wait (Machine.pending)."""
+    FirstCall = Callable[[int, Any], bool]
+    """The same of the site with a number, which has no call of its own yet."""
 
 _FUNCTION_WORDS = FUNCTION.size // 8
 
@@ -47,7 +50,8 @@ class FunctionRecord:
         counts: tuple[int, int],
         argument_slots: Sequence[RegisterSlot],
     ) -> None:
-        """``memory`` is one FUNCTION record; ``counts`` are value slots (even) and refs of the frame."""
+        """``memory`` is one FUNCTION record, written; ``counts`` are value slots (even) and refs of the
+        frame."""
         self.memory = memory
         self.address = address_of(memory)
         self.code: memoryview = words.data
@@ -61,26 +65,46 @@ class FunctionRecord:
         self.ordinal = 0
         self.name = ""
         self.module: ModuleRecord
-        memory[FUNCTION.word("code")] = self.code_address + 4 * start
-        halves = memory.view(np.int32)
+
+    def write(self, module: int) -> None:
+        """Writes the record of a function without arguments; ``module`` is the address of its module's."""
+        self.memory[FUNCTION.word("code")] = self.code_address + 4 * self.start
+        self.memory[FUNCTION.word("module")] = module
+        halves = self.memory.view(np.int32)
         halves[FUNCTION.word("value_count")] = self.value_count
         halves[FUNCTION.word("ref_count")] = self.ref_count
-        halves[FUNCTION.word("argument_count")] = len(self.argument_slots)
+        halves[FUNCTION.word("ordinal")] = self.ordinal
 
-    def attach(self, module: ModuleRecord, ordinal: int, name: str) -> None:
-        """Completes the record: which module, under which number and name."""
-        self.module, self.ordinal, self.name = module, ordinal, name
-        self.memory[FUNCTION.word("module")] = module.address
-        self.memory.view(np.int32)[FUNCTION.word("ordinal")] = ordinal
+
+class FunctionTable(dict[int, FunctionRecord]):
+    """The function records of a context by address: what frames refer to. Those of ``modules`` are made when
+    first asked for."""
+
+    def __init__(self) -> None:
+        self.modules: list[ModuleRecord] = []
+
+    def __missing__(self, address: int) -> FunctionRecord:
+        for module in self.modules:
+            ordinal = module.ordinal_at(address)
+            if ordinal is not None:
+                record = self[address] = module.function(ordinal)
+                return record
+        raise KeyError(address)
+
+    def forget(self, module: ModuleRecord) -> None:
+        """Takes the functions of a module out, those that the host runs for it too."""
+        self.modules.remove(module)
+        for address in [address for address, record in self.items() if record.module is module]:
+            del self[address]
 
 
 class ModuleRecord:
     """The state of one bytecode module in one context: globals, constants, and links to other modules."""
 
     __slots__ = (
-        "_imports_at", "_memory", "_owned", "address", "code", "function_imports", "functions",
-        "global_bytes", "global_f32", "global_f64", "global_i32", "global_i64", "index", "module", "native",
-        "program", "ref_globals", "resolved", "rodata", "sites", "strings", "types",
+        "_functions", "_imports_at", "_memory", "_owned", "address", "code", "first_calls",
+        "function_imports", "global_bytes", "global_f32", "global_f64", "global_i32", "global_i64", "index",
+        "module", "native", "program", "ref_globals", "resolved", "rodata", "sites", "types",
     )  # fmt: skip
 
     def __init__(self, module: ModuleTables, program: Program, table: HandleTable, index: int) -> None:
@@ -95,7 +119,6 @@ class ModuleRecord:
         self.native: object = None
         """What keeps the machine code of its functions alive; the native tier's."""
         self.index = index
-        self.strings = program.strings
         function_count, import_count = len(program.functions), len(module.imports)
         types = np.array([table.ref_types.resolve(name) for name in module.types], np.int32)
         self.types: memoryview = types.data
@@ -108,13 +131,16 @@ class ModuleRecord:
         self._view_globals(values)
         ref_globals = self._own(np.zeros(module.ref_global_count, np.int64))
         self.ref_globals: memoryview = ref_globals.data
-        self.functions = self._make_functions(program)
+        self._functions: dict[int, FunctionRecord] = {}
+        self._write_functions(program)
         self._imports_at = (MODULE.size + function_count * FUNCTION.size) // 8
         self.function_imports: list[FunctionRecord | None] = [None] * import_count
         """The callee of each import that is a bytecode function."""
         self.resolved = [False] * import_count
-        self.sites: list[SiteCall | None] = [None] * len(program.sites)
-        """How to call each site's native import, filled when first used."""
+        self.sites: list[SiteCall | None] = [None] * program.site_count
+        """How each site calls its host function, once it is known."""
+        self.first_calls: dict[int, FirstCall] = {}
+        """How sites call the imports that are host functions until then."""
         constants = [VmBuffer.alias(segment.data) for segment in module.rodata]
         rodata = self._own(np.array([table.wrap(buffer) for buffer in constants], np.int64))
         self.rodata: memoryview = rodata.data
@@ -146,22 +172,47 @@ class ModuleRecord:
         self.global_f32: memoryview[float] = view.cast("f")
         self.global_f64: memoryview[float] = view.cast("d")
 
-    def _make_functions(self, program: Program) -> list[FunctionRecord]:
-        flat = [slot for row in program.functions for _, slot in row.argument_slots]
-        slots = np.array(flat or [0], np.int32)
+    def _write_functions(self, program: Program) -> None:
+        rows = program.functions
+        slots = np.array([slot for row in rows for _, slot in row.argument_slots] or [0], np.int32)
         self._owned.append(slots)
-        slots_address = address_of(slots)
-        records = []
-        for row in program.functions:
-            begin = MODULE.size // 8 + row.ordinal * _FUNCTION_WORDS
-            memory = self._memory[begin : begin + _FUNCTION_WORDS]
-            counts = (row.value_count, row.ref_count)
-            record = FunctionRecord(memory, program.words, row.start, counts, row.argument_slots)
-            record.attach(self, row.ordinal, self.module.function_name(row.ordinal))
-            memory[FUNCTION.word("arguments")] = slots_address
-            slots_address += 4 * len(row.argument_slots)
-            records.append(record)
-        return records
+        ends = np.cumsum([len(row.argument_slots) for row in rows], dtype=np.int64)
+        first = MODULE.size // 8
+        words = self._memory[first : first + len(rows) * _FUNCTION_WORDS].reshape(-1, _FUNCTION_WORDS)
+        halves = words.view(np.int32)
+        counts = np.diff(ends, prepend=0)
+        words[:, FUNCTION.word("code")] = [row.start for row in rows]
+        words[:, FUNCTION.word("code")] *= 4
+        words[:, FUNCTION.word("code")] += address_of(program.words)
+        words[:, FUNCTION.word("module")] = self.address
+        words[:, FUNCTION.word("arguments")] = address_of(slots) + 4 * (ends - counts)
+        halves[:, FUNCTION.word("value_count")] = [row.value_count for row in rows]
+        halves[:, FUNCTION.word("ref_count")] = [row.ref_count for row in rows]
+        halves[:, FUNCTION.word("argument_count")] = counts
+        halves[:, FUNCTION.word("ordinal")] = range(len(rows))
+
+    def function(self, ordinal: int) -> FunctionRecord:
+        """The view of an internal function, the same each time."""
+        record = self._functions.get(ordinal)
+        if record is None:
+            row = self.program.functions[ordinal]
+            begin = MODULE.size // 8 + ordinal * _FUNCTION_WORDS
+            record = FunctionRecord(
+                self._memory[begin : begin + _FUNCTION_WORDS],
+                self.program.words,
+                row.start,
+                (row.value_count, row.ref_count),
+                row.argument_slots,
+            )
+            record.module, record.ordinal = self, ordinal
+            record.name = self.module.function_name(ordinal)
+            self._functions[ordinal] = record
+        return record
+
+    def ordinal_at(self, address: int) -> int | None:
+        """The number of the function whose FUNCTION record is at an address, None of another module's."""
+        ordinal, inside = divmod(address - self.address - MODULE.size, FUNCTION.size)
+        return None if inside or not 0 <= ordinal < len(self.program.functions) else ordinal
 
     def link(self, ordinal: int, callee: FunctionRecord | None) -> None:
         """Resolves an import: to a bytecode function, or (None) to a native one."""
@@ -173,7 +224,8 @@ class ModuleRecord:
 
     def link_native(self, ordinal: int, address: int) -> None:
         """Gives machine code for one of the module's own functions; it must stay where it is."""
-        self.functions[ordinal].memory[FUNCTION.word("native")] = address
+        begin = MODULE.size // 8 + ordinal * _FUNCTION_WORDS
+        self._memory[begin + FUNCTION.word("native")] = address
 
     def link_compiled(self, ordinal: int, address: int) -> None:
         """Gives machine code for an import that is a host function; it must stay where it is."""
@@ -189,7 +241,7 @@ class ModuleRecord:
     def release(self, table: HandleTable) -> None:
         """Drops every reference the state holds, and its functions, which know it; it must not run
         afterwards."""
-        self.functions.clear()
+        self._functions.clear()
         for handles in (self.ref_globals, self.rodata):
             for slot, handle in enumerate(handles):
                 handles[slot] = 0

@@ -32,11 +32,11 @@ def _call(walk: OperandReader, opcode: int, at: int) -> int:
 
 def _call_variadic(walk: OperandReader, opcode: int, at: int) -> int:
     callee = _variadic_callee(walk, at)
-    segments, at = walk.entries(at + 4)
-    arguments, at = walk.entries(at)
-    results, at = walk.entries(at)
-    _add_import_call(walk, callee, segments, arguments, results)
-    return at
+    segments, after = walk.entries(at + 4)
+    arguments, after = walk.entries(after)
+    results, after = walk.entries(after)
+    _add_import_call(walk, callee, segments, arguments, results, at + 4)
+    return after
 
 
 def _call_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
@@ -54,13 +54,13 @@ def _call_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
 
 def _call_variadic_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
     callee = _variadic_callee(walk, at)
-    segments, at = walk.entries(at + 4)
-    arguments, at = walk.entries(at)
-    resume = walk.target(at)
-    results, at = walk.entries(at + 4)
-    _add_import_call(walk, callee, segments, arguments, results)
+    segments, after = walk.entries(at + 4)
+    arguments, after = walk.entries(after)
+    resume = walk.target(after)
+    results, after = walk.entries(after + 4)
+    _add_import_call(walk, callee, segments, arguments, results, at + 4)
     walk.leaving = branch_words([]), [Edge(1, resume, [])]
-    return at
+    return after
 
 
 def _variadic_callee(walk: OperandReader, at: int) -> int:
@@ -76,6 +76,7 @@ def _add_import_call(
     segments: tuple[int, ...] | None,
     arguments: tuple[int, ...],
     results: tuple[int, ...],
+    segments_at: int = 0,
 ) -> None:
     linkage = walk.linkage
     ordinal = linkage.import_ordinal(callee)
@@ -85,12 +86,13 @@ def _add_import_call(
     destinations = walk.registers("result", results, cconv.result_tags, False)
     words = walk.words
     size = 6 + 2 * len(sources) + 2 * len(destinations)
-    site = len(linkage.sites)
+    site = len(linkage.site_segments)
     walk.block.call_sites.append(len(words))
     words += (_IMPORT, size, site, ordinal, len(sources), len(destinations))
     words.extend(chain.from_iterable(sources))
     words.extend(chain.from_iterable(destinations))
-    linkage.sites.append((ordinal, cconv, segments, tuple(sources), tuple(destinations)))
+    at = segments_at + (segments_at & 1)
+    linkage.site_segments.append(-1 if segments is None else walk.function.offset + at)
 
 
 def _add_internal_call(

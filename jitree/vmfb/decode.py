@@ -10,12 +10,10 @@ from jitree.errors import StatusError
 from jitree.vmfb.blocks import CodeLayout
 from jitree.vmfb.fuse import carry_comparisons, fuse
 from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.program import CallSite, DecodedFunction, Program
+from jitree.vmfb.program import DecodedFunction, Program
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import read_signatures
 from jitree.vmfb.walk import FunctionWalk
-
-__all__ = ["CallSite", "DecodedFunction", "Program", "decode_module"]
 
 
 def decode_module(module: ModuleTables) -> Program:
@@ -46,15 +44,12 @@ def decode_module(module: ModuleTables) -> Program:
             )
         )
     fuse(layout.words, layout.instruction_words)
-    sites = tuple(
-        CallSite(index, word, *site)
-        for index, (word, site) in enumerate(zip(layout.call_words, linkage.sites, strict=True))
-    )
     return Program(
+        module,
         words=np.array(layout.words, np.int32),
         functions=tuple(functions),
-        sites=sites,
-        strings=linkage.strings(),
+        site_words=layout.call_words,
+        site_segments=linkage.site_segments,
         instruction_words=array("i", layout.instruction_words),
         instruction_offsets=array("i", layout.instruction_offsets),
     )

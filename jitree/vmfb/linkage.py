@@ -1,18 +1,13 @@
-"""What function bodies refer to: the tables of their module, and the call sites and strings found in them."""
+"""What function bodies refer to: the tables of their module, and the call sites found in them."""
 
 from __future__ import annotations
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes
-from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
+from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.instructions import IMPORT_BIT
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import FunctionSignature
-
-PendingSite = tuple[
-    int, CallingConvention, tuple[int, ...] | None, tuple[RegisterSlot, ...], tuple[RegisterSlot, ...]
-]
-"""A call of an import that has no place in the words yet: the fields of a call site after its word."""
 
 
 class Linkage:
@@ -26,24 +21,9 @@ class Linkage:
         self.ref_global_count = module.ref_global_count
         self.rodata_count = len(module.rodata)
         self.type_count = len(module.types)
-        self.sites: list[PendingSite] = []
-        self._strings: dict[bytes, int] = {}
-        self._registers: tuple[list[RegisterSlot], ...] = ([], [], [], [])
+        self.site_segments: list[int] = []
+        """Of each call of an import: where its segment counts are in the bytecode, -1 without."""
         self._tags: dict[tuple[int, tuple[int, ...] | None], tuple[int, ...]] = {}
-
-    def shared_registers(self, count: int) -> tuple[list[RegisterSlot], ...]:
-        """(tag, register) by tag and register, of the first ``count`` registers at least. Call sites keep
-        many of them: new ones each time would burden the garbage collector."""
-        for tag, registers in enumerate(self._registers):
-            registers += [(tag, register) for register in range(len(registers), count)]
-        return self._registers
-
-    def string(self, data: bytes) -> int:
-        """Index of a message in the string table."""
-        return self._strings.setdefault(data, len(self._strings))
-
-    def strings(self) -> tuple[str, ...]:
-        return tuple(data.decode("utf-8", "replace") for data in self._strings)
 
     def import_ordinal(self, callee: int) -> int:
         """The import that a function operand names."""

@@ -52,7 +52,6 @@ class OperandReader:
         """Byte offset of the current instruction."""
         self.leaving: tuple[list[int], list[Edge]] | None = None
         """Words and edges of the exit, once the block has it."""
-        self.shared = linkage.shared_registers(max(signature.value_count, signature.ref_count))
         self.limits = (
             _UNLIMITED,
             self.value_count,
@@ -129,19 +128,7 @@ class OperandReader:
         are fewer or more."""
         if len(entries) != len(tags):
             raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
-        found: list[RegisterSlot] = []
-        shared, value_count, ref_count = self.shared, self.value_count, self.ref_count
-        for entry, tag in zip(entries, tags, strict=True):
-            if tag == TAG_REF_COPY:
-                if entry >= REF_BIT and entry & REF_MASK < ref_count:
-                    moves = honours_move and entry & MOVE_BIT
-                    found.append(shared[TAG_REF_MOVE if moves else TAG_REF_COPY][entry & REF_MASK])
-                    continue
-            elif entry + tag < value_count and not entry & tag:  # the tag of a pair is 1, of a slot 0
-                found.append(shared[tag][entry])
-                continue
-            found.append(self.register(entry, tag, honours_move))
-        return found
+        return [self.register(entry, tag, honours_move) for entry, tag in zip(entries, tags, strict=True)]
 
     def any_register(self, operand: int, honours_move: bool) -> RegisterSlot:
         """(tag, register) of a list entry of either bank; values count as one slot."""
@@ -164,12 +151,11 @@ class OperandReader:
         return _halfwords(count).unpack_from(self.body, at + 2), at + 2 + 2 * count
 
     def string(self, at: int) -> tuple[int, int]:
-        """(index in the string table, position after it)."""
-        length = self.halfword(at)
-        end = at + 2 + length
+        """(its place in the bytecode, position after it)."""
+        end = at + 2 + self.halfword(at)
         if end > len(self.body):
             raise OutOfRangeError("the body ends inside a string")
-        return self.linkage.string(self.body[at + 2 : end]), end
+        return self.function.offset + at, end
 
     def edge(self, position: int, at: int) -> tuple[Edge, int]:
         """(edge, position after) of a target and its remap; ``position`` of its displacement in the exit."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.vmfb.cconv import CallingConvention, RegisterSlot
+from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     import numpy as np
     import numpy.typing as npt
+
+    from jitree.vmfb.schema import ModuleTables
+
+_ENTRY: Final = Struct("<H")
 
 
 class DecodedFunction(NamedTuple):
@@ -50,35 +56,69 @@ class Program:
     """A verified module in decoded form (see :mod:`jitree.vmfb.words` for the words)."""
 
     __slots__ = (
-        "__weakref__", "function_starts", "functions", "instruction_offsets", "instruction_words", "sites",
-        "strings", "words",
+        "__weakref__", "_module", "_site_segments", "_site_words", "functions", "instruction_offsets",
+        "instruction_words", "words",
     )  # fmt: skip
 
     def __init__(
         self,
+        module: ModuleTables,
         words: npt.NDArray[np.int32],
         functions: tuple[DecodedFunction, ...],
-        sites: tuple[CallSite, ...],
-        strings: tuple[str, ...],
+        site_words: Sequence[int],
+        site_segments: Sequence[int],
         instruction_words: array[int],
         instruction_offsets: array[int],
     ) -> None:
+        """``site_words`` and ``site_segments`` say of each call of an import where it is, and where in the
+        bytecode its segment counts are (-1 without)."""
+        self._module: Final = module
+        self._site_words: Final = site_words
+        self._site_segments: Final = site_segments
         self.words: Final = words
         self.functions: Final = functions
-        self.sites: Final = sites
-        self.strings: Final = strings
-        """Messages of ``fail``, ``trace`` and ``print``."""
         self.instruction_words: Final = instruction_words
         """Word index of every instruction, ascending."""
         self.instruction_offsets: Final = instruction_offsets
         """Byte offset in its function of the instruction at the same position of ``instruction_words``."""
-        self.function_starts: Final = [function.start for function in functions]
+
+    @property
+    def site_count(self) -> int:
+        return len(self._site_words)
+
+    def site(self, index: int) -> CallSite:
+        """The call site of that number."""
+        word, segments = int(self._site_words[index]), int(self._site_segments[index])
+        ordinal, argument_count, result_count = self.words[word + 3 : word + 6].tolist()
+        first, end = word + 6, word + 6 + 2 * argument_count + 2 * result_count
+        numbers = self.words[first:end].tolist()
+        registers = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+        return CallSite(
+            index,
+            word,
+            ordinal,
+            parse(self._module.imports[ordinal].cconv or ""),
+            None if segments < 0 else self._entries(segments),
+            registers[:argument_count],
+            registers[argument_count:],
+        )
+
+    def string(self, place: int) -> str:
+        """A message of ``fail``, ``trace`` or ``print``."""
+        bytecode = self._module.bytecode
+        (length,) = _ENTRY.unpack_from(bytecode, place)
+        return str(bytecode[place + 2 : place + 2 + length], "utf-8", "replace")
+
+    def _entries(self, place: int) -> tuple[int, ...]:
+        bytecode = self._module.bytecode
+        (count,) = _ENTRY.unpack_from(bytecode, place)
+        return tuple(entry for (entry,) in _ENTRY.iter_unpack(bytecode[place + 2 : place + 2 + 2 * count]))
 
     def location(self, word: int) -> tuple[int, int]:
         """(function ordinal, byte offset in the function) of the instruction that the word belongs to. A
         branch stub has the location of its branch."""
         from bisect import bisect_right  # only failures ask for places
 
-        ordinal = bisect_right(self.function_starts, word) - 1
+        ordinal = bisect_right(self.functions, word, key=lambda function: function.start) - 1
         position = bisect_right(self.instruction_words, word) - 1
         return ordinal, self.instruction_offsets[position]

@@ -12,7 +12,7 @@ operand kind        words
 ``imm.i32 imm.f32`` the bits
 ``imm.i64 imm.f64`` low word, high word
 ``imm.gbyte`` …     the offset or ordinal (gbyte, gref, rodata, type)
-``string``          index into the module's string table
+``string``          byte offset in the module's bytecode
 ``target``          branch displacement in words, from the branch's own opcode word
 ``list.i32`` …      count, then one ordinal each; ``list.ref``: (ordinal, move) each
 ``list.any``        of ``trace`` and ``print``: count, then (tag, register) each, values as one slot

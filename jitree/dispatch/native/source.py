@@ -55,7 +55,7 @@ def from_program(program: Program) -> ModuleSource:
         array("i", program.words.tobytes()),
         program.instruction_words,
         tuple(map(_function, program.functions)),
-        tuple(map(_site, program.sites)),
+        tuple(_site(program.site(index)) for index in range(program.site_count)),
     )
 
 

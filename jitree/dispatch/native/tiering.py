@@ -65,10 +65,10 @@ class NativeModule:
         ready = self.provider.image
         assert ready is not None
         record.native = self
-        for function in record.functions:
-            address = ready.addresses.get(f"enter.{function.ordinal}")
+        for ordinal in range(len(record.program.functions)):
+            address = ready.addresses.get(f"enter.{ordinal}")
             if address is not None:
-                record.link_native(function.ordinal, address)
+                record.link_native(ordinal, address)
 
     def resume_address(self, function: FunctionRecord, pc: int) -> int:
         """Machine code that goes on at a word index of a function; 0 if there is none."""
@@ -118,7 +118,7 @@ def resume_address(machine: Machine, module: NativeModule, pc: int) -> int:
     """Machine code to go on with at ``pc`` of a machine's current function: from its beginning or from a
     place in it; 0 if there is none."""
     function = machine.function
-    if function.code_address != function.module.functions[function.ordinal].code_address:
+    if function.code_address != function.module.function(function.ordinal).code_address:
         return 0  # the host's two instructions
     if pc == function.start:
         return int(function.memory[_NATIVE_WORD])

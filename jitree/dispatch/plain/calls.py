@@ -12,7 +12,7 @@ from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 def call_internal(machine: Machine, pc: int) -> int:
     code = machine.code
-    callee = machine.module.functions[code[pc + 2]]
+    callee = machine.module.function(code[pc + 2])
     first = pc + 5
     results = first + 3 * code[pc + 3]
     i32, i64, refs = machine.i32, machine.i64, machine.refs
@@ -32,8 +32,13 @@ def call_import(machine: Machine, pc: int) -> int:
     code, module = machine.code, machine.module
     site = module.sites[code[pc + 2]]
     if site is None:
-        return _call_across(machine, pc)
-    if site(machine):
+        first_call = module.first_calls.get(code[pc + 3])
+        if first_call is None:
+            return _call_across(machine, pc)
+        waits = first_call(code[pc + 2], machine)
+    else:
+        waits = site(machine)
+    if waits:
         machine.pc = pc
         machine.resume_pc = pc + code[pc + 1]
         return STOP

@@ -66,7 +66,7 @@ def fail(machine: Machine, pc: int) -> int:
     code = machine.code
     status = machine.i32[code[pc + 1]]
     if status:
-        raise status_error(status, machine.module.strings[code[pc + 2]])
+        raise status_error(status, machine.module.program.string(code[pc + 2]))
     if not code[pc + 3]:
         raise InternalError("fail with status OK at the end of the function: there is no block to go on with")
     return pc + code[pc + 3]
