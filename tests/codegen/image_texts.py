@@ -45,6 +45,13 @@ def slow_texts(*data: bytes) -> Generated:
     return texts()
 
 
+def waiting_texts() -> Generated:
+    """As :func:`texts`, as soon as a file is there."""
+    while not os.path.exists(os.environ["JITREE_TEST_GO"]):
+        time.sleep(0.01)
+    return texts()
+
+
 def failing_texts() -> Generated:
     raise ValueError("no text today")
 

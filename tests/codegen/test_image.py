@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.codegen import image
-from jitree.codegen.image import cache, keys
-from jitree.codegen.image.build import from_json, to_json
+from jitree.codegen.image import background, cache, keys
 from jitree.codegen.image.flat import FlatImage, decode, encode
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.mapping import map_image
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.recipe import Recipe, from_json, to_json
 from jitree.codegen.image.relocations import RELOCATIONS
 from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
 from tests.codegen.images import built
@@ -171,6 +172,50 @@ def test_get_does_not_wait(folder: Path) -> None:
     assert mapped is not None
     assert twice(mapped, 4) == 8
     assert image.get(sample) is mapped
+
+
+def test_get_does_not_wait_for_the_start_of_a_builder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, go_on, start = threading.Event(), threading.Event(), background.start_builder
+
+    def late(recipe: Recipe, key: bytes, niceness: int) -> background.Builder | None:
+        reached.set()
+        assert go_on.wait(60)
+        return start(recipe, key, niceness)
+
+    monkeypatch.setattr(background, "start_builder", late)
+    sample = recipe("texts")
+    assert image.get(sample) is None and reached.wait(60)
+    assert image.provider(sample).is_building
+    assert image.get(sample) is None
+    go_on.set()
+    assert twice(image.wait(sample), 4) == 8
+
+
+_GET = """
+import os
+from jitree.codegen import image
+from tests.codegen.test_image import recipe
+os.set_inheritable(int(os.environ["PIPE"]), True)
+assert image.get(recipe("waiting_texts")) is None
+"""
+
+
+def test_builder_outlives_a_process_that_ends_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not keep open what that one had for its other processes."""
+    go_on = folder.with_name("go")
+    monkeypatch.setenv("JITREE_TEST_GO", str(go_on))
+    reading, writing = os.pipe()
+    environment = os.environ | {"PYTHONPATH": str(_ROOT), "PIPE": str(writing)}
+    subprocess.run([sys.executable, "-c", _GET], env=environment, pass_fds=[writing], check=True, timeout=60)
+    os.close(writing)
+    assert select.select([reading], [], [], 60)[0]
+    os.close(reading)
+    sample = recipe("waiting_texts")
+    go_on.touch()
+    deadline = time.monotonic() + 60
+    while image.provider(sample).find() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert twice(image.wait(sample), 21) == -42
 
 
 def test_wait_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from jitree.codegen.image.recipe import Recipe
 from jitree.errors import StatusError, UnavailableError
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.background import Builder
+    from jitree.codegen.image.starting import Starting
 
 __all__ = [
     "Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit",
@@ -45,7 +45,7 @@ class Provider:
         self.image: Image | None = None
         self.failure: str | None = None
         self._lock = allocate_lock()
-        self._builder: Builder | None = None
+        self._builder: Starting | None = None
         self._next_look = 0.0
         ready = shipped.load(recipe)
         if ready is not None:
@@ -124,6 +124,7 @@ class Provider:
                 self._start(niceness())
             elif has_ended:
                 self.failure = self._builder.failure()
+                self._builder = None
 
     def _background_niceness(self) -> int | None:
         """None for the image of a program while as many of such builders are at work as leave the machine
@@ -142,14 +143,17 @@ class Provider:
             self.failure = str(error)
 
     def _start(self, niceness: int | None) -> None:
-        from jitree.codegen.image import background
-
         if niceness is None:
             return
+        from jitree.codegen.image.starting import Starting
+
+        builder = Starting(self.recipe, self.key, niceness)
         try:
-            self._builder = background.start_builder(self.recipe, self.key, niceness)
-        except OSError as error:
+            builder.start()
+        except RuntimeError as error:
             self.failure = f"the builder process cannot be started: {error}"
+        else:
+            self._builder = builder
 
 
 def _full_priority() -> int:

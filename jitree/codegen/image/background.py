@@ -1,22 +1,23 @@
-"""Starting the builder process and waiting for it."""
+"""Starting the builder process and waiting for it.
+
+A process starts one in the middle of a call, so this imports little and takes little: ``subprocess`` and
+``tempfile`` would take ten times as long.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from jitree.base import private_files
+from jitree.base.spawn import spawn
 from jitree.codegen.image import cache
-from jitree.codegen.image.build import to_json
 from jitree.codegen.image.packages import folders_of
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.recipe import Recipe, to_json
 
 _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
@@ -28,19 +29,32 @@ _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftoo
 class Builder:
     """A builder process that this process started. Its messages go to a file beside the image."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: int, log: Path) -> None:
         self._process = process
         self._log = log
+        self._code: int | None = None
+        _running.add(self)
 
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        if self._code is None:
+            try:
+                ended, status = os.waitpid(self._process, os.WNOHANG)
+            except ChildProcessError:  # the program has taken its status
+                ended, status = self._process, 0
+            if ended:
+                self._code = os.waitstatus_to_exitcode(status)
+                _running.discard(self)
+        return self._code is not None
 
     def failure(self) -> str:
         """What went wrong; of a builder that has ended without leaving an image."""
-        code = self._process.poll()
         lines = (cache.read(self._log.name) or b"").decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else "it printed nothing"
-        return f"the builder process ended with code {code}: {reason} (whole output: {self._log})"
+        return f"the builder process ended with code {self._code}: {reason} (whole output: {self._log})"
+
+
+_running: Final[set[Builder]] = set()
+"""Those that have not been seen to end: the system keeps a process until that."""
 
 
 def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
@@ -48,6 +62,8 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
 
     OSError if the cache folder is not writable or no process can be started.
     """
+    for builder in tuple(_running):
+        builder.has_ended()
     target = cache.path_of(recipe, key)
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
     private_files.make_folder(folder)
@@ -65,35 +81,26 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
         finally:
             os.close(lock)  # the builder's copy keeps the lock
     if niceness:  # from its first moment: what this process does now goes first
-        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+        os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
     return Builder(process, log_path)
 
 
-def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) -> int:
     packages = {*_PACKAGES, recipe.generator.partition(".")[0]}
-    with _file_of(recipe.data) as data:
-        return subprocess.Popen(
+    with open(os.memfd_create("jitree-recipe"), "wb") as data:
+        data.writelines(recipe.data)
+        data.flush()
+        kept = max(lock, data.fileno(), log.fileno()) + 1
+        return spawn(
             [
                 sys.executable,
                 *_ISOLATED,
-                _PROGRAM,
+                str(_PROGRAM),
                 json.dumps({package: folders_of(package) for package in packages}),
                 to_json(recipe),
-                str(data.fileno()),
+                str(kept),
                 key.hex(),
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=(lock, data.fileno()),
-            start_new_session=True,
-            env=os.environ | {"JITREE_CACHE_DIR": folder},
+            os.environ | {"JITREE_CACHE_DIR": folder},
+            {1: log.fileno(), 2: log.fileno(), kept: data.fileno(), kept + 1: lock},
         )
-
-
-def _file_of(data: Sequence[bytes]) -> IO[bytes]:
-    """A file without a name that holds the parts one after the other."""
-    file = tempfile.TemporaryFile()
-    file.writelines(data)
-    file.flush()
-    return file

@@ -7,7 +7,6 @@ however it ends.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from jitree.codegen.image import cache, contents
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.recipe import Recipe, from_json
 
 if TYPE_CHECKING:
     from jitree.codegen.image.compile import Target
@@ -40,8 +39,8 @@ def build(generated: Generated, target: Target) -> FlatImage:
 
 
 def main() -> None:
-    """The builder process. Argument 1 is the recipe as :func:`to_json` wrote it, 2 the descriptor of a file
-    with the recipe's data, 3 the key that is waited for, as hexadecimal number."""
+    """The builder process. Argument 1 is the recipe as ``to_json`` wrote it, 2 the descriptor of a file with
+    the recipe's data, 3 the key that is waited for, as hexadecimal number."""
     from jitree.codegen.image.compile import host_target
 
     recipe, key = from_json(sys.argv[1], int(sys.argv[2])), bytes.fromhex(sys.argv[3])
@@ -51,17 +50,3 @@ def main() -> None:
     contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
         path.with_suffix(suffix).unlink(missing_ok=True)
-
-
-def to_json(recipe: Recipe) -> str:
-    """All of a recipe but the bytes of its data."""
-    return json.dumps([*recipe[:-1], list(map(len, recipe.data))])
-
-
-def from_json(text: str, descriptor: int) -> Recipe:
-    """The recipe of :func:`to_json`, with its data read from the start of a file."""
-    name, title, generator, seconds, sizes = json.loads(text)
-    with open(descriptor, "rb") as file:
-        file.seek(0)
-        data = tuple(file.read(size) for size in sizes)
-    return Recipe(name, title, generator, seconds, data)

@@ -2,13 +2,16 @@
 
 It imports from the standard library and the packages that it is told the folders of: not from the current
 folder, ``PYTHONPATH`` or whatever else lies beside those packages. Argument 1 is JSON of the folders by
-package; the others are for :func:`jitree.codegen.image.build.main`.
+package; the others are for :func:`jitree.codegen.image.build.main`. Argument 3 is the first of the two
+descriptors that it keeps.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 
 
@@ -22,7 +25,16 @@ class Given:
         return PathFinder.find_spec(name, self._folders[name]) if name in self._folders else None
 
 
+def close_others(kept: int) -> None:
+    """What the program lets its processes inherit would stay open as long as this one runs."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in (kept, kept + 1):
+            with suppress(OSError):  # of listing them
+                os.close(descriptor)
+
+
 if __name__ == "__main__":
+    close_others(int(sys.argv[3]))
     sys.meta_path.insert(0, Given(json.loads(sys.argv.pop(1))))
     from jitree.codegen.image.build import main
 

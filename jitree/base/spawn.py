@@ -1,0 +1,47 @@
+"""Starting a program without holding up other threads: what Python itself has keeps the interpreter until the
+new process runs its program, for milliseconds on a busy machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_LARGEST: Final = 1024
+"""Bytes, more than any C library's objects for file actions and attributes have."""
+_SETSID: Final = 0x80
+
+
+def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
+    """Starts the program ``arguments[0]`` in a session of its own, with ``descriptors`` by the number that
+    they have there and an empty standard input; the number of the process. OSError if that fails."""
+    library = ctypes.CDLL(None)
+    actions, attributes = (ctypes.create_string_buffer(_LARGEST) for _ in range(2))
+    process = ctypes.c_int()
+    library.posix_spawn_file_actions_init(actions)
+    library.posix_spawnattr_init(attributes)
+    library.posix_spawnattr_setflags(attributes, ctypes.c_short(_SETSID))
+    try:
+        library.posix_spawn_file_actions_addopen(actions, 0, os.devnull.encode(), os.O_RDONLY, 0)
+        for there, here in descriptors.items():
+            library.posix_spawn_file_actions_adddup2(actions, here, there)
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        failure = library.posix_spawn(
+            ctypes.byref(process),
+            os.fsencode(arguments[0]),
+            actions,
+            attributes,
+            _texts(arguments),
+            _texts(variables),
+        )
+    finally:
+        library.posix_spawnattr_destroy(attributes)
+        library.posix_spawn_file_actions_destroy(actions)
+    if failure:
+        raise OSError(failure, os.strerror(failure), arguments[0])
+    return process.value
+
+
+def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * (len(texts) + 1))(*map(os.fsencode, texts))

@@ -1,0 +1,37 @@
+"""Starting the builder process beside the calls of this one, which are not to wait for it."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitree.codegen.image.background import Builder
+    from jitree.codegen.image.recipe import Recipe
+
+
+class Starting(Thread):
+    """Starts a builder process, and is then that: no call waits for it."""
+
+    def __init__(self, recipe: Recipe, key: bytes, niceness: int) -> None:
+        super().__init__(name=f"jitree-builder-{recipe.name}")
+        self._arguments = recipe, key, niceness
+        self._builder: Builder | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            from jitree.codegen.image.background import start_builder
+
+            self._builder = start_builder(*self._arguments)
+        except BaseException as error:
+            self._error = error
+
+    def has_ended(self) -> bool:
+        return not self.is_alive() and (self._builder is None or self._builder.has_ended())
+
+    def failure(self) -> str | None:
+        """As :meth:`Builder.failure`; None if another process is building."""
+        if self._error is not None:
+            return f"the builder process cannot be started: {self._error}"
+        return None if self._builder is None else self._builder.failure()
