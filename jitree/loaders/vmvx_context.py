@@ -15,7 +15,7 @@ from typing import Final
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
 from jitree.loaders.vmvx_layout import CONTEXT, MAXIMUM_BINDINGS, SCRATCH_MARK
-from jitree.loaders.vmvx_worker import Worker, WorkgroupSpan
+from jitree.loaders.vmvx_worker import Grid, Worker, read_grid, read_span
 from jitree.regs.layout import ACCESS_READ, COUNT_UNLIMITED, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
@@ -74,12 +74,13 @@ class WorkerContext:
         self._table.release_all(self._handles)
         self.worker.close()
 
-    def finish(self, ordinal: int, span: WorkgroupSpan) -> None:
+    def finish(self, ordinal: int, dispatch: int, workgroup: int) -> None:
         """Runs the rest of a workgroup that left machine code; raises what the VM does."""
-        self._show(span)
+        state, first, last = read_span(dispatch, workgroup)
+        self._show(read_grid(state))
         try:
-            with error_context(f"running workgroups {span.first} to {span.last} of a dispatch"):
-                self.worker.context.invoker.finish(self.worker.calls[ordinal], self._machine)
+            with error_context(f"running workgroups {first} to {last} of a dispatch"):
+                self.worker.context.invoker.finish(self.worker.call(ordinal), self._machine)
         finally:
             self._reset()
             self._refill()
@@ -97,7 +98,7 @@ class WorkerContext:
         """The state, and where the frame of a kernel is: after the host's, one like another."""
         machine = self._machine
         attach_library(machine)
-        machine.begin(self.worker.calls[0].host)
+        machine.begin(self.worker.call(0).host)
         machine.publish(0)
         machine.state[STATE.word("scratch")] = self._scratch.buffer_info()[0]
         return (
@@ -107,13 +108,13 @@ class WorkerContext:
             machine.frames[FRAME.word("refs_end")],
         )
 
-    def _show(self, span: WorkgroupSpan) -> None:
+    def _show(self, grid: Grid) -> None:
         """Lets Python's objects show what machine code has aimed their handles at."""
-        self._local.show(span.local_memory.data)
-        self._constants.show(span.constants.data)
-        for element, binding in zip(self._elements, span.bindings, strict=False):
+        self._local.show(grid.local_memory.data)
+        self._constants.show(grid.constants.data)
+        for element, binding in zip(self._elements, grid.bindings, strict=False):
             element.show(binding.data)
-        self._list.size = len(span.bindings)
+        self._list.size = len(grid.bindings)
         for handle, buffer in self._pool:
             word = (handle - self._table.base) >> 3
             start = self._table.i64[word + _ADDRESS] - self._memory.address

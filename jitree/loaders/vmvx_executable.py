@@ -20,7 +20,7 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
-from jitree.loaders.vmvx_worker import Worker, is_left, read_span, write_first
+from jitree.loaders.vmvx_worker import Worker
 
 if TYPE_CHECKING:
     from jitree.loaders.vmvx_native import CompiledKernels
@@ -30,7 +30,7 @@ _CODE: Final = ENTRY_POINT.word("code")
 _COST: Final = ENTRY_POINT.word("cost")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
-_WORTH_A_WORKER: Final = 5_000_000
+_WORTH_A_WORKER: Final = 1_000_000
 """Nanoseconds that kernels have taken for each worker before another is made: twice what making one takes."""
 _LONGEST_WAIT: Final = 0.02
 """Seconds that a thread waits for a worker before it makes one all the same."""
@@ -40,8 +40,8 @@ _UNFINISHED: Final = -1
 
 
 class Workers(Ended):
-    """The workers of one executable. One takes milliseconds of Python to make, for which all threads wait:
-    there are more only as far as kernels take long."""
+    """The workers of one executable. One takes half a millisecond of Python to make, for which all threads
+    wait: there are more only as far as kernels take long."""
 
     def __init__(self, create: Callable[[], Worker], compiled: CompiledKernels | None) -> None:
         self._create_worker = create
@@ -72,13 +72,13 @@ class Workers(Ended):
             return self.fail(error, label, dispatch, workgroup)
         try:
             worker.heed(_failure(dispatch))
-            span, before = read_span(dispatch, workgroup), worker.engine.nanoseconds
-            reached = worker.run(ordinal, span)
-            self._tell_cost(ordinal, worker.engine.nanoseconds - before, reached - span.first)
-            write_first(workgroup, reached)
+            before = worker.engine.nanoseconds
+            done = worker.run(ordinal, dispatch, workgroup)
+            self._tell_cost(ordinal, worker.engine.nanoseconds - before, done)
+            Workgroup(workgroup).first += done
         except BaseException as error:
             group = Workgroup(workgroup)
-            group.x, group.y, group.z = worker.calls[ordinal].reached
+            group.x, group.y, group.z = worker.call(ordinal).reached
             return self.fail(error, label, dispatch, workgroup)
         finally:
             self._idle.put(worker)
@@ -164,7 +164,8 @@ class _Function:
         result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
         if self._compiled is not None:
             self._compiled.spend(time.thread_time_ns() - start)
-            if result == 0 and is_left(workgroup):
+            group = Workgroup(workgroup)
+            if result == 0 and group.first < group.last:
                 return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)
         return result
 
@@ -183,7 +184,7 @@ class _Function:
         try:
             there = self._compiled.context(context)
             there.worker.heed(_failure(dispatch))
-            there.finish(self._ordinal, read_span(dispatch, workgroup))
+            there.finish(self._ordinal, dispatch, workgroup)
         except BaseException as error:
             return self.fail(error, dispatch, workgroup)
         return 0

@@ -7,6 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
-from jitree.loaders import vmvx_executable, vmvx_native
+from jitree.loaders import vmvx_executable, vmvx_native, vmvx_worker
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
@@ -328,3 +329,30 @@ def test_threads_share_what_the_vm_runs_in_long_spans(vm_spans: list[int]) -> No
             assert len(vm_spans) < 60
     finally:
         team.close()
+
+
+def test_threads_wait_for_little_python(vm_spans: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker makes what a kernel is called with once, not for every span; and only for kernels that run."""
+    made: list[str] = []
+
+    def noted(name: str, make: Any, *arguments: Any) -> object:
+        made.append(name)
+        return make(*arguments)
+
+    for name in ("read_grid", "GridCall"):
+        monkeypatch.setattr(vmvx_worker, name, partial(noted, name, getattr(vmvx_worker, name)))
+    monkeypatch.setattr(vmvx_executable, "_LONGEST_WAIT", 60)
+    monkeypatch.setattr(vmvx_executable, "_WORTH_A_WORKER", 1 << 60)
+    executable = load(kernels(), "fast")
+    assert executable.function_count > 1 and not made
+    block = aligned(np.full(5_000, -1, np.int32))
+    commands = CommandList()
+    commands.dispatch(executable, 0, (5_000, 1, 1), [], [whole(block)])
+    executor.require_native_executor()
+    team = Team("test-team", unpinned(4), 100)
+    try:
+        team.execute(commands, *commands.bind(()))
+    finally:
+        team.close()
+    assert (block == 0).all()
+    assert len(vm_spans) > 1 and sorted(made) == ["GridCall", "read_grid"]
