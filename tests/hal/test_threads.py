@@ -21,6 +21,7 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
+from jitree.hal.local import thread_team
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.executor import require_native_executor
 from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
@@ -58,6 +59,28 @@ def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry
             assert (visits == 1).all()
             wait_for_threads("jitree-worker", count - 1)
     assert thread_count("jitree-worker") == 0
+
+
+def test_helpers_start_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who needs a team waits for one of them; and as many help as the system gives."""
+    native = require_native_executor()
+    starters, start = list[str](), threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        starters.append(threading.current_thread().name)
+        if len(starters) == 4:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noted)
+    helpers = thread_team._Helpers("test-team", unpinned(6), 1, native)
+    helpers.start()
+    wait_until(lambda: len(starters) == 4 and "3 helpers, 3 parked" in helpers.report())
+    assert starters == [threading.current_thread().name, *(f"test-team.{number}" for number in (1, 2, 3))]
+    assert helpers._team.workers == 3
+    for thread in helpers.stop():
+        thread.join(TIMEOUT)
+    assert thread_count("test-team") == 0
 
 
 def test_threads_change_while_work_is_going_on(registry: DriverRegistry) -> None:

@@ -82,18 +82,26 @@ class _Helpers:
         atomic_store(self._team.stop, 0)
         atomic_store(self._team.parked, 0)
         self._threads = []
-        for number in range(1, self.thread_count):
-            thread = threading.Thread(
-                target=self.serve, args=(number,), name=f"{self.name}.{number}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:
-                break
-            self._threads.append(thread)
-        self._team.workers = len(self._threads)
+        self._team.workers = self.thread_count - 1
+        self._start(1)
 
-    def serve(self, number: int) -> None:
+    def _start(self, number: int) -> None:
+        """Starts a thread, which starts the next one: who wants the team waits for the first alone. A thread
+        in the list has been started when the one before it ends."""
+        if number == self.thread_count:
+            return
+        thread = threading.Thread(
+            target=self._serve, args=(number,), name=f"{self.name}.{number}", daemon=True
+        )
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._threads.pop()
+            self._team.workers = number - 1
+
+    def _serve(self, number: int) -> None:
+        self._start(number + 1)
         self._native.serve(self.address, number)
 
     def stop(self) -> list[threading.Thread]:

@@ -136,6 +136,7 @@ class NativeExecutor(CommandExecutor):
         """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
         self.dismiss = _DISMISS(image.addresses["dismiss"])
         """(address of a TEAM record): lets its worker threads end."""
+        self._begun = self._clock(), time.perf_counter_ns()
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""
@@ -150,8 +151,8 @@ class NativeExecutor(CommandExecutor):
 
     @cached_property
     def ticks_per_microsecond(self) -> float:
-        """Measured once, in a millisecond."""
-        ticks, start = self._clock(), time.perf_counter_ns()
-        time.sleep(0.001)
+        """Measured once, over a millisecond."""
+        ticks, start = self._begun
+        time.sleep(max(0.001 - (time.perf_counter_ns() - start) * 1e-9, 0))
         elapsed = time.perf_counter_ns() - start
         return max(float(self._clock() - ticks) * 1000 / elapsed, 1.0)
