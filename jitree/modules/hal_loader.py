@@ -1,25 +1,18 @@
 """The host module ``hal_loader``: executables that programs run without a device, on the calling thread."""
 
-# ruff: noqa: E501 - one import, one line where it fits
-
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.host_export import HostExport
-from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
-from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import ImportRow, register_hal_types
+from jitree.modules.hal.module import RowModule
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
-from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -28,7 +21,7 @@ MAXIMUM_BINDINGS: Final = 32
 """Of one dispatch."""
 
 
-class HalLoaderModule(HostModule):
+class HalLoaderModule(RowModule):
     """Executables come from ``loaders``."""
 
     name = "hal_loader"
@@ -36,12 +29,6 @@ class HalLoaderModule(HostModule):
 
     def __init__(self, loaders: Sequence[ExecutableLoader]) -> None:
         self.loaders = tuple(loaders)
-
-    def exports(self) -> Iterable[HostExport]:
-        return _exports()
-
-    def register_types(self, ref_types: RefTypes) -> None:
-        register_hal_types(ref_types)
 
     def create_state(self, context: ModuleContext) -> ExecutableCache:
         return ExecutableCache(self.name, self.loaders)
@@ -106,29 +93,7 @@ def _check_count(
 def _range(buffer: VmBuffer, offset: int, length: int) -> tuple[int, int, int]:
     if not 0 <= offset <= offset + length <= buffer.length:
         raise OutOfRangeError(
-            f"bytes {offset} to {offset + length} of a binding are outside its buffer of {buffer.length} bytes"
+            f"bytes {offset} to {offset + length} of a binding are outside its buffer of {buffer.length} "
+            "bytes"
         )
     return DIRECT, buffer.address + offset, length
-
-
-_BINDINGS: Final = "[buffer: vm.buffer, offset, length]"
-
-ROWS: Final = (
-    ImportRow("executable.query_support", "0r_i", "executable_format: vm.buffer", query_support),
-    ImportRow("executable.load", "0rrr_r",
-        "executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?", load),
-    ImportRow("executable.lookup.function", "0rr_I", "executable: hal.executable, function_name: vm.buffer",
-        lookup_function),
-    ImportRow("executable.dispatch", "0rIiiiCiDCrIID_v",
-        f"executable: hal.executable, function_id, workgroup_x, workgroup_y, workgroup_z, [value], {_BINDINGS}",
-        dispatch),
-    # Up to 3.11.
-    ImportRow("executable.dispatch", "0riiiiCiDCrIID_v",
-        f"executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, [value], {_BINDINGS}",
-        dispatch),
-)  # fmt: skip
-
-
-@cache
-def _exports() -> tuple[HostExport, ...]:
-    return tuple(CheckedExport(row, HalLoaderModule.name) for row in ROWS)

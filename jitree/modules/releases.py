@@ -8,16 +8,13 @@ rows.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from jitree.modules.import_rows import all_rows, read_table
 from jitree.vmfb.schema import ModuleTables
 
-_NEWEST: Final = "-"
-"""As the last family of an import: releases still have it."""
 _PACKAGED: Final = "release"
 
 
@@ -47,7 +44,7 @@ class Origin:
 @cache
 def releases() -> tuple[Release, ...]:
     """All known releases, oldest first."""
-    header, *rows = _rows("releases.tsv")
+    header, *rows = read_table("releases.tsv")
     modules = header[3:]
     return tuple(
         Release(name, kind == _PACKAGED, int(bytecode), dict(zip(modules, families, strict=True)))
@@ -64,12 +61,12 @@ def families(module: str) -> tuple[str, ...]:
 @cache
 def imports() -> dict[tuple[str, str, str], frozenset[str]]:
     """The families that have an import, by (module, function, calling convention)."""
-    table = {}
-    for module, function, cconv, first, last in _rows("imports.tsv"):
-        order = families(module)
-        end = len(order) if last == _NEWEST else order.index(last) + 1
-        table[module, function, cconv] = frozenset(order[order.index(first) : end])
-    return table
+    found = {}
+    for row in all_rows():
+        order = families(row.module)
+        end = order.index(row.last) + 1 if row.last else len(order)
+        found[row.module, row.name, row.cconv] = frozenset(order[order.index(row.first) : end])
+    return found
 
 
 def origin(module: ModuleTables) -> Origin:
@@ -93,10 +90,3 @@ def origin(module: ModuleTables) -> Origin:
     possible = [release for release in possible if release.packaged] or possible
     hal = dict.fromkeys(release.families["hal"] for release in possible) if "hal" in used else {}
     return Origin(tuple(hal), tuple(release.name for release in possible), tuple(unknown))
-
-
-def _rows(name: str) -> Iterator[list[str]]:
-    with open(os.path.join(os.path.dirname(__file__), name), encoding="ascii") as file:
-        for line in file:
-            if not line.startswith("#"):
-                yield line.rstrip("\n").split("\t")

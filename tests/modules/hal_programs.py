@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
-from jitree.modules.hal import abi_0_5, abi_0_6, table
+from jitree.modules.import_rows import rows
 from tests.assembler import Assembler
 from tests.hal import native_kernels
 from tests.hal.native_kernels import COUNT, FAIL, MULTIPLY
 
-ROWS = {row.name: row.cconv for row in table.ROWS}
-OLD_ROWS = ROWS | {row.name: row.cconv for rows in (abi_0_6.ROWS, abi_0_5.ROWS) for row in rows}
+ROWS = {row.name: row.cconv for row in rows("hal") if not row.last}
+OLD_ROWS = ROWS | {row.name: row.cconv for last in "65" for row in rows("hal") if row.last[:3] == f"0.{last}"}
 """Signatures of 0.7, and of 0.5 where those are others."""
 
 DEVICE, FIRST, SECOND, EXECUTABLE, TEXT, NAME = (f"%r{index}" for index in range(6))

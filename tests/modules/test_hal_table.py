@@ -14,16 +14,16 @@ from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.hal.buffer import BufferView
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.objects import Channel
-from jitree.modules.hal.generations import GENERATIONS
 from jitree.modules.hal.module import HalModule
-from jitree.modules.hal.references import HAL_TYPES, ImportRow, call_once, checked, parse_parameters
-from jitree.modules.hal.table import ROWS
+from jitree.modules.hal.references import HAL_TYPES, call_once, checked, parse_parameters
+from jitree.modules.import_rows import ImportRow, rows
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.cconv import Span, parse
 from tests.assembler import Assembler
 from tests.modules.helpers import Hal
 
 DECLARED = Path(__file__).parent.parent / "data" / "hal_imports.txt"
+ROWS = [row for row in rows("hal") if not row.last]
 DECLARED_ROWS = [
     tuple(line.split("\t")) for line in DECLARED.read_text().split("\n") if line and not line.startswith("#")
 ]
@@ -124,11 +124,18 @@ def arguments_of(row: ImportRow, objects: dict[str, object]) -> list[Any]:
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize(("row", "index", "position", "name", "kind"), list(reference_cases()))
 def test_references_are_checked(
-    row: ImportRow, index: int, position: int, name: str, kind: str, objects: dict[str, object], once: bool
+    row: ImportRow,
+    index: int,
+    position: int,
+    name: str,
+    kind: str,
+    objects: dict[str, object],
+    once: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[Any] = []
-    spy = ImportRow(row.name, row.cconv, row.parameters, lambda *arguments: calls.append(arguments))
-    function = partial(call_once, spy, "hal") if once else checked(spy)
+    monkeypatch.setattr(ImportRow, "implementation", lambda _: lambda *arguments: calls.append(arguments))
+    function = partial(call_once, row) if once else checked(row)
 
     def call(value: object) -> None:
         arguments = arguments_of(row, objects)
@@ -157,10 +164,9 @@ def test_references_are_checked(
 
 def test_a_row_that_contradicts_its_convention_is_refused() -> None:
     with pytest.raises(InternalError, match="do not match"):
-        checked(ImportRow("x", "0rI_v", "buffer: hal.buffer, fence: hal.fence", print))
+        checked(ImportRow("hal", "x", "0rI_v", "0.7a", "", "buffer: hal.buffer, fence: hal.fence", ".x"))
 
 
 def test_all_exports_are_bound_once() -> None:
     exports = list(HalModule([]).exports())
-    rows = [row for table in GENERATIONS for row in table]
-    assert {(export.name, export.cconv) for export in exports} == {(row.name, row.cconv) for row in rows}
+    assert [(export.name, export.cconv) for export in exports] == [row[1:3] for row in rows("hal")]

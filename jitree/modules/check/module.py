@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from jitree.dispatch.host_export import HostExport
-from jitree.dispatch.host_module import HostModule
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
 from jitree.modules.check.comparison import Tolerance, almost_equal, default_tolerance, equal, nonzero
 from jitree.modules.check.tensor import read
-from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import ImportRow, register_hal_types
-from jitree.regs.ref_types import RefTypes
+from jitree.modules.hal.module import RowModule
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -23,7 +18,7 @@ FailureSink = Callable[[str], None]
 """Gets the text of each expectation that failed, when it fails."""
 
 
-class CheckModule(HostModule):
+class CheckModule(RowModule):
     """With a ``sink``, that is told of failed expectations; without one, the call in which they failed raises
     them all when it ends."""
 
@@ -32,12 +27,6 @@ class CheckModule(HostModule):
 
     def __init__(self, sink: FailureSink | None = None) -> None:
         self.sink = sink
-
-    def exports(self) -> Iterable[HostExport]:
-        return _exports()
-
-    def register_types(self, ref_types: RefTypes) -> None:
-        register_hal_types(ref_types)
 
     def create_state(self, context: ModuleContext) -> FailureSink:
         return context.fail_at_end if self.sink is None else self.sink
@@ -82,22 +71,3 @@ def expect_almost_eq_default(report: FailureSink, device: Device, lhs: BufferVie
 def _report(report: FailureSink, failure: str | None) -> None:
     if failure is not None:
         report(failure)
-
-
-_VIEWS: Final = "device: hal.device, lhs: hal.buffer_view, rhs: hal.buffer_view"
-
-ROWS: Final = (
-    ImportRow("expect_true", "0i_v", "operand", expect_true),
-    ImportRow("expect_false", "0i_v", "operand", expect_false),
-    ImportRow("expect_all_true", "0rr_v", "device: hal.device, operand: hal.buffer_view", expect_all_true),
-    ImportRow("expect_eq", "0rrr_v", _VIEWS, expect_eq),
-    # Since 3.3.0; the shorter ones up to 3.2.0 and for a few nightlies in between.
-    ImportRow("expect_almost_eq", "0rrrff_v", f"{_VIEWS}, atol, rtol", expect_almost_eq),
-    ImportRow("expect_almost_eq", "0rrrf_v", f"{_VIEWS}, tolerance", expect_almost_eq_within),
-    ImportRow("expect_almost_eq", "0rrr_v", _VIEWS, expect_almost_eq_default),
-)
-
-
-@cache
-def _exports() -> tuple[HostExport, ...]:
-    return tuple(CheckedExport(row, "check") for row in ROWS)

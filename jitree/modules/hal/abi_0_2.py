@@ -1,12 +1,10 @@
 """ABI 0.2 (20240129.785 to 20240724.964): what 0.3 replaced.
 
 Commands name buffers only (slots of a binding table exist in pushed descriptors), and up to 20240621.931
-command buffers can be nested. ``devices.get`` of a device that is not there failed in those releases and gives null
-since; the import does not tell which is meant, so it gives null, and the program fails with the same status where it
-uses it.
+command buffers can be nested. ``devices.get`` of a device that is not there failed in those releases and
+gives null since; the import does not tell which is meant, so it gives null, and the program fails with the
+same status where it uses it.
 """
-
-# ruff: noqa: E501 - one import, one line where it fits
 
 from __future__ import annotations
 
@@ -22,7 +20,6 @@ from jitree.hal.executable import Executable
 from jitree.hal.nested import NestedCommandBuffer
 from jitree.hal.objects import Channel
 from jitree.modules.hal import abi_0_4, command_buffer
-from jitree.modules.hal.references import COMMANDS, ImportRow
 from jitree.modules.hal.state import HalState
 
 MAXIMUM_TABLE: Final = 256
@@ -36,7 +33,7 @@ def create(
 ) -> CommandBuffer:
     if modes & CommandBufferMode.NESTED:
         return NestedCommandBuffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity)
-    return command_buffer.create(state, device, modes, categories, QUEUE_AFFINITY_ANY, binding_capacity)
+    return device.create_command_buffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity)
 
 
 def execute_commands(
@@ -108,23 +105,3 @@ def dispatch_indirect(
     workgroups_offset: int,
 ) -> None:
     abi_0_4.dispatch_indirect(state, commands, target, entry_point, _DIRECT, workgroups, workgroups_offset, 0)
-
-
-ROWS: Final = (
-    ImportRow("command_buffer.create", "0riii_r", "device: hal.device, modes, command_categories, binding_capacity", create),
-    ImportRow("command_buffer.fill_buffer", "0rrIIii_v",
-        f"{COMMANDS}, target_buffer: hal.buffer, target_offset, length, pattern, pattern_length", fill_buffer),
-    ImportRow("command_buffer.copy_buffer", "0rrIrII_v",
-        f"{COMMANDS}, source_buffer: hal.buffer, source_offset, target_buffer: hal.buffer, target_offset, length",
-        copy_buffer),
-    ImportRow("command_buffer.collective", "0rriirIIrIII_v",
-        f"{COMMANDS}, channel: hal.channel, op, param, send_buffer: hal.buffer?, send_offset, send_length, "
-        "recv_buffer: hal.buffer?, recv_offset, recv_length, element_count", collective),
-    ImportRow("command_buffer.dispatch", "0rriiii_v",
-        f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z", abi_0_4.dispatch),
-    ImportRow("command_buffer.dispatch.indirect", "0rrirI_v",
-        f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer: hal.buffer, workgroups_offset",
-        dispatch_indirect),
-    ImportRow("command_buffer.execute.commands", "0rrCrIID_v",
-        f"{COMMANDS}, commands: hal.command_buffer, [buffer: hal.buffer?, offset, length]", execute_commands),
-)  # fmt: skip

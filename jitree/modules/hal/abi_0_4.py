@@ -1,13 +1,11 @@
 """ABI 0.4 and 0.3 (nightlies of August 2024): what 0.5 replaced.
 
-Arguments of a dispatch come from layouts: a descriptor set layout declares the bindings of one set, a pipeline
-layout the sets and the number of constants of one function. A program pushes constants and descriptors into
-the command buffer, where they stay until overwritten; a dispatch then takes what the layout of its function
-declares, bindings in ascending order of (set, binding) without gaps. Version 0.4 has the forms of 0.5 beside
-these under names that end in 2.
+Arguments of a dispatch come from layouts: a descriptor set layout declares the bindings of one set, a
+pipeline layout the sets and the number of constants of one function. A program pushes constants and
+descriptors into the command buffer, where they stay until overwritten; a dispatch then takes what the layout
+of its function declares, bindings in ascending order of (set, binding) without gaps. Version 0.4 has the
+forms of 0.5 beside these under names that end in 2.
 """
-
-# ruff: noqa: E501 - one import, one line where it fits
 
 from __future__ import annotations
 
@@ -20,8 +18,6 @@ from jitree.hal.command_buffer import CommandBuffer, Reference
 from jitree.hal.device import Device
 from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
 from jitree.modules.hal import command_buffer, executable
-from jitree.modules.hal.abi_0_5 import executable_create as executable_create2
-from jitree.modules.hal.references import BINDINGS, COMMANDS, ImportRow
 from jitree.modules.hal.state import MAXIMUM_CONSTANTS, HalState, Pushed
 from jitree.regs.objects import VmBuffer
 
@@ -162,37 +158,3 @@ def _check_constants(offset: int, count: int) -> None:
         raise OutOfRangeError(
             f"constants {offset} to {offset + count} of a dispatch; there are {MAXIMUM_CONSTANTS} words"
         )
-
-
-_LAYOUT: Final = "pipeline_layout: hal.pipeline_layout"
-
-ROWS: Final = (
-    # Layouts.
-    ImportRow("descriptor_set_layout.create", "0riCiiiD_r", "device: hal.device, flags, [binding, type, flags]",
-        descriptor_set_layout_create),
-    ImportRow("pipeline_layout.create", "0riCrD_r", "device: hal.device, push_constants, [layout: hal.descriptor_set_layout]",
-        pipeline_layout_create),
-    ImportRow("executable.create", "0rrrrCrD_r",
-        "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?, "
-        "[layout: hal.pipeline_layout]", executable_create),
-    # Arguments and dispatches.
-    ImportRow("command_buffer.push_constants", "0rriCiD_v", f"{COMMANDS}, {_LAYOUT}, offset, [value]", push_constants),
-    ImportRow("command_buffer.push_descriptor_set", "0rriCiirIID_v",
-        f"{COMMANDS}, {_LAYOUT}, set, [binding, buffer_slot, buffer: hal.buffer?, offset, length]",
-        push_descriptor_set),
-    ImportRow("command_buffer.dispatch", "0rriiiiI_v",
-        f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags", dispatch),
-    ImportRow("command_buffer.dispatch.indirect", "0rriirII_v",
-        f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
-        "workgroups_offset, flags", dispatch_indirect),
-    # The forms of 0.5, tried out in 0.4.
-    ImportRow("executable.create2", "0rrrr_r",
-        "device: hal.device, executable_format: vm.buffer, executable_data: vm.buffer, constants: vm.buffer?",
-        executable_create2),
-    ImportRow("command_buffer.dispatch2", "0rriiiiICiDCiirIID_v",
-        f"{COMMANDS}, executable: hal.executable, entry_point, workgroup_x, workgroup_y, workgroup_z, flags, [value], "
-        f"{BINDINGS}", command_buffer.dispatch),
-    ImportRow("command_buffer.dispatch2.indirect", "0rriirIICiDCiirIID_v",
-        f"{COMMANDS}, executable: hal.executable, entry_point, workgroups_buffer_slot, workgroups_buffer: hal.buffer?, "
-        f"workgroups_offset, flags, [value], {BINDINGS}", command_buffer.dispatch_indirect),
-)  # fmt: skip

@@ -45,10 +45,6 @@ def assert_(
     )
 
 
-def subspan(state: HalState, source: Buffer, offset: int, length: int) -> Buffer:
-    return source.subspan(offset, length)
-
-
 def length(state: HalState, buffer: Buffer) -> int:
     return buffer.byte_length
 
@@ -78,10 +74,6 @@ def _scalar(buffer: Buffer, offset: int, length: int, access: int) -> memoryview
     if not buffer.allowed_access & access:
         raise PermissionDeniedError(f"the buffer does not allow access {names(MemoryAccess(access))}")
     return buffer.host_view()[offset : offset + length]
-
-
-def allocation_preserve(state: HalState, buffer: Buffer) -> None:
-    buffer.preserve()
 
 
 def allocation_discard(state: HalState, buffer: Buffer) -> int:

@@ -30,10 +30,5 @@ def create(
     )
 
 
-def split(state: HalState, channel: Channel, color: int, key: int, flags: int) -> Channel | None:
-    """Null for a negative color."""
-    return channel.split(color, key, flags)
-
-
 def rank_and_count(state: HalState, channel: Channel) -> tuple[int, int]:
     return channel.rank, channel.count

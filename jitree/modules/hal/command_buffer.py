@@ -8,7 +8,6 @@ from typing import Final
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, Reference
-from jitree.hal.device import Device
 from jitree.hal.enums import DispatchFlags
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel
@@ -32,33 +31,8 @@ _REDUCING_KINDS: Final = (1, 4, 5)
 send_recv. all_reduce, reduce and reduce_scatter reduce."""
 
 
-def create(
-    state: HalState,
-    device: Device,
-    modes: int,
-    categories: int,
-    queue_affinity: int,
-    binding_capacity: int,
-) -> CommandBuffer:
-    return device.create_command_buffer(modes, categories, queue_affinity, binding_capacity)
-
-
-def finalize(state: HalState, commands: CommandBuffer) -> None:
-    commands.finalize()
-
-
 def begin_debug_group(state: HalState, commands: CommandBuffer, label: VmBuffer) -> None:
     commands.begin_debug_group(text(label))
-
-
-def end_debug_group(state: HalState, commands: CommandBuffer) -> None:
-    commands.end_debug_group()
-
-
-def execution_barrier(
-    state: HalState, commands: CommandBuffer, source_stages: int, target_stages: int, flags: int
-) -> None:
-    commands.execution_barrier(source_stages, target_stages, flags)
 
 
 def advise_buffer(

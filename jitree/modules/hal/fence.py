@@ -40,10 +40,6 @@ def query(state: HalState, fence: Fence) -> int:
     return int(fence.query())
 
 
-def signal(state: HalState, fence: Fence) -> None:
-    fence.signal()
-
-
 def fail(state: HalState, fence: Fence, status: int) -> None:
     code = status & _STATUS_MASK
     if code == _OK:

@@ -10,19 +10,32 @@ from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.hal.device import Device
-from jitree.modules.hal import table
 from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
-from jitree.modules.hal.references import ImportRow, call_once, checked, register_hal_types
+from jitree.modules.hal.references import call_once, checked, register_hal_types
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
+from jitree.modules.import_rows import ImportRow, rows
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
 
 
-class HalModule(HostModule):
+class RowModule(HostModule):
+    """A host module whose functions are rows of ``imports.tsv``."""
+
+    def rows(self) -> Iterable[ImportRow]:
+        return rows(self.name)
+
+    def exports(self) -> Iterable[HostExport]:
+        return map(_export, self.rows())
+
+    def register_types(self, ref_types: RefTypes) -> None:
+        register_hal_types(ref_types)
+
+
+class HalModule(RowModule):
     """``hal`` with the devices that programs may choose from, in order.
 
     ``trace_sink`` gets the tensors that programs trace (None: they are dropped), ``placement`` decides where
@@ -31,8 +44,6 @@ class HalModule(HostModule):
 
     name = "hal"
     version = 7
-    rows: tuple[ImportRow, ...] = table.ROWS
-    """Imports of the newest ABI; those of older ones are looked for after them."""
 
     def __init__(
         self,
@@ -44,19 +55,6 @@ class HalModule(HostModule):
         self.devices = tuple(devices)
         self.trace_sink = trace_sink
         self.placement = placement
-        self._newest = {(row.name, row.cconv): row for row in self.rows}
-
-    def exports(self) -> Iterable[HostExport]:
-        from jitree.modules.hal.generations import OLDER  # what new programs import is in the newest
-
-        return [_export(row) for rows in (self.rows, *OLDER) for row in rows]
-
-    def get(self, name: str, cconv: str) -> HostExport | None:
-        row = self._newest.get((name, cconv))
-        return super().get(name, cconv) if row is None else _export(row)
-
-    def register_types(self, ref_types: RefTypes) -> None:
-        register_hal_types(ref_types)
 
     def create_state(self, context: ModuleContext) -> HalState:
         supplier = Supplier(context.table, self.devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
@@ -80,29 +78,27 @@ class CheckedExport(HostExport):
     """The function of a row after the tests of its arguments, which are generated when it is first called
     for: programs use a dozen of the hundred. Some have a fast path in machine code as well."""
 
-    __slots__ = ("_checked", "_module", "_row")
+    __slots__ = ("_checked", "_row")
     _checked: Callable[..., Any] | None
-    _module: str
     _row: ImportRow
 
-    def __init__(self, row: ImportRow, module: str = "hal") -> None:
+    def __init__(self, row: ImportRow) -> None:
         self.name = row.name
         self.cconv = row.cconv
         self.attrs = {}
-        self.compiled = address(row.name, row.cconv) if module == "hal" else None
-        self._module = module
+        self.compiled = address(row)
         self._row = row
         self._checked = None
 
     @property
     def function(self) -> Callable[..., Any]:  # type: ignore[override]  # made when it is asked for
         if self._checked is None:
-            self._checked = self._supplied(checked(self._row, self._module))
+            self._checked = self._supplied(checked(self._row))
         return self._checked
 
     @property
     def unprepared(self) -> Callable[..., Any]:
-        return self._checked or self._supplied(partial(call_once, self._row, self._module))
+        return self._checked or self._supplied(partial(call_once, self._row))
 
     def _supplied(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self.compiled is None else supplied(self._row.name, function)

@@ -1,9 +1,8 @@
-"""``hal.device.queue.*``: methods of devices, whose arguments the rows of the import tables state."""
+"""``hal.device.queue.*``: what is not a method of devices as it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
@@ -13,26 +12,6 @@ from jitree.hal.objects import File
 from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import unsigned64
 from jitree.regs.objects import VmBuffer
-
-T = TypeVar("T")
-
-
-def _as(operation: Callable[..., T]) -> Callable[..., T]:
-    """Takes the same arguments as a method of devices, in the same order."""
-    name = operation.__name__
-
-    def call(state: HalState, device: Device, *arguments: Any) -> T:
-        return getattr(device, name)(*arguments)  # type: ignore[no-any-return]
-
-    return call
-
-
-alloca: Final = _as(Device.queue_alloca)
-dealloca: Final = _as(Device.queue_dealloca)
-fill: Final = _as(Device.queue_fill)
-copy: Final = _as(Device.queue_copy)
-barrier: Final = _as(Device.queue_barrier)
-flush: Final = _as(Device.queue_flush)
 
 
 def update(

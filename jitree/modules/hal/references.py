@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer, BufferView
@@ -20,6 +19,7 @@ from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayou
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, Event, File
 from jitree.hal.semaphore import Semaphore
+from jitree.modules.import_rows import ImportRow
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import Span, parse
@@ -82,24 +82,6 @@ _ACCEPTED: Final = {
 }
 
 
-class ImportRow(NamedTuple):
-    """One import: a name with one calling convention, what its parameters are, and what it does."""
-
-    name: str
-    cconv: str
-    parameters: str
-    """``buffer: hal.buffer, offset, fence: hal.fence?, [slot, target: hal.buffer?], …``: names in order,
-    references with their type, ``?`` where null is allowed, a span in brackets."""
-    function: Callable[..., object]
-    """(state, *arguments)"""
-
-
-QUEUE: Final = "device: hal.device, queue_affinity, wait_fence: hal.fence?, signal_fence: hal.fence?"
-"""How the parameters of every queue operation begin."""
-COMMANDS: Final = "command_buffer: hal.command_buffer"
-BINDINGS: Final = "[reserved, buffer_slot, buffer: hal.buffer?, offset, length]"
-"""Of a dispatch since 0.4."""
-
 _Parameter = tuple[str, str | None]
 """(name, reference type)"""
 
@@ -120,17 +102,16 @@ def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
     return items
 
 
-def call_once(row: ImportRow, module: str, state: object, *arguments: Any) -> object:
+def call_once(row: ImportRow, state: object, *arguments: Any) -> object:
     """Calls a row's function after the same tests as :func:`checked`, with nothing prepared."""
-    full_name = f"{module}.{row.name}"
     for argument, parameter in zip(arguments, parse_parameters(row.parameters), strict=True):
         if not isinstance(parameter, list):
-            _test(full_name, argument, parameter)
+            _test(row.full_name, argument, parameter)
             continue
         for item in argument:
             for value, field in zip((item,) if len(parameter) == 1 else item, parameter, strict=True):
-                _test(full_name, value, field)
-    return row.function(state, *arguments)
+                _test(row.full_name, value, field)
+    return row.implementation()(state, *arguments)
 
 
 def _test(full_name: str, value: object, parameter: _Parameter) -> None:
@@ -139,24 +120,24 @@ def _test(full_name: str, value: object, parameter: _Parameter) -> None:
         _ACCEPTED[kind].accept(value, full_name, name)
 
 
-def checked(row: ImportRow, module: str = "hal") -> Callable[..., Any]:
-    """The row's function after tests of its reference arguments. ``module`` is whose import it is."""
-    full_name = f"{module}.{row.name}"
+def checked(row: ImportRow) -> Callable[..., Any]:
+    """The row's function after tests of its reference arguments."""
     parameters = parse_parameters(row.parameters)
     _check_shape(row, parameters)
     names = [f"a{index}" for index in range(len(parameters))]
-    scope: dict[str, Any] = {"function": row.function}
+    function, scope = row.implementation(), dict[str, Any]()
     tests: list[str] = []
     for name, parameter in zip(names, parameters, strict=True):
         if isinstance(parameter, list):
-            tests += _span_tests(full_name, name, parameter, scope)
+            tests += _span_tests(row.full_name, name, parameter, scope)
         elif parameter[1] is not None:
-            tests += _tests(full_name, name, parameter, scope, "    ")
+            tests += _tests(row.full_name, name, parameter, scope, "    ")
     if not tests:
-        return row.function
+        return function
+    scope["function"] = function
     arguments = ", ".join(["state", *names])
     lines = [f"def call({arguments}):", *tests, f"    return function({arguments})"]
-    exec(compile("\n".join(lines), f"<checks of {full_name}>", "exec"), scope)
+    exec(compile("\n".join(lines), f"<checks of {row.full_name}>", "exec"), scope)
     return scope["call"]  # type: ignore[no-any-return]
 
 

@@ -6,26 +6,21 @@ where they belong. The tables are looked up by the call itself, so that what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.host_export import HostExport
-from jitree.dispatch.host_module import HostModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage
 from jitree.hal.fence import Fence
-from jitree.modules.hal.module import CheckedExport
-from jitree.modules.hal.references import QUEUE, ImportRow, register_hal_types
+from jitree.modules.hal.module import RowModule
 from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
 from jitree.modules.io_parameters.batch import Batch
 from jitree.modules.io_parameters.providers import ScopeProvider
 from jitree.modules.io_parameters.requests import ParameterRequest, resolve, scope_name
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
-from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -152,20 +147,7 @@ def scatter(
         batch.submit()
 
 
-_KEYS: Final = "key_table: vm.buffer, key_data: vm.buffer, spans: vm.buffer"
-ROWS: Final = (
-    ImportRow(
-        "load",
-        "0rIrrrIiirrr_r",
-        f"{QUEUE}, scope: vm.buffer?, target_affinity, memory_types, buffer_usage, {_KEYS}",
-        load,
-    ),
-    ImportRow("gather", "0rIrrrrrrr_v", f"{QUEUE}, scope: vm.buffer?, target: hal.buffer, {_KEYS}", gather),
-    ImportRow("scatter", "0rIrrrrrrr_v", f"{QUEUE}, source: hal.buffer, scope: vm.buffer?, {_KEYS}", scatter),
-)
-
-
-class IoParametersModule(HostModule):
+class IoParametersModule(RowModule):
     """``io_parameters`` over providers, of which the first one of a scope answers for it."""
 
     name = "io_parameters"
@@ -174,18 +156,7 @@ class IoParametersModule(HostModule):
     def __init__(self, providers: Sequence[ScopeProvider] = ()) -> None:
         self.providers = tuple(providers)
 
-    def exports(self) -> Iterable[HostExport]:
-        return _exports()
-
-    def register_types(self, ref_types: RefTypes) -> None:
-        register_hal_types(ref_types)
-
     def create_state(self, context: ModuleContext) -> ParametersState:
         return ParametersState(
             self.providers, context.ref_types.lookup("hal.buffer"), ReadingProgram(context)
         )
-
-
-@cache
-def _exports() -> tuple[HostExport, ...]:
-    return tuple(CheckedExport(row, "io_parameters") for row in ROWS)
