@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, overload
 
 
 class Layout(Protocol):
-    """What :class:`jitree.regs.layout.Record` states of a record."""
+    """What :class:`jitree.base.layout.Record` states of a record."""
 
     name: str
     types: dict[str, str]

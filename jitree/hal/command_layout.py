@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.regs.layout import Record
+from jitree.base.layout import Record
 
 ENTRY_POINT: Final = Record(
     "entry point",

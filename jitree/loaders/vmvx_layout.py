@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.regs.layout import Record
+from jitree.base.layout import Record
 
 ENVIRONMENT: Final = Record(
     "vmvx environment",

@@ -60,5 +60,6 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.loaders.vmvx_images import SPANS
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
+    from jitree.vmfb.native.image import RECIPE as LOAD
 
-    return LOOP, recipe.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS
+    return LOOP, recipe.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD

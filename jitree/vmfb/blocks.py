@@ -71,6 +71,7 @@ class CodeLayout:
         """Appends the words of one function. Every edge must lead to one of its blocks."""
         words = self.words
         starts: dict[int, int] = {}
+        stubs: dict[int, int] = {}
         branches: list[tuple[int, int, Edge]] = []
         for block in blocks:
             start = len(words)
@@ -88,11 +89,12 @@ class CodeLayout:
         for start, offset, edge in branches:
             target = starts[edge.target]
             if edge.moves:
-                stub = len(words)
-                words += branch_words(edge.moves)
-                words[stub + 1] = target - stub
-                self.instruction_words.append(stub)
-                self.instruction_offsets.append(offset)
+                stub = stubs.setdefault(id(edge.moves), len(words))  # shared where a branch carries the edge
+                if stub == len(words):
+                    words += branch_words(edge.moves)
+                    words[stub + 1] = target - stub
+                    self.instruction_words.append(stub)
+                    self.instruction_offsets.append(offset)
                 target = stub
             words[start + edge.position] = target - start
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.vmfb.schema import ModuleTables
+    from jitree.vmfb.signature import FunctionSignature
 
 _ENTRY: Final = Struct("<H")
 
@@ -36,6 +37,25 @@ class DecodedFunction(NamedTuple):
     argument_slots: tuple[RegisterSlot, ...]
     """(tag, register) of each argument at entry; refs have TAG_REF_COPY."""
     result_tags: tuple[int, ...]
+
+
+def decoded_functions(
+    signatures: Sequence[FunctionSignature], starts: Sequence[int], ends: Sequence[int]
+) -> tuple[DecodedFunction, ...]:
+    """The functions of a module, whose words have been found."""
+    return tuple(
+        DecodedFunction(
+            ordinal=ordinal,
+            start=start,
+            end=end,
+            value_count=max(signature.value_count, 1) + 1 & ~1,
+            ref_count=max(signature.ref_count, 1),
+            cconv=signature.cconv,
+            argument_slots=signature.argument_slots,
+            result_tags=signature.cconv.result_tags,
+        )
+        for ordinal, (signature, start, end) in enumerate(zip(signatures, starts, ends, strict=True))
+    )
 
 
 class CallSite(NamedTuple):

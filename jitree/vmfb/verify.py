@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jitree.vmfb.decode import walk_function
 from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import read_signatures
+from jitree.vmfb.specification import walk_function
 
 
 def verify_function(module: ModuleTables, function: FunctionRow) -> None:

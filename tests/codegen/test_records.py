@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from jitree.base.layout import Record
 from jitree.codegen import functions
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.link import link
 from jitree.codegen.image.mapping import map_image
 from jitree.codegen.record import MemoryRecord, place_of
 from jitree.errors import InternalError
-from jitree.regs.layout import Record
 
 NODE = Record("node", "i32 count\ni32 kind\ni64 wide\ni64 next\ni64 owner")
 OWNER = Record("owner", "i64 total\ni64 first")

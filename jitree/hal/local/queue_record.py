@@ -6,7 +6,7 @@ from _thread import allocate_lock
 from array import array
 from typing import Final
 
-from jitree.regs.layout import Record
+from jitree.base.layout import Record
 
 QUEUE: Final = Record(
     "queue",

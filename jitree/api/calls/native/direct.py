@@ -34,13 +34,14 @@ from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, tensor_pack
 from jitree.api.calls.transfers import copy_to_device
 from jitree.api.function import Function
 from jitree.base.elements import is_packed
+from jitree.base.layout import Record
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.regs.layout import ENTRY, FRAME, Record
+from jitree.regs.layout import ENTRY, FRAME
 
 if TYPE_CHECKING:
     from jitree.api.array import Array

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.regs.layout import EXTENSION_SIZE, FRAME, STATE, Record
+from jitree.base.layout import Record
+from jitree.regs.layout import EXTENSION_SIZE, FRAME, STATE
 
 PYTHON: Final = Record(
     "python",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from jitree.base.layout import Record
 from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
 from jitree.hal.heap import size_class
-from jitree.regs.layout import Record
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""

@@ -1,0 +1,182 @@
+"""Calling the machine code of loading."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jitree.codegen import image
+from jitree.errors import StatusError
+from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
+from jitree.vmfb.native.image import RECIPE
+from jitree.vmfb.native.layout import (
+    BLOCK,
+    CONVENTION,
+    DECODER,
+    EDGE,
+    FUNCTION_ROW,
+    PART,
+    SPAN,
+)
+from jitree.vmfb.program import Program, decoded_functions
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.vmfb.schema import ModuleTables
+    from jitree.vmfb.signature import FunctionSignature
+
+Decode = Callable[[int], int]
+"""From the address of a DECODER record: 1 if all functions are accepted."""
+
+_DECODE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_FIRST_MOVING_VERSION: Final = 16
+_MOST_TAGS: Final = 1 << 16
+_MOST_PARTS: Final = 16
+_START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
+
+
+def decode(module: ModuleTables, signatures: Sequence[FunctionSignature]) -> Program | None:
+    """What :func:`jitree.vmfb.specification.decode` makes; None if that would raise, or without machine
+    code."""
+    ready = image.get(RECIPE)
+    if ready is None:
+        return None
+    function = _DECODE(ready.addresses["decode"])
+    return Decoding(module, signatures, ready.notes).run(function)
+
+
+class Decoding:
+    """A DECODER record, and the memory that it refers to."""
+
+    def __init__(self, module: ModuleTables, signatures: Sequence[FunctionSignature], tables: bytes) -> None:
+        self._module = module
+        self._signatures = signatures
+        self._record = np.zeros(DECODER.size // 8, np.int64)
+        self._owned: list[npt.NDArray[np.generic]] = []
+        self._conventions = array("i")
+        self._convention_places: dict[tuple[str, bool], int] = {}
+        self._rows = self._function_rows()
+        imports = np.array([self._import_convention(item.cconv) for item in module.imports], np.int32)
+        self._give("tables", np.frombuffer(tables, np.uint8))
+        self._give("bytecode", np.array(module.bytecode, np.uint8))  # a copy: it must not change meanwhile
+        self._give("functions", self._rows)
+        self._give("imports", imports)
+        self._give("conventions", np.frombuffer(self._conventions or b"", np.int32))
+        values = {
+            "function_count": len(signatures),
+            "import_count": len(imports),
+            "honours_moves": module.bytecode_version[0] >= _FIRST_MOVING_VERSION,
+            "version": module.bytecode_version[0],
+            "globals_size": module.globals_size,
+            "ref_global_count": module.ref_global_count,
+            "rodata_count": len(module.rodata),
+            "type_count": len(module.types),
+        }
+        for name, value in values.items():
+            self._set(name, value)
+        self._give_room()
+
+    def run(self, decode: Decode) -> Program | None:
+        if not decode(_address(self._record)):
+            return None
+        instructions = self._get("instruction_count")
+        sites = self._get("site_count")
+        word_count = (self._get("next_word") - self._get("words")) // 4
+        return Program(
+            self._module,
+            words=self.words[:word_count].copy(),
+            functions=decoded_functions(
+                self._signatures, self._rows[:, _START].tolist(), self._rows[:, _END].tolist()
+            ),
+            site_words=self.site_words[:sites].copy().data,
+            site_segments=self.site_segments[:sites].copy().data,
+            instruction_words=array("i", self.instruction_words[:instructions].tobytes()),
+            instruction_offsets=array("i", self.instruction_offsets[:instructions].tobytes()),
+        )
+
+    def _set(self, field: str, value: int) -> None:
+        self._record[DECODER.word(field)] = value
+
+    def _get(self, field: str) -> int:
+        return int(self._record[DECODER.word(field)])
+
+    def _give(self, field: str, memory: npt.NDArray[np.generic]) -> None:
+        self._owned.append(memory)
+        self._set(field, _address(memory))
+
+    def _give_room(self) -> None:
+        """Memory for what comes out, by the bytes that go in: an instruction of so many bytes makes less than
+        twice as many words; a block, an edge, a call and a list of moves take four bytes or more."""
+        lengths = [function.length for function in self._module.functions]
+        total, longest = sum(lengths), max(lengths, default=0)
+        self.words = np.empty(2 * total + 64, np.int32)
+        self.instruction_words = np.empty(total + 16, np.int32)
+        self.instruction_offsets = np.empty(total + 16, np.int32)
+        self.site_words = np.empty(total // 4 + 16, np.int32)
+        self.site_segments = np.empty(total // 4 + 16, np.int32)
+        for name in ("words", "instruction_words", "instruction_offsets", "site_words", "site_segments"):
+            self._give(name, getattr(self, name))
+        self._set("next_word", self._get("words"))
+        sizes = {
+            "blocks": (longest // 4 + 8) * BLOCK.size,
+            "edges": (longest // 4 + 8) * EDGE.size,
+            "moves": 3 * longest + 64,
+            "draft": 8 * longest + 256,
+            "draft_starts": 4 * longest + 64,
+            "draft_offsets": 4 * longest + 64,
+            "tags": _MOST_TAGS,
+            "parts": _MOST_PARTS * PART.size,
+        }
+        for name, size in sizes.items():
+            self._give(name, np.empty(size, np.uint8))
+        self._give("marks", np.zeros(longest + 1, np.int32))
+
+    def _function_rows(self) -> npt.NDArray[np.int32]:
+        rows = np.zeros((len(self._signatures), FUNCTION_ROW.size // 4), np.int32)
+        functions = self._module.functions
+        for field in ("offset", "length", "requirements", "block_count"):
+            rows[:, FUNCTION_ROW.word(field)] = [getattr(function, field) for function in functions]
+        for field in ("value_count", "ref_count"):
+            rows[:, FUNCTION_ROW.word(field)] = [getattr(item, field) for item in self._signatures]
+        rows[:, FUNCTION_ROW.word("convention")] = [
+            self._convention(item.cconv, item.argument_slots) for item in self._signatures
+        ]
+        return rows
+
+    def _import_convention(self, text: str | None) -> int:
+        try:
+            return self._convention(parse(text or ""), None)
+        except StatusError:  # an import without calls need not be readable
+            return -1
+
+    def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot] | None) -> int:
+        """Where a convention is among them; ``slots`` are None of an import's."""
+        key = cconv.text, slots is None
+        place = self._convention_places.get(key)
+        if place is None:
+            place = self._convention_places[key] = len(self._conventions)
+            self._conventions.extend(_encoded(cconv, slots or ()))
+        return place
+
+
+def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[int]:
+    """A CONVENTION record and all that follows it."""
+    items: list[int] = []
+    for item in cconv.arguments:
+        if isinstance(item, Span):
+            items += [SPAN + len(item.characters), *(TAGS[character] for character in item.characters)]
+        else:
+            items.append(TAGS[item])
+    results_at = CONVENTION.size // 4 + len(items)
+    slots_at = results_at + len(cconv.result_tags)
+    header = [len(cconv.arguments), len(cconv.result_tags), results_at, slots_at]
+    return [*header, *items, *cconv.result_tags, *(slot for _, slot in slots)]
+
+
+def _address(memory: npt.NDArray[np.generic]) -> int:
+    return int(memory.__array_interface__["data"][0])

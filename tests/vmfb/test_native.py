@@ -1,0 +1,108 @@
+"""The machine code of loading does what the specification in Python does, word for word, and refuses what
+that refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitree.codegen import image
+from jitree.errors import StatusError
+from jitree.vmfb import specification
+from jitree.vmfb.archive import Archive
+from jitree.vmfb.module import read_module
+from jitree.vmfb.native import tables
+from jitree.vmfb.native.bodies import decode
+from jitree.vmfb.native.decoding import Decoding
+from jitree.vmfb.native.image import RECIPE
+from jitree.vmfb.native.records import Decoder
+from jitree.vmfb.program import Program
+from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.signature import read_signatures
+from tests.assembler import Assembler
+from tests.vmfb import streams
+from tests.vmfb.modules import read
+from tests.vmfb.streams import assembly, functions
+from tests.vmfb.test_streams import relaxed
+
+DATA = Path(__file__).parents[1] / "data"
+MODULES = sorted(DATA.rglob("*.vmfb"))
+FLIPS = 40
+TABLES = tables.generate()
+INTERPRETED_SIZE = 600
+"""Bytes of bytecode of which the functions can be run in Python."""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Callable[[int], int]:
+    ready = image.wait(RECIPE)
+    assert ready.notes == TABLES
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(ready.addresses["decode"])
+
+
+def interpreted(address: int) -> int:
+    return decode(Decoder(address))
+
+
+def fields(program: Program | None) -> tuple[Any, ...] | None:
+    if program is None:
+        return None
+    sites = [program.site(index) for index in range(program.site_count)]
+    places = program.instruction_words, program.instruction_offsets
+    return program.words.tolist(), program.functions, sites, *map(list, places)
+
+
+def compare(module: ModuleTables, *decoders: Callable[[int], int]) -> bool:
+    """Whether the specification accepts a module; both do the same."""
+    signatures = read_signatures(module)
+    expected = None
+    with suppress(StatusError):
+        expected = fields(specification.decode(module, signatures))
+    for run in decoders:
+        assert fields(Decoding(module, signatures, TABLES).run(run)) == expected
+    return expected is not None
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(DATA)))
+def test_modules_and_damaged_ones(path: Path, compiled: Callable[[int], int]) -> None:
+    try:
+        module = read_module(Archive.open(path))
+        read_signatures(module)
+    except StatusError:
+        pytest.skip("refused before any body is looked at")
+    small = len(module.bytecode) <= INTERPRETED_SIZE
+    compare(module, compiled, *([interpreted] if small else []))
+    source = random.Random(path.name)
+    bytecode = bytes(module.bytecode)
+    for _ in range(FLIPS if len(bytecode) < 20_000 else 2):
+        damaged = bytearray(bytecode)
+        for _ in range(source.choice((1, 1, 2, 4))):
+            damaged[source.randrange(len(damaged))] = source.choice((0, 1, 0x80, 0xFF, source.randrange(256)))
+        compare(module._replace(bytecode=memoryview(damaged).toreadonly()), compiled)
+
+
+@pytest.mark.parametrize("version", [15, 16, 17])
+@given(data=st.data())
+@relaxed
+def test_every_instruction(data: st.DataObject, version: int, compiled: Callable[[int], int]) -> None:
+    text = assembly(data.draw(functions(version)))
+    assert compare(read(streams.module(text, version)), compiled)
+
+
+def test_branches_to_one_comparison_share_its_moves(compiled: Callable[[int], int]) -> None:
+    """Else a small file takes all memory: so many branches times so many moves."""
+    moves = ", ".join(f"%i{2 * slot}->%i{2 * slot + 1}" for slot in range(100))
+    branches = "\n".join(f"^b{number}:\nbr ^head" for number in range(100))
+    text = f"br ^head\n^head:\n%i0 = cmp.lt.i32.s %i1, %i2\ncond_br %i0, ^end {{{moves}}}, ^end\n{branches}"
+    module = read(Assembler("m").function("f", "0v", f"{text}\n^end:\nreturn"))
+    assert compare(module, compiled)
+    program = specification.decode(module, read_signatures(module))
+    assert len(program.words) < 2 * len(module.bytecode)
