@@ -37,9 +37,9 @@ _BATCH: Final = 16
 """Blocks of one size that are lent at a time, and their bytes together (at least one block)."""
 _LENT_LIMIT: Final = 256 << 20
 """Bytes of memory that a context's pools may have."""
-_ARENAS: Final = 4
-"""Command buffers of scale 1 that are recorded or waiting to be freed at one time, at first and with every
-refill."""
+_ARENAS: Final = 16
+"""Command buffers of scale 1 that are recorded or waiting to be freed at one time, at first; every refill
+doubles them."""
 _MOST_ARENA_BYTES: Final = 16 << 20
 """Programs that keep more command buffers have the others in Python."""
 _GROWTH: Final = 4
@@ -163,12 +163,13 @@ class ArenaPool:
         """Makes some if there is none left, and there is not too much."""
         if self._words[self._place] or self._size >= _MOST_ARENA_BYTES:
             return
-        for _ in range(max(1, _ARENAS // self._scale)):
-            memory = zeroed(RECORDING.size + sum(sections(self._scale).values()))
+        size = RECORDING.size + sum(sections(self._scale).values())
+        count = min(max(_ARENAS, len(self._memory)) // self._scale, (_MOST_ARENA_BYTES - self._size) // size)
+        arenas = zeroed(max(1, count) * size).reshape(-1, size)
+        self._lay_out(arenas)
+        for memory in arenas:
             self._memory[address_of(memory)] = memory
-            self._size += len(memory)
-            self._lay_out(memory)
-            self._push(memory)
+        self._size += arenas.size
 
     def enlarge(self, recording: int) -> None:
         """What was recorded at an address did not fit: from now on there is more room."""
@@ -195,19 +196,24 @@ class ArenaPool:
         _words(memory)[RECORDING.word("next")] = self._words[self._place]
         self._words[self._place] = address_of(memory)
 
-    def _lay_out(self, memory: np.ndarray[Any, Any]) -> None:
-        words = _words(memory)
-        position = address_of(memory) + RECORDING.size
+    def _lay_out(self, arenas: np.ndarray[Any, Any]) -> None:
+        """Writes what is in each of them, of which the list begins with the first one."""
+        words = _words(arenas)
+        addresses = address_of(arenas) + arenas.shape[1] * np.arange(len(arenas))
+        positions = addresses + RECORDING.size
         places = {}
         for name, size in sections(self._scale).items():
-            places[name] = position
-            position += size
-        words[_SCALE] = self._scale
+            places[name] = positions
+            positions = positions + size
+        words[:, _SCALE] = self._scale
         for field in ("list", "slots", "kept"):
-            words[RECORDING.word(field)] = places[field]
+            words[:, RECORDING.word(field)] = places[field]
         first = RECORDING.size // 8
         for field in ("rows", "addresses", "lengths", "constants", "data", "patches"):
-            words[first + LIST.word(field)] = places[field]
+            words[:, first + LIST.word(field)] = places[field]
+        words[:-1, RECORDING.word("next")] = addresses[1:]
+        words[-1, RECORDING.word("next")] = self._words[self._place]
+        self._words[self._place] = int(addresses[0])
 
 
 def _words(memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
