@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from jitree.api.calls.declaration import OUT, Parameter, Signature, storage_names
+from jitree.api.calls.argument_order import ArgumentOrder
+from jitree.api.calls.declaration import Parameter, Signature
 from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
@@ -18,7 +19,6 @@ from jitree.hal.buffer import BufferView
 if TYPE_CHECKING:
     import inspect
 
-    from jitree.api.array import Array
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -69,9 +69,9 @@ class Function(Unique):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_argument_names", "_calls", "_context", "_device", "_direct",
-        "_direct_after", "_is_settled", "_packers", "_result_count", "_session", "_storage_names",
-        "_unpackers", "_vm_function", "signature",
+        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
+        "_is_settled", "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "order",
+        "signature",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -97,8 +97,7 @@ class Function(Unique):
             for packer in packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
         )
         self._argument_count = len(self._packers)
-        self._argument_names = tuple(parameter.name for parameter in signature.arguments)
-        self._storage_names = storage_names(signature)
+        self.order = ArgumentOrder(signature, vm_function.name, self._device)
         self._unpackers = unpackers(signature, convention.results)
         self._result_count = len(self._unpackers)
 
@@ -170,6 +169,8 @@ class Function(Unique):
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. From the third one on machine code makes those that it can
         (:mod:`jitree.api.calls`); where calls take long it begins later."""
+        if self._is_settled:
+            return self._call_once(arguments, named)
         begun = time.thread_time()
         result = self._call_once(arguments, named)
         self._have_called(begun)
@@ -183,7 +184,6 @@ class Function(Unique):
             self._direct_after = later
         if (
             calls >= self._direct_after
-            and not self._is_settled
             and self.invoker.watch_call is None
             and self.invoker.engine.entry is not None
         ):
@@ -226,7 +226,7 @@ class Function(Unique):
     def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
         require_interpreter()
         if named:
-            arguments = self.in_order(*arguments, **named)
+            arguments = self.order(*arguments, **named)
         if len(arguments) != self._argument_count:
             raise self._in_call(
                 InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
@@ -263,44 +263,6 @@ class Function(Unique):
         return tuple(
             unpack(value, self._device, fence) for unpack, value in zip(self._unpackers, results, strict=True)
         )
-
-    def in_order(self, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        """The arguments of a call in the order of the declaration; with ``out=``, those by position are the
-        others. INVALID_ARGUMENT for names that it does not have, those given twice, and missing ones."""
-        given = names = self._argument_names
-        storage: dict[str, Array] = {}
-        if OUT in named and OUT not in names:
-            storage = self._storage(named.pop(OUT))
-            given = tuple(name for name in names if name not in storage)
-            if len(arguments) > len(given):
-                what = f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}"
-                raise self._in_call(InvalidArgumentError(what))
-        values = {**storage, **dict(zip(given, arguments, strict=False))}
-        for name, value in named.items():
-            if name not in names or name in values:
-                what = (
-                    "given twice" if name in values else f"unknown; there are: {', '.join(names) or 'none'}"
-                )
-                raise self._in_call(InvalidArgumentError(f"argument '{name}' is {what}"))
-            values[name] = value
-        missing = [name for name in names if name not in values]
-        if missing:
-            raise self._in_call(
-                InvalidArgumentError(
-                    f"expected {len(names)} arguments but passed {len(values)}; missing: {', '.join(missing)}"
-                )
-            )
-        return (*map(values.__getitem__, names), *arguments[len(given) :])
-
-    def _storage(self, out: Any) -> dict[str, Array]:
-        """The arguments that ``out=`` stands for."""
-        from jitree.api.calls.storage_arguments import storage_of
-
-        try:
-            return storage_of(self._storage_names, out, self._device)
-        except StatusError as error:
-            self._in_call(error)
-            raise
 
     def _in_call(self, error: StatusError) -> StatusError:
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")

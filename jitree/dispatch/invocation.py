@@ -106,15 +106,6 @@ class Invoker:
         waits for nothing."""
         return self._direct if self.gate[_READY] else None
 
-    @property
-    def nesting(self) -> int:
-        """Calls in progress, one inside the other."""
-        return self.gate[_NESTING]
-
-    @nesting.setter
-    def nesting(self, count: int) -> None:
-        self.gate[_NESTING] = count
-
     def wait_at_gate(self) -> bool:
         """Takes the lock, which another thread has. True."""
         self._notice_crowd()
@@ -151,7 +142,7 @@ class Invoker:
 
     def require_idle(self) -> None:
         """FAILED_PRECONDITION while this thread is in a call."""
-        if self.nesting:
+        if self.gate[_NESTING]:
             raise FailedPreconditionError("the context is in use by the call that this happens in")
 
     def close(self) -> None:
@@ -186,7 +177,7 @@ class Invoker:
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
-        if machine is not None and not self.nesting and not self._is_direct_going_on:
+        if machine is not None and not self.gate[_NESTING] and not self._is_direct_going_on:
             if not self.gate[_READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
             self.gate[_READY] = 1
@@ -267,7 +258,7 @@ class Invoker:
     def _make(self, call: Call) -> list[Any]:
         """Makes a call and waits for whatever it waits for."""
         with self._at_gate():
-            nesting = self.nesting
+            nesting = self.gate[_NESTING]
             try:
                 self._nest()
                 pending = next(call)
@@ -295,7 +286,7 @@ class Invoker:
     def _locked(self, call: Call, step: Callable[[], T], shortcomings: list[str]) -> T:
         """Takes a step of a call that others are made between, which ``shortcomings`` belong to."""
         with self.lock:
-            nesting, others = self.nesting, self.shortcomings
+            nesting, others = self.gate[_NESTING], self.shortcomings
             try:
                 self._nest()
                 self.shortcomings = shortcomings
@@ -367,18 +358,19 @@ class Invoker:
         return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
 
     def _nest(self) -> None:
-        if self.nesting >= MAXIMUM_NESTING:
+        nesting = self.gate[_NESTING]
+        if nesting >= MAXIMUM_NESTING:
             raise ResourceExhaustedError(
                 f"stack overflow: host functions called back into the context {MAXIMUM_NESTING} times"
             )
         self.gate[_READY] = 0
-        self.nesting += 1
+        self.gate[_NESTING] = nesting + 1
 
     def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         prompt, fuel = policy
         machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
-        machine.limit_stack(STACK if self.nesting <= 1 else NESTED_STACK)
+        machine.limit_stack(STACK if self.gate[_NESTING] <= 1 else NESTED_STACK)
         if fuel is not None:
             machine.limit_fuel(fuel)
         return machine
@@ -422,10 +414,10 @@ class Invoker:
 
     def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
         """Waits without holding the lock, unless a host function further out needs it held."""
-        if self.nesting > 1:
+        if self.gate[_NESTING] > 1:
             wait(None)
             return
-        self.nesting -= 1
+        self.gate[_NESTING] -= 1
         self.settle()
         shortcomings, self.shortcomings = self.shortcomings, []
         take: Callable[[Any], object] = self.lock.acquire
@@ -450,7 +442,7 @@ class Invoker:
 
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
-        if self.nesting == 1:
+        if self.gate[_NESTING] == 1:
             self.gate[_FAULTS] = 0
             if self.shortcomings:
                 raise _failed(self._take_shortcomings())
@@ -469,7 +461,7 @@ class Invoker:
 
     def _add_shortcomings(self, error: BaseException) -> None:
         """To an error that ends a call of which expectations had failed before."""
-        if self.shortcomings and self.nesting == 1:
+        if self.shortcomings and self.gate[_NESTING] == 1:
             text = _failed(self._take_shortcomings()).message
             if isinstance(error, StatusError):
                 error.with_context(f"before that {text}")

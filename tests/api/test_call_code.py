@@ -26,6 +26,7 @@ from jitree.api.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
 from jitree.api.calls.native.owners import LARGE
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
+from jitree.regs.layout import GATE
 from tests.api.direct import X, direct, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
 
@@ -306,7 +307,7 @@ def test_a_converter_that_fails(session: Session, monkeypatch: pytest.MonkeyPatc
         sums(np.arange(4), 2)
     gc.collect()
     session.trim()
-    assert table.live_count == live and session.context.invoker.nesting == 0
+    assert table.live_count == live and session.context.invoker.gate[GATE.word("nesting")] == 0
 
 
 def test_a_number_that_cannot_be_had(session: Session) -> None:
@@ -332,7 +333,7 @@ def test_an_argument_that_calls_the_session(session: Session) -> None:
     for _ in range(3):
         array, number, mean = sums(np.arange(4), Nested())
         assert np.array_equal(array, np.arange(4) + 2) and (number, mean) == (2, 2.0)
-    assert session.context.invoker.nesting == 0
+    assert session.context.invoker.gate[GATE.word("nesting")] == 0
 
 
 def test_python_has_no_more_room_on_its_stack(session: Session) -> None:
@@ -349,7 +350,7 @@ def test_python_has_no_more_room_on_its_stack(session: Session) -> None:
         with pytest.raises(RecursionError):
             descend()
     assert positive(1) == 1
-    assert session.context.invoker.nesting == 0
+    assert session.context.invoker.gate[GATE.word("nesting")] == 0
 
 
 def test_what_is_donated_is_not_lost_when_the_call_is_refused(session: Session) -> None:

@@ -16,6 +16,7 @@ import pytest
 import jitree
 from jitree import CustomModule, Function, Session, i32
 from jitree.errors import DataLossError
+from jitree.regs.layout import GATE
 from tests.api.direct import ARRAY_TO_ARRAY, NUMBER_TO_NUMBER, X, direct, needs_machine_code, through
 from tests.api.programs import ARITHMETIC
 from tests.assembler import Assembler
@@ -42,7 +43,7 @@ def test_calls_inside_calls(session: Session) -> None:
 
     count = direct(through(session, custom, "0i_i", NUMBER_TO_NUMBER), 1)
     assert [count(depth) for depth in (0, 1, 5, 30)] == [0, 1, 5, 30]
-    assert session.context.invoker.nesting == 0
+    assert session.context.invoker.gate[GATE.word("nesting")] == 0
 
 
 def test_failures_inside(session: Session) -> None:

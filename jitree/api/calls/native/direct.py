@@ -111,7 +111,7 @@ def direct_call(
         "signal": rows.signal() if signature.fences else 0,
     }  # fmt: skip
     objects = {
-        "device": function.device, "deferred": table.deferred,
+        "device": function.device, "deferred": table.deferred, "order": function.order,
         "acquire": invoker.lock.acquire, "release": invoker.lock.release,
         "wait_at_gate": invoker.wait_at_gate, "require_faultless": invoker.require_faultless,
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,

@@ -85,7 +85,7 @@ def call_by_record(python: Python, arguments: int, count: int, names: int, promp
     if names == 0:
         result = call_through_gate(python, record, arguments + 8, count - 1, prompt)
     else:
-        result = call_in_order(python, record, arguments, count, names, prompt)
+        result = call_in_order(python, record, arguments + 8, count - 1, names, prompt)
     drop(python, direct)
     return result
 
@@ -94,7 +94,7 @@ def call_in_order(
     python: Python, record: CallRecord, arguments: int, count: int, names: int, prompt: int
 ) -> int:
     """With arguments that have names."""
-    ordered = call(python.vectorcall, python.in_order, arguments, count, names)
+    ordered = call(python.vectorcall, record.order, arguments, count, names)
     if ordered == 0:
         return 0
     length = call(python.length, ordered)

@@ -132,7 +132,7 @@ def _addresses() -> dict[str, int]:
     table = _numpy_table()
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
-        "in_order": Function.in_order, "int_type": int, "float_type": float,
+        "int_type": int, "float_type": float,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
     }  # fmt: skip
     return {

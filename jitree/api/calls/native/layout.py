@@ -61,7 +61,6 @@ PYTHON: Final = Record(
     i64 direct_record       # offset of the slot in a DirectCall
     i64 call_slowly      # Python methods that do what machine code does not: Function.__call__,
     i64 submit_slowly    # AsynchronousFunction.submit,
-    i64 in_order            # Function.in_order,
     i64 array_slowly     # Array.__array__,
     i64 buffer_slowly    # Array.__buffer__
     i64 dtype_count
@@ -110,7 +109,8 @@ CALL: Final = Record(
     i64 results             # address of RESULT records
     i64 device              # of the arrays that are returned
     i64 deferred            # HandleTable.deferred
-    i64 acquire             # Python functions: of the context's lock,
+    i64 order               # Python functions: puts arguments with names in order,
+    i64 acquire             # of the context's lock,
     i64 release
     i64 wait_at_gate       # of the invoker
     i64 require_faultless

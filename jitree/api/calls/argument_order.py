@@ -1,0 +1,58 @@
+"""Arguments of calls by name, and the memory of results (``out=``), in the order of the declaration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jitree.api.calls.declaration import OUT, Signature, storage_names
+from jitree.errors import InvalidArgumentError, StatusError
+
+if TYPE_CHECKING:
+    from jitree.api.array import Array
+    from jitree.hal.device import Device
+
+
+class ArgumentOrder:
+    """Puts arguments of one function in order. With ``out=``, those by position are the others."""
+
+    __slots__ = ("_declaration", "_device", "_function", "_names", "_storage_names")
+
+    def __init__(self, signature: Signature, function: str, device: Device) -> None:
+        self._declaration = signature.declaration
+        self._function = function
+        self._device = device
+        self._names = tuple(parameter.name for parameter in signature.arguments)
+        self._storage_names = storage_names(signature)
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        """INVALID_ARGUMENT for names that there are not, those given twice, and missing ones."""
+        try:
+            return self._ordered(arguments, named)
+        except StatusError as error:
+            error.with_context(f"invoking function '{self._function}'").with_context(f"`{self._declaration}`")
+            raise
+
+    def _ordered(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        given = names = self._names
+        storage: dict[str, Array] = {}
+        if OUT in named and OUT not in names:
+            from jitree.api.calls.storage_arguments import storage_of  # only calls with it need that
+
+            storage = storage_of(self._storage_names, named.pop(OUT), self._device)
+            given = tuple(name for name in names if name not in storage)
+            if len(arguments) > len(given):
+                what = f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}"
+                raise InvalidArgumentError(what)
+        values = {**storage, **dict(zip(given, arguments, strict=False))}
+        for name, value in named.items():
+            if name in values:
+                raise InvalidArgumentError(f"argument '{name}' is given twice")
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise InvalidArgumentError(f"argument '{name}' is unknown; there are: {known}")
+            values[name] = value
+        missing = ", ".join(name for name in names if name not in values)
+        if missing:
+            what = f"expected {len(names)} arguments but passed {len(values)}; missing: {missing}"
+            raise InvalidArgumentError(what)
+        return (*map(values.__getitem__, names), *arguments[len(given) :])
