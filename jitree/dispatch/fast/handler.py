@@ -42,7 +42,7 @@ class Handler(FunctionText):
     def text(self) -> str:
         """The whole function. The last part must have ended with :meth:`dispatch` or :meth:`go`."""
         assert self.ended, self.name
-        header = f'define internal tailcc i64 @"{self.name}"({PARAMETERS}) #0 {{'
+        header = f'define internal preserve_nonecc i64 @"{self.name}"({PARAMETERS}) #0 {{'
         return "\n".join([header, "entry:", *self._lines, *self._side_exits, "}"])
 
     # -- the instruction's words -----------------------------------------------------------------------
@@ -255,4 +255,4 @@ def _tail_call(
     fuel: str = "%fuel",
 ) -> list[str]:
     arguments = f"ptr {address}, ptr {values}, ptr {refs}, ptr %state, ptr %table, i64 {fuel}"
-    return [f"  {result} = musttail call tailcc i64 {handler}({arguments})", f"  ret i64 {result}"]
+    return [f"  {result} = musttail call preserve_nonecc i64 {handler}({arguments})", f"  ret i64 {result}"]

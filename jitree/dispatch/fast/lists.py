@@ -1,7 +1,5 @@
-"""Handlers of ``vm.list`` elements. Lists are made, reserved and resized outside the loop.
-
-Slots are read and written where the stored type is the accessed one (integers of any width on reading);
-conversions, empty slots and everything that fails leave the loop.
+"""Handlers of ``vm.list`` elements. Lists are made, reserved and resized outside the loop, where also
+conversions, empty slots and everything that fails are done.
 """
 
 from __future__ import annotations
@@ -9,17 +7,8 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.dispatch.fast.handler import Handler
-from jitree.dispatch.fast.references import require_kind, require_type, take
-from jitree.regs.layout import (
-    ENTRY,
-    KIND_LIST,
-    LIST_I8,
-    LIST_I64,
-    LIST_REF,
-    LIST_SLOT,
-    LIST_VARIANT,
-    VALUE_TYPE_CODES,
-)
+from jitree.dispatch.fast.references import expected_type, require_kind, take
+from jitree.regs.layout import ENTRY, KIND_LIST, LIST_SLOT, VALUE_TYPE_CODES
 
 _KINDS: Final = ("i32", "i64", "f32", "f64")
 MNEMONICS: Final = (
@@ -44,77 +33,48 @@ def _emit_size(handler: Handler) -> None:
     handler.advance(3)
 
 
-def _slot(handler: Handler) -> tuple[str, str, str]:
-    """Of (list, index): the element type, the slot's tag and the slot's address; the index is checked."""
-    entry = require_kind(handler, 1, KIND_LIST)
-    index = handler.unsigned_value(2)
-    size = handler.load("i64", handler.field(entry, ENTRY["length"]))
-    handler.require(handler.let(f"icmp ult i64 {index}, {size}"))
-    slots = handler.pointer_field(entry, ENTRY["address"])
-    slot = handler.element(f"[{LIST_SLOT.size} x i8]", slots, index)
-    element_type = handler.load("i32", handler.field(entry, ENTRY["element_type"]))
-    return element_type, handler.load("i64", handler.field(slot, LIST_SLOT["tag"])), slot
-
-
-def _bits_place(handler: Handler, slot: str) -> str:
-    return handler.field(slot, LIST_SLOT["bits"])
+def _slot(handler: Handler, condition: str, argument: object) -> tuple[str, str]:
+    """Of (list, index): the places of the slot's tag and bits, if a function of ``regs/access.py`` says that
+    the element can be accessed."""
+    items, index = handler.ref(1), handler.unsigned_value(2)
+    handler.require(handler.call(condition, items, index, str(argument)))
+    slot = handler.call("slot_of", items, index)
+    return handler.field(slot, LIST_SLOT["tag"]), handler.field(slot, LIST_SLOT["bits"])
 
 
 def _emit_get(handler: Handler, kind: str) -> None:
-    """list, index, result; integer codes lie next to each other"""
-    _, tag, slot = _slot(handler)
-    if kind.startswith("i"):
-        distance = handler.let(f"sub i64 {tag}, {LIST_I64}")
-        handler.require(handler.let(f"icmp ule i64 {distance}, {LIST_I8 - LIST_I64}"))
-    else:
-        handler.require(handler.let(f"icmp eq i64 {tag}, {VALUE_TYPE_CODES[kind]}"))
+    """list, index, result"""
+    _, place = _slot(handler, "list_reads", VALUE_TYPE_CODES[kind])
     bits = "i64" if kind.endswith("64") else "i32"
-    handler.set_value(bits, 3, handler.load(bits, _bits_place(handler, slot)))
+    handler.set_value(bits, 3, handler.load(bits, place))
     handler.advance(4)
 
 
 def _emit_set(handler: Handler, kind: str) -> None:
-    """list, index, value; into a list of that type, or a variant list over anything but a reference"""
-    element_type, tag, slot = _slot(handler)
+    """list, index, value"""
     code = VALUE_TYPE_CODES[kind]
-    is_same = handler.let(f"icmp eq i32 {element_type}, {code}")
-    is_variant = handler.let(f"icmp eq i32 {element_type}, {LIST_VARIANT}")
-    handler.require(handler.let(f"or i1 {is_same}, {is_variant}"))
-    handler.require(handler.let(f"icmp ne i64 {tag}, {LIST_REF}"))
+    tag, place = _slot(handler, "list_takes", code)
     bits = "i64" if kind.endswith("64") else "i32"
     value = handler.value(bits, 3)
     if bits == "i32":
         extension = "sext" if kind == "i32" else "zext"
         value = handler.let(f"{extension} i32 {value} to i64")
-    handler.store("i64", str(code), handler.field(slot, LIST_SLOT["tag"]))
-    handler.store("i64", value, _bits_place(handler, slot))
+    handler.store("i64", str(code), tag)
+    handler.store("i64", value, place)
     handler.advance(4)
 
 
 def _emit_get_ref(handler: Handler) -> None:
     """list, index, type, result"""
-    _, tag, slot = _slot(handler)
-    handler.require(handler.let(f"icmp eq i64 {tag}, {LIST_REF}"))
-    ref = handler.load_pointer(_bits_place(handler, slot))
-    require_type(handler, ref, 3)
+    _, place = _slot(handler, "list_reads_ref", expected_type(handler, 3))
+    ref = handler.load_pointer(place)
     handler.do(f"call void @vm.retain(ptr {ref})")
     handler.put(4, ref)
     handler.advance(5)
 
 
 def _emit_set_ref(handler: Handler) -> None:
-    """list, index, value, move; over a reference, null included"""
-    element_type, tag, slot = _slot(handler)
-    handler.require(handler.let(f"icmp eq i64 {tag}, {LIST_REF}"))
-    ref = handler.ref(3)
-    typed, valid = handler.fresh("typed"), handler.fresh("fits")
-    is_null = handler.let(f"icmp eq ptr {ref}, null")
-    is_any = handler.let(f"icmp sle i32 {element_type}, 0")
-    handler.branch(handler.let(f"or i1 {is_null}, {is_any}"), valid, typed)
-    handler.label(typed)
-    kind = handler.load("i32", handler.field(ref, ENTRY["kind"]))
-    handler.require(handler.let(f"icmp eq i32 {kind}, {element_type}"))
-    handler.jump(valid)
-    handler.label(valid)
-    handler.do(f"call void @vm.put(ptr {take(handler, 3)}, ptr {_bits_place(handler, slot)}, ptr %state)")
+    """list, index, value, move"""
+    _, place = _slot(handler, "list_takes_ref", handler.ref(3))
+    handler.do(f"call void @vm.put(ptr {take(handler, 3)}, ptr {place}, ptr %state)")
     handler.advance(5)

@@ -7,40 +7,22 @@ builder of the image. Only those and tests import this module.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
 from llvmlite import ir
-from llvmlite.binding import llvm_version_info
 
 from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
 from jitree.codegen.image.generated import Generated, one_unit
 from jitree.dispatch import semantics_code
 from jitree.dispatch.fast import skeleton
 
-PRESERVE_NONE_SINCE: Final = (20, 0, 0)
-"""LLVM that has this calling convention for tail calls on both machines. Handlers then have all registers to
-themselves and save none: calls are 10 % faster. ``tailcc`` exists everywhere."""
 SIGNATURE: Final = signature(types.int64, types.int64)
-
-
-def skeleton_texts(convention: str) -> list[str]:
-    """``i64 loop(ptr state)``: the handlers, with their calling convention, and the semantics functions that
-    they inline."""
-    return [skeleton.generate().replace(" tailcc ", f" {convention} "), *semantics_code.texts()]
-
-
-def best_convention() -> str:
-    """The best calling convention for the handlers on this machine."""
-    if llvm_version_info >= PRESERVE_NONE_SINCE and os.uname().machine in ("x86_64", "aarch64"):
-        return "preserve_nonecc"
-    return "tailcc"
 
 
 @intrinsic(SIGNATURE)
 def handlers(context: Any, builder: Any, stated: Any, given: Any) -> Any:
     """``handlers(state)`` goes through the handlers, from where the state block says."""
-    link_texts(context, skeleton_texts(best_convention()), "loop")
+    link_texts(context, [skeleton.generate(), *semantics_code.texts()], "loop")
     pointer = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.IntType(64), [pointer])
     return builder.call(ir.Function(builder.module, kind, "loop"), [builder.inttoptr(given[0], pointer)])

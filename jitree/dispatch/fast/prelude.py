@@ -6,7 +6,11 @@ from typing import Final
 
 from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
+from jitree.regs.access import CALLED
 from jitree.regs.layout import LEFT_EXIT, LEFT_FUEL, LEFT_SIDE_EXIT, LEFT_STOPPED, STATE
+
+_COUNTING: Final = ("retain", "drop", "put", "move")
+_ACCESS: Final = tuple(function.__name__ for function in CALLED)
 
 ATTRIBUTES: Final = """\
 attributes #1 = { nounwind noinline "no-builtins" }
@@ -14,7 +18,7 @@ attributes #1 = { nounwind noinline "no-builtins" }
 
 _LEAVE: Final = """\
 ; Leaves the loop: {why}.
-define internal tailcc i64 @{name}({parameters}) #1 {{
+define internal preserve_nonecc i64 @{name}({parameters}) #1 {{
   %pc.at = getelementptr i8, ptr %state, i64 {pc}
   store ptr %pc, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 {values}
@@ -31,7 +35,7 @@ define internal tailcc i64 @{name}({parameters}) #1 {{
 
 _EXIT: Final = """\
 ; Leaves the loop: the call of the host is complete. What machine code made and nobody refers to goes first.
-define internal tailcc i64 @exit({parameters}) #1 {{
+define internal preserve_nonecc i64 @exit({parameters}) #1 {{
   %released.at = getelementptr i8, ptr %state, i64 {released}
   %released = load ptr, ptr %released.at, align 8
   %sweep.at = getelementptr i8, ptr %state, i64 {sweep}
@@ -44,7 +48,7 @@ free:
   call void %sweep(ptr %state)
   br label %leave
 leave:
-  %left = call tailcc i64 @finish({arguments})
+  %left = call preserve_nonecc i64 @finish({arguments})
   ret i64 %left
 }}
 """
@@ -88,7 +92,7 @@ go:
   %index = zext i32 %opcode to i64
   %slot = getelementptr ptr, ptr @handlers, i64 %index
   %handler = load ptr, ptr %slot, align 8
-  %left = call tailcc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, \
+  %left = call preserve_nonecc i64 %handler(ptr %pc, ptr %values, ptr %refs, ptr %state, ptr @handlers, \
 i64 %spendable)
   ret i64 %left
 }}
@@ -108,6 +112,6 @@ def prelude() -> str:
         _leave("out_of_fuel", "the fuel is used up", LEFT_FUEL),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
-        *(declaration(name) + on_pointers(name) for name in ("retain", "drop", "put", "move")),
+        *(declaration(name) + on_pointers(name) for name in (*_COUNTING, *_ACCESS)),
     ]
     return "\n".join(parts)

@@ -22,16 +22,15 @@ def emit(handler: Handler, mnemonic: str) -> None:
 
 def require_type(handler: Handler, ref: str, position: int) -> None:
     """Leaves the loop unless the reference is null or of the type that an operand word names."""
+    handler.require(handler.call("is_of", ref, expected_type(handler, position)))
+
+
+def expected_type(handler: Handler, position: int) -> str:
+    """The type that an operand word names."""
     module = handler.pointer_field("%state", STATE["module"])
     types = handler.pointer_field(module, MODULE["types"])
-    expected = handler.load("i32", handler.element("i32", types, handler.ordinal(position)))
-    checked, valid = handler.fresh("typed"), handler.fresh("known")
-    handler.branch(handler.let(f"icmp eq ptr {ref}, null"), valid, checked)
-    handler.label(checked)
-    kind = handler.load("i32", handler.field(ref, ENTRY["kind"]))
-    handler.require(handler.let(f"icmp eq i32 {kind}, {expected}"))
-    handler.jump(valid)
-    handler.label(valid)
+    number = handler.load("i32", handler.element("i32", types, handler.ordinal(position)))
+    return handler.let(f"sext i32 {number} to i64")
 
 
 def require_kind(handler: Handler, position: int, kind: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from jitree.regs.layout import STATE
@@ -33,8 +34,8 @@ attributes #2 = { nounwind alwaysinline "no-builtins" }
 """Functions with attributes #0 are the usual ones, those with #2 are inlined. After !1 and !2 are branches
 that are nearly never and nearly always taken, after !20 and the next accesses that do not overlap others."""
 
-ALIASES: Final = {"count": "!23", "state": "!25", "link": "!27"}
-"""The metadata of what :mod:`jitree.regs.counting` names."""
+ALIASES: Final = {"entry": "!22", "count": "!23", "state": "!25", "list slot": "!26", "link": "!27"}
+"""The metadata of what :mod:`jitree.regs.counting` and :mod:`jitree.regs.access` name."""
 UNLIKELY: Final = "!1"
 LIKELY: Final = "!2"
 
@@ -49,6 +50,15 @@ _CALLS: Final = {
     "pop": ("ptr ptr", "void void", "#3"),
     "slow": ("ptr ptr ptr ptr i64 i64 ptr", "i64 i64", "#1"),
     "allocate": ("ptr i64", "ptr i64", "#3"),
+    "is_of": ("ptr i64", "i1 i1", "#2"),
+    "slot_of": ("ptr i64", "ptr i64", "#2"),
+    "list_reads": ("ptr i64 i64", "i1 i1", "#2"),
+    "list_takes": ("ptr i64 i64", "i1 i1", "#2"),
+    "list_reads_ref": ("ptr i64 i64", "i1 i1", "#2"),
+    "list_takes_ref": ("ptr i64 ptr", "i1 i1", "#2"),
+    "buffer_fill": ("ptr ptr i64 i64 i64 i64 i64", "i1 i1", "#2"),
+    "buffer_copy": ("ptr ptr i64 i64 ptr i64 i64 i64", "i1 i1", "#2"),
+    "buffer_compare": ("ptr ptr i64 i64 ptr i64 i64 i64", "i64 i64", "#2"),
 }
 """Parameters, result and the function's own result, attributes. ``released`` is the list of a state block."""
 _CONVERSIONS: Final = {"ptr": "ptrtoint ptr", "i32": "zext i32", "i64": "add i64 0,"}
@@ -60,9 +70,19 @@ def declaration(name: str) -> str:
     return f"declare {results.split()[1]} @{name}({', '.join(['i64'] * count)})\n"
 
 
+def call(name: str, arguments: Sequence[str]) -> str:
+    """A call of :func:`on_pointers`, of what is inlined."""
+    kinds, results, _ = _CALLS[name]
+    typed = (
+        f"{'ptr' if kind == 'released' else kind} {argument}"
+        for kind, argument in zip(kinds.split(), arguments, strict=True)
+    )
+    return f"call {results.split()[0]} @vm.{name}({', '.join(typed)})"
+
+
 def on_pointers(name: str) -> str:
-    """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.counting` or
-    :mod:`jitree.dispatch.native.side_exits`, to which addresses are integers."""
+    """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.counting`, :mod:`jitree.regs.access`
+    or :mod:`jitree.dispatch.native.side_exits`, to which addresses are integers."""
     kinds, results, attributes = _CALLS[name]
     result, made = results.split()
     parameters, lines, passed = [], [], []
@@ -77,7 +97,13 @@ def on_pointers(name: str) -> str:
     lines.append(f"  {'' if made == 'void' else '%made = '}call {made} @{name}({', '.join(passed)})")
     if result == "ptr":
         lines.append("  %place = inttoptr i64 %made to ptr")
-    lines.append({"void": "  ret void", "i64": "  ret i64 %made", "ptr": "  ret ptr %place"}[result])
+    lines.append(
+        "  ret ptr %place"
+        if result == "ptr"
+        else "  ret void"
+        if result == "void"
+        else f"  ret {result} %made"
+    )
     convention = "" if attributes == "#2" else "fastcc "  # nothing is left of what is inlined
     head = f"define internal {convention}{result} @vm.{name}({', '.join(parameters)}) {attributes} {{"
     return "\n".join([head, *lines, "}"])

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.dispatch.native import rows
+from jitree.dispatch.native.counting import on_pointers
 from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY, FunctionText, ModuleText, operand
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES
 from jitree.dispatch.native.scalars import math_index
@@ -138,6 +140,10 @@ class Emitter(FunctionText):
         """To be called when a value has just been defined: what is known of a buffer is read at once."""
         if value in self.buffers:
             self._publish_buffer(value)
+
+    def call(self, name: str, *arguments: str) -> str:
+        self.module.define(f"{rows.function(self.module.declare, name)}\n{on_pointers(name)}")
+        return super().call(name, *arguments)
 
     def truth(self, value: Value) -> str:
         """Whether an i32 is not 0."""

@@ -14,7 +14,7 @@ from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import BYTES, FIXED, GLOBALS
 from jitree.dispatch.native.references import drop_all, has_type, retain_all
 from jitree.dispatch.native.ssa import SsaInstruction, Value
-from jitree.regs.layout import LIBRARY_FUNCTIONS, MODULE
+from jitree.regs.layout import MODULE
 
 _SHIFTS: Final = {"i8": 0, "i16": 1, "i32": 2, "i64": 3, "f32": 2, "f64": 3}
 _LOADS: Final = ("i8.u", "i8.s", "i16.u", "i16.s", "i32", "i64", "f32", "f64")
@@ -24,15 +24,12 @@ _ELEMENTS: Final = {"i8": "i8", "i16": "i16"} | LLVM_TYPES
 def _element(emitter: Emitter, buffer: Value, extent: str, kind: str, offset: str) -> str:
     """The address of one element, which must lie in the buffer (``length``) or its writable part
     (``room``)."""
-    limit = _shifted(emitter, "lshr", emitter.buffer(buffer, extent), kind)
+    limit, shift = emitter.buffer(buffer, extent), _SHIFTS[kind]
+    if shift:
+        limit = emitter.let(f"lshr i64 {limit}, {shift}")
     emitter.require(emitter.let(f"icmp ult i64 {offset}, {limit}"))
     address = emitter.buffer(buffer, "address")
     return emitter.let(f"getelementptr inbounds {_ELEMENTS[kind]}, ptr {address}, i64 {offset}")
-
-
-def _shifted(emitter: Emitter, operation: str, value: str, kind: str) -> str:
-    shift = _SHIFTS[kind]
-    return emitter.let(f"{operation} i64 {value}, {shift}") if shift else value
 
 
 def _emit_load(emitter: Emitter, instruction: SsaInstruction) -> None:
@@ -46,55 +43,33 @@ def _emit_load(emitter: Emitter, instruction: SsaInstruction) -> None:
     emitter.define(instruction.results[0], expression)
 
 
-def _narrowed(emitter: Emitter, kind: str, value: Value) -> str:
-    return emitter.let(f"trunc i32 {operand(value)} to {kind}") if kind in ("i8", "i16") else operand(value)
-
-
 def _emit_store(emitter: Emitter, instruction: SsaInstruction) -> None:
     kind = instruction.mnemonic.removeprefix("buffer.store.")
     buffer, offset, value = instruction.operands
     place = _element(emitter, buffer, "room", kind, operand(offset))
-    narrowed = _narrowed(emitter, kind, value)
-    emitter.do(f"store {_ELEMENTS[kind]} {narrowed}, ptr {place}, align 1{BYTES}")
-
-
-def _require_range(emitter: Emitter, offset: str, length: str, available: str) -> None:
-    """Exact: neither side can wrap."""
-    emitter.require(emitter.let(f"icmp ule i64 {offset}, {available}"))
-    rest = emitter.let(f"sub i64 {available}, {offset}")
-    emitter.require(emitter.let(f"icmp ule i64 {length}, {rest}"))
+    stored = operand(value)
+    if kind in ("i8", "i16"):
+        stored = emitter.let(f"trunc i32 {stored} to {kind}")
+    emitter.do(f"store {_ELEMENTS[kind]} {stored}, ptr {place}, align 1{BYTES}")
 
 
 def _emit_fill(emitter: Emitter, instruction: SsaInstruction) -> None:
     """buffer, offset, count, value"""
     kind = instruction.mnemonic.removeprefix("buffer.fill.")
-    buffer, offset, count, value = instruction.operands
-    available = _shifted(emitter, "lshr", emitter.buffer(buffer, "length"), kind)
-    _require_range(emitter, operand(offset), operand(count), available)
-    emitter.require(emitter.buffer(buffer, "writable"))
-    element = _ELEMENTS[kind]
-    address = emitter.buffer(buffer, "address")
-    start = emitter.let(f"getelementptr {element}, ptr {address}, i64 {operand(offset)}")
-    narrowed = _narrowed(emitter, kind, value)
-    emitter.module.define(_fill_function(element))
-    emitter.do(f"call fastcc void @fill.{element}(ptr {start}, i64 {operand(count)}, {element} {narrowed})")
+    offset, count, value = map(operand, instruction.operands[1:])
+    if kind in ("f32", "f64"):
+        value = emitter.let(f"bitcast {LLVM_TYPES[kind]} {value} to i{kind[1:]}")
+    if _SHIFTS[kind] < 3:
+        value = emitter.let(f"zext i32 {value} to i64")
+    extent = _extent(emitter, instruction.operands[0], "writable")
+    shift = str(_SHIFTS[kind])
+    emitter.require(emitter.call("buffer_fill", "%state", *extent, offset, count, value, shift))
 
 
-def _fill_function(element: str) -> str:
-    return f"""define internal fastcc void @fill.{element}(ptr %start, i64 %count, {element} %value) #3 {{
-entry:
-  %none = icmp eq i64 %count, 0
-  br i1 %none, label %done, label %more
-more:
-  %index = phi i64 [ 0, %entry ], [ %next, %more ]
-  %place = getelementptr {element}, ptr %start, i64 %index
-  store {element} %value, ptr %place, align 1{BYTES}
-  %next = add nuw i64 %index, 1
-  %last = icmp eq i64 %next, %count
-  br i1 %last, label %done, label %more
-done:
-  ret void
-}}"""
+def _extent(emitter: Emitter, buffer: Value, required: str = "is") -> tuple[str, str]:
+    """The address and the length of what must be a buffer, or a ``writable`` one."""
+    emitter.require(emitter.buffer(buffer, required))
+    return emitter.buffer(buffer, "address"), emitter.buffer(buffer, "length")
 
 
 def _emit_length(emitter: Emitter, instruction: SsaInstruction) -> None:
@@ -103,34 +78,20 @@ def _emit_length(emitter: Emitter, instruction: SsaInstruction) -> None:
     emitter.name(instruction.results[0], emitter.buffer(buffer, "length"))
 
 
-def _ranges(emitter: Emitter, instruction: SsaInstruction) -> tuple[str, str, str]:
-    """Of (buffer, offset, buffer, offset, length): both addresses and the length, checked."""
-    first, first_offset, second, second_offset, length = instruction.operands
-    places = []
-    for buffer, offset in ((first, first_offset), (second, second_offset)):
-        emitter.require(emitter.buffer(buffer, "is"))
-        _require_range(emitter, operand(offset), operand(length), emitter.buffer(buffer, "length"))
-        address = emitter.buffer(buffer, "address")
-        places.append(emitter.let(f"getelementptr i8, ptr {address}, i64 {operand(offset)}"))
-    return places[0], places[1], operand(length)
-
-
 def _emit_copy(emitter: Emitter, instruction: SsaInstruction) -> None:
     """source, offset, target, offset, length"""
-    source, target, length = _ranges(emitter, instruction)
-    emitter.require(emitter.buffer(instruction.operands[2], "writable"))
-    memmove = emitter.library(LIBRARY_FUNCTIONS.index("memmove"))
-    emitter.let(f"call ptr {memmove}(ptr {target}, ptr {source}, i64 {length})")
+    source, offset, target, *others = instruction.operands
+    place = *_extent(emitter, source), operand(offset), *_extent(emitter, target, "writable")
+    emitter.require(emitter.call("buffer_copy", "%state", *place, *map(operand, others)))
 
 
 def _emit_compare(emitter: Emitter, instruction: SsaInstruction) -> None:
     """lhs, offset, rhs, offset, length, result"""
-    lhs, rhs, length = _ranges(emitter, instruction)
-    memcmp = emitter.library(LIBRARY_FUNCTIONS.index("memcmp"))
-    order = emitter.let(f"call i32 {memcmp}(ptr {lhs}, ptr {rhs}, i64 {length})")
-    result = instruction.results[0]
-    emitter.conditions[result] = emitter.let(f"icmp eq i32 {order}, 0")
-    emitter.define(result, f"zext i1 {emitter.conditions[result]} to i32")
+    lhs, offset, rhs, *others = instruction.operands
+    place = *_extent(emitter, lhs), operand(offset), *_extent(emitter, rhs)
+    equal = emitter.call("buffer_compare", "%state", *place, *map(operand, others))
+    emitter.require(emitter.let(f"icmp ne i64 {equal}, -1"))
+    emitter.define(instruction.results[0], f"trunc i64 {equal} to i32")
 
 
 # -- globals ------------------------------------------------------------------------------------------------

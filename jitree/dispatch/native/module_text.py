@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.dispatch.native.counting import call
 from jitree.dispatch.native.ssa import ZERO, Value
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class FunctionText:
 
     def branch(self, condition: str, if_true: str, if_false: str, weight: str = "") -> None:
         self.do(f"br i1 {condition}, label %{if_true}, label %{if_false}{weight}")
+
+    def call(self, name: str, *arguments: str) -> str:
+        """What a function of :mod:`jitree.regs.access` gives."""
+        return self.let(call(name, arguments))
 
     def field(self, record: str, offset: int) -> str:
         """The address of a record's field."""

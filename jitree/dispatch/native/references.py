@@ -7,9 +7,8 @@ from typing import Final
 
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.module_text import constant, operand
-from jitree.dispatch.native.prelude import ENTRIES, FIXED
+from jitree.dispatch.native.prelude import FIXED
 from jitree.dispatch.native.ssa import SsaInstruction, Value
-from jitree.regs.layout import ENTRY
 
 
 def retain_all(emitter: Emitter, values: Iterable[Value]) -> None:
@@ -26,12 +25,13 @@ def drop_all(emitter: Emitter, values: Iterable[Value]) -> None:
 
 def has_type(emitter: Emitter, reference: str, ordinal: int) -> str:
     """Whether a reference is null or of a type of the module's table (i1)."""
+    return emitter.call("is_of", reference, expected_type(emitter, ordinal))
+
+
+def expected_type(emitter: Emitter, ordinal: int) -> str:
     types = emitter.module_pointer("types")
-    expected = emitter.let(f"load i32, ptr {emitter.field(types, 4 * ordinal)}, align 4{FIXED}")
-    place = emitter.field(emitter.entry(reference), ENTRY["kind"])
-    kind = emitter.let(f"load i32, ptr {place}, align 4{ENTRIES}")
-    same = emitter.let(f"icmp eq i32 {kind}, {expected}")
-    return emitter.let(f"or i1 {emitter.let(f'icmp eq ptr {reference}, null')}, {same}")
+    number = emitter.let(f"load i32, ptr {emitter.field(types, 4 * ordinal)}, align 4{FIXED}")
+    return emitter.let(f"sext i32 {number} to i64")
 
 
 def _emit_nothing(emitter: Emitter, instruction: SsaInstruction) -> None:

@@ -1,0 +1,146 @@
+"""Elements of lists and ranges of buffers: what the loop and compiled functions do with them, inlined.
+
+A function that says no has changed nothing; the plain tier's handler then does the instruction, or fails.
+"""
+
+from __future__ import annotations
+
+from jitree.codegen.primitives import below, call, call_int, load64, store8, store32, store64
+from jitree.codegen.record import MemoryRecord
+from jitree.regs.layout import (
+    ENTRY,
+    KIND_LIST,
+    LIBRARY_FUNCTIONS,
+    LIST_I8,
+    LIST_I64,
+    LIST_REF,
+    LIST_SLOT,
+    LIST_VARIANT,
+    STATE,
+)
+
+SLOT_SIZE = LIST_SLOT.size
+MEMMOVE = 8 * LIBRARY_FUNCTIONS.index("memmove")
+MEMCMP = 8 * LIBRARY_FUNCTIONS.index("memcmp")
+FILL_CHUNK = 4096
+"""A fill copies what it has written so far, at most this much at a time: the source stays in cache."""
+
+
+class AccessState(MemoryRecord, layout=STATE):
+    pass
+
+
+class Accessed(
+    MemoryRecord,
+    layout=ENTRY,
+    apart=dict.fromkeys(("kind", "address", "length", "element_type"), "entry"),
+):
+    pass
+
+
+class Slot(MemoryRecord, layout=LIST_SLOT, apart=dict.fromkeys(LIST_SLOT.types, "list slot")):
+    pass
+
+
+def is_of(entry: Accessed, kind: int) -> bool:
+    """Whether a reference is null or of a type."""
+    return not entry or entry.kind == kind
+
+
+def has_element(items: Accessed, index: int) -> bool:
+    if not items or items.kind != KIND_LIST:
+        return False
+    return below(index, items.length)
+
+
+def slot_of(items: Accessed, index: int) -> Slot:
+    return Slot(items.address + SLOT_SIZE * index)
+
+
+def list_reads(items: Accessed, index: int, code: int) -> bool:
+    """Whether an element is a value of a type; integers may have any width."""
+    if not has_element(items, index):
+        return False
+    tag = slot_of(items, index).tag
+    if code >= LIST_I64:
+        return tag >= LIST_I64 and tag <= LIST_I8
+    return tag == code
+
+
+def list_takes(items: Accessed, index: int, code: int) -> bool:
+    """Whether a value becomes an element as it is, over anything but a reference."""
+    if not has_element(items, index) or slot_of(items, index).tag == LIST_REF:
+        return False
+    return items.element_type == code or items.element_type == LIST_VARIANT
+
+
+def list_reads_ref(items: Accessed, index: int, kind: int) -> bool:
+    if not has_element(items, index):
+        return False
+    slot = slot_of(items, index)
+    return slot.tag == LIST_REF and is_of(Accessed(slot.bits), kind)
+
+
+def list_takes_ref(items: Accessed, index: int, entry: Accessed) -> bool:
+    """Over a reference, null included."""
+    if not has_element(items, index) or slot_of(items, index).tag != LIST_REF:
+        return False
+    return items.element_type <= 0 or is_of(entry, items.element_type)
+
+
+def has_range(available: int, offset: int, count: int) -> bool:
+    """Exact for all numbers without sign."""
+    return not below(available, offset) and not below(available - offset, count)
+
+
+def buffer_fill(
+    state: AccessState, place: int, size: int, offset: int, count: int, value: int, shift: int
+) -> bool:
+    """Of elements of ``1 << shift`` bytes: writes one, then copies what is written to the bytes after it."""
+    if not has_range(size >> shift, offset, count):
+        return False
+    start, length, written = place + (offset << shift), count << shift, 1 << shift
+    if count != 0:
+        if shift == 3:
+            store64(start, value)
+        elif shift == 2:
+            store32(start, value)
+        else:
+            store8(start, value)
+            if shift == 1:
+                store8(start + 1, value >> 8)
+    while written < length:
+        chunk = FILL_CHUNK if written > FILL_CHUNK else written
+        if chunk > length - written:
+            chunk = length - written
+        call(load64(state.math + MEMMOVE), start + written, start, chunk)
+        written += chunk
+    return True
+
+
+def buffer_copy(
+    state: AccessState, source: int, size: int, offset: int, target: int, room: int, into: int, length: int
+) -> bool:
+    if not has_range(size, offset, length) or not has_range(room, into, length):
+        return False
+    call(load64(state.math + MEMMOVE), target + into, source + offset, length)
+    return True
+
+
+def buffer_compare(
+    state: AccessState, lhs: int, lhs_size: int, lhs_offset: int, rhs: int, rhs_size: int, rhs_offset: int,
+    length: int,
+) -> int:  # fmt: skip
+    """1 if the bytes are equal, else 0; -1 if it cannot be done."""
+    if not has_range(lhs_size, lhs_offset, length) or not has_range(rhs_size, rhs_offset, length):
+        return -1
+    different = call_int(load64(state.math + MEMCMP), lhs + lhs_offset, rhs + rhs_offset, length)
+    return 1 if different == 0 else 0
+
+
+CALLED = (
+    is_of, slot_of, list_reads, list_takes, list_reads_ref, list_takes_ref,
+    buffer_fill, buffer_copy, buffer_compare,
+)  # fmt: skip
+"""What instructions call."""
+FUNCTIONS = (has_element, has_range, *CALLED)
