@@ -52,7 +52,7 @@ def record_of(vm: Vm) -> ModuleRecord:
 
 
 def is_native(vm: Vm, ordinal: int = 0) -> bool:
-    return bool(record_of(vm).functions[ordinal].memory[FUNCTION.word("native")])
+    return bool(record_of(vm).function(ordinal).memory[FUNCTION.word("native")])
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_places_of_a_loop(native: Vm) -> None:
     record = record_of(native)
     module = tiering.native_module(record)
     (header,) = module.places(0)
-    function = record.functions[0]
+    function = record.function(0)
     assert module.resume_address(function, header)
     assert not module.resume_address(function, header + 1)
 
