@@ -14,12 +14,13 @@ from typing import Final
 
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
+from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_layout import CONTEXT, MAXIMUM_BINDINGS, SCRATCH_MARK
-from jitree.loaders.vmvx_worker import Grid, Worker, read_grid, read_span
-from jitree.regs.layout import ACCESS_READ, COUNT_UNLIMITED, ENTRY, FRAME, KIND_BUFFER, SCRATCH, STATE
+from jitree.loaders.vmvx_worker import Worker
+from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
-from jitree.regs.objects import VmBuffer, VmList
+from jitree.regs.objects import VmBuffer
 
 SCRATCH_SIZE: Final = 16 << 20
 """Bytes; only pages that are written take room."""
@@ -28,8 +29,6 @@ _SCRATCH_BUFFERS: Final = 16
 _NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
 _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
 """References to its handles: far from the limit whatever one workgroup on the VM retains and drops."""
-_OWN_HANDLES: Final = 3
-"""Local memory, constants and the list; those of its elements follow."""
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
 
@@ -42,20 +41,12 @@ class WorkerContext:
         self.worker = worker
         table = self._table = worker.context.table
         self._machine = Machine(table, worker.context.invoker.functions)
-        self._local, self._constants = VmBuffer.alias(_NO_MEMORY), VmBuffer.alias(_NO_MEMORY)
-        self._constants.access = ACCESS_READ
-        self._elements = [VmBuffer.alias(_NO_MEMORY) for _ in range(MAXIMUM_BINDINGS)]
-        self._list = VmList(KIND_BUFFER, MAXIMUM_BINDINGS)
-        for element in self._elements:
-            self._list.append(element)
-        items = (self._local, self._constants, self._list, *self._elements)
-        self._handles = [table.wrap(item) for item in items]
+        self._arguments = KernelArguments(table, MAXIMUM_BINDINGS)
         self._memory = MemoryBlock(SCRATCH_SIZE)
         self._scratch = array("q", bytes(SCRATCH.size))
         self._pool: list[tuple[int, VmBuffer]] = []
         self._record = array("q", (
-            0, *self._places(), *self._handles[:_OWN_HANDLES], self._memory.address, 0,
-            *self._handles[_OWN_HANDLES:],
+            0, *self._places(), *self._arguments.own, self._memory.address, 0, *self._arguments.elements,
         ))  # fmt: skip
         self._reset()
         self._refill()
@@ -69,9 +60,10 @@ class WorkerContext:
         """Closes the worker's context too; no thread may be in it."""
         self._machine.release_frames()
         self._drop_pool()
-        for number, handle in enumerate(self._handles):
-            self._table.set_word(handle, "count", 1 if number < _OWN_HANDLES else 2)  # the list's, too
-        self._table.release_all(self._handles)
+        for count, handles in enumerate((self._arguments.own, self._arguments.elements), 1):
+            for handle in handles:
+                self._table.set_word(handle, "count", count)
+        self._arguments.drop()
         self.worker.close()
 
     def finish(self, ordinal: int, dispatch: int, workgroup: int) -> None:
@@ -91,7 +83,7 @@ class WorkerContext:
         self._machine.fill_fuel()
         self._machine.state[STATE.word("slow")] = 0
         self._machine.state[STATE.word("resume")] = 0
-        for handle in self._handles:
+        for handle in (*self._arguments.own, *self._arguments.elements):
             self._table.set_word(handle, "count", _UNCOUNTED)
 
     def _places(self) -> tuple[int, int, int, int]:
@@ -110,11 +102,8 @@ class WorkerContext:
 
     def _show(self, grid: Grid) -> None:
         """Lets Python's objects show what machine code has aimed their handles at."""
-        self._local.show(grid.local_memory.data)
-        self._constants.show(grid.constants.data)
-        for element, binding in zip(self._elements, grid.bindings, strict=False):
-            element.show(binding.data)
-        self._list.size = len(grid.bindings)
+        self._arguments.show(grid)
+        self._arguments.bindings.size = len(grid.bindings)
         for handle, buffer in self._pool:
             word = (handle - self._table.base) >> 3
             start = self._table.i64[word + _ADDRESS] - self._memory.address

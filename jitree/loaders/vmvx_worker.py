@@ -6,90 +6,28 @@ import ctypes
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.function import BytecodeFunction
-from jitree.dispatch.grid_call import Cell, GridCall
+from jitree.dispatch.grid_call import GridCall
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import error_context
-from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.local import interrupts
 from jitree.hal.watchdog import watcher_of_calls
+from jitree.loaders.vmvx_arguments import Grid, GridState, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_promotion import Promotion
-from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 from jitree.regs.machine import Machine
-from jitree.regs.objects import VmBuffer, VmList
+from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 SET_CONSTANTS: Final = "__set_constants"
-_DISPATCH: Final = DISPATCH.packer()
-_WORKGROUP: Final = WORKGROUP.packer()
 _WORKGROUP_ID: Final = (3, 4, 5)
 _COUNTS: Final = (9, 10)
 """Arguments of an entry: local memory, constants, bindings; then x, y, z of workgroup id, size and count."""
 _SIGN: Final = 1 << 31
-
-GridState = tuple[bytes, bytes, bytes, int, int]
-"""Addresses and sizes from which a grid is made: the dispatch state, the addresses and lengths of the
-bindings, address and size of local memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """What the workgroups of a dispatch all get."""
-
-    size: tuple[int, int, int]
-    count: tuple[int, int, int]
-    constants: VmBuffer
-    bindings: tuple[VmBuffer, ...]
-    local_memory: VmBuffer
-
-    def cell(self, number: int) -> Cell:
-        """x, y and z of a workgroup; numbers go through the grid, x fastest."""
-        line, x = divmod(number, self.count[0])
-        z, y = divmod(line, self.count[1])
-        return x, y, z
-
-    def number(self, cell: Cell) -> int:
-        """Of a workgroup."""
-        x, y, z = cell
-        return x + self.count[0] * (y + self.count[1] * z)
-
-
-def read_span(dispatch: int, workgroup: int) -> tuple[GridState, int, int]:
-    """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``): its grid, the
-    first workgroup and the one after the last."""
-    state = ctypes.string_at(dispatch, _DISPATCH.size)
-    *_, binding_count, _, addresses, lengths, _ = _DISPATCH.unpack(state)
-    *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
-        ctypes.string_at(workgroup, _WORKGROUP.size)
-    )
-    size = 8 * binding_count
-    tables = ctypes.string_at(addresses, size), ctypes.string_at(lengths, size)
-    return (state, *tables, local_memory, local_size), first, last
-
-
-def read_grid(state: GridState) -> Grid:
-    """What is at the addresses."""
-    dispatch, addresses, lengths, local_memory, local_size = state
-    (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
-     constants, *_) = _DISPATCH.unpack(dispatch)  # fmt: skip
-    words = _buffer(constants, 4 * constant_count)
-    words.access = ACCESS_READ
-    table = struct.Struct(f"<{binding_count}Q")
-    bindings = map(_buffer, table.unpack(addresses), table.unpack(lengths))
-    return Grid(
-        (size_x, size_y, size_z), (count_x, count_y, count_z), words, tuple(bindings),
-        _buffer(local_memory, local_size),
-    )  # fmt: skip
-
-
-def _buffer(address: int, length: int) -> VmBuffer:
-    return VmBuffer.alias((ctypes.c_uint8 * length).from_address(address))
 
 
 class MeasuredEngine:
@@ -133,9 +71,11 @@ class Worker:
         self._functions = [f"{executable.name}.{name}" for name in entries]
         self._calls: dict[int, GridCall] = {}
         self._state: GridState | None = None
-        """What the arguments were made from. They stay for later spans: making them takes 0.1 ms."""
+        """What the kernel is called with."""
+        self._grid: Grid
         self._arguments: tuple[object, ...] = ()
-        self._handles: list[int] = []
+        self._shown: dict[int, KernelArguments] = {}
+        """By number of bindings."""
         try:
             self.context.register([*modules, executable])
             if constants:
@@ -168,25 +108,28 @@ class Worker:
         if first >= last:
             return 0
         if state != self._state:
-            self._hold(state)
+            self._show(state)
         with error_context(f"running workgroups {first} to {last} of a dispatch"):
             call, cell = self.call(ordinal), self._grid.cell(first)
             self.promotion.begin(ordinal, call, cell)
             self.context.invoker.repeat(call, self._arguments, cell, last - first)
             return self._grid.number(call.reached) + 1 - first
 
-    def _hold(self, state: GridState) -> None:
-        """Makes the arguments of workgroups."""
-        grid, table, handles = read_grid(state), self.context.table, self._handles
-        bindings = VmList(KIND_BUFFER, len(grid.bindings))
-        for binding in grid.bindings:
-            bindings.append(binding)
-        items = grid.local_memory, grid.constants, bindings
-        self._state = None
-        self._handles = [table.wrap(item) for item in items]
-        table.release_all(handles)
-        self._grid = grid
-        self._arguments = (*items, 0, 0, 0, *map(_signed, grid.size), *map(_signed, grid.count))
+    def _show(self, state: GridState) -> None:
+        """From now on kernels are called with what a state says."""
+        self._state, self._grid = None, read_grid(state)
+        count = len(self._grid.bindings)
+        shown = self._shown.pop(count, None)
+        if shown is not None and not shown.untouched:
+            shown.drop()
+            shown = None
+        if shown is None:
+            shown = KernelArguments(self.context.table, count)
+        shown.show(self._grid)
+        shown.publish()
+        self._shown[count] = shown
+        size, counts = (map(_signed, part) for part in (self._grid.size, self._grid.count))
+        self._arguments = (shown.local_memory, shown.constants, shown.bindings, 0, 0, 0, *size, *counts)
         self._state = state
 
 

@@ -339,20 +339,44 @@ def test_threads_wait_for_little_python(vm_spans: list[int], monkeypatch: pytest
         made.append(name)
         return make(*arguments)
 
-    for name in ("read_grid", "GridCall"):
+    for name in ("read_grid", "GridCall", "KernelArguments"):
         monkeypatch.setattr(vmvx_worker, name, partial(noted, name, getattr(vmvx_worker, name)))
     monkeypatch.setattr(vmvx_executable, "_LONGEST_WAIT", 60)
     monkeypatch.setattr(vmvx_executable, "_WORTH_A_WORKER", 1 << 60)
     executable = load(kernels(), "fast")
     assert executable.function_count > 1 and not made
-    block = aligned(np.full(5_000, -1, np.int32))
-    commands = CommandList()
-    commands.dispatch(executable, 0, (5_000, 1, 1), [], [whole(block)])
     executor.require_native_executor()
     team = Team("test-team", unpinned(4), 100)
     try:
-        team.execute(commands, *commands.bind(()))
+        for turn in (1, 2):
+            block, commands = aligned(np.full(5_000, -1, np.int32)), CommandList()
+            commands.dispatch(executable, 0, (5_000, 1, 1), [], [whole(block)])
+            team.execute(commands, *commands.bind(()))
+            assert (block == 0).all()
+            assert len(vm_spans) > turn and made.count("read_grid") == turn
     finally:
         team.close()
-    assert (block == 0).all()
-    assert len(vm_spans) > 1 and sorted(made) == ["GridCall", "read_grid"]
+    assert (made.count("GridCall"), made.count("KernelArguments")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "change", ["%i14 = const.i32 0\nlist.resize %r2, %i14", "global.store.ref 0, !vm.buffer, %r3"]
+)
+def test_dispatches_do_not_meet_what_others_have_changed(change: str) -> None:
+    """A kernel that empties its list of bindings, or keeps a binding, has others in the next dispatch."""
+    text = f"""{NUMBER}
+        %r4 = global.load.ref 0, !vm.buffer
+        %i14 = cmp.nz.ref %r4
+        cond_br %i14, ^other, ^own
+        ^other:
+        buffer.store.i32 %r4, %i12:13, %i14
+        {STORE_NUMBER}
+        return []
+        ^own:
+        {STORE_NUMBER}
+        {change}
+        return []"""
+    program = Assembler("kernels", ref_global_count=1).function("f", ENTRY_CONVENTION, text)
+    executable = load(program, "fast")
+    blocks = [run(executable, 1) for _ in range(3)]
+    assert [block.tolist() for block in blocks] == [[1], [0], [0]] if "store" in change else [[0]] * 3

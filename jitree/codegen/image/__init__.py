@@ -111,7 +111,9 @@ class Provider:
 
         ``niceness`` gives the builder's, None for a builder that must not start yet.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=False):  # another thread looks
+            return
+        try:
             now = time.monotonic()
             if self.settled or now < self._next_look:
                 return
@@ -125,6 +127,8 @@ class Provider:
             elif has_ended:
                 self.failure = self._builder.failure()
                 self._builder = None
+        finally:
+            self._lock.release()
 
     def _background_niceness(self) -> int | None:
         """None for the image of a program while as many of such builders are at work as leave the machine
@@ -143,10 +147,10 @@ class Provider:
             self.failure = str(error)
 
     def _start(self, niceness: int | None) -> None:
+        from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
+
         if niceness is None:
             return
-        from jitree.codegen.image.starting import Starting
-
         builder = Starting(self.recipe, self.key, niceness)
         try:
             builder.start()

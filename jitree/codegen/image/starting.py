@@ -5,8 +5,9 @@ from __future__ import annotations
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from jitree.codegen.image import background
+
 if TYPE_CHECKING:
-    from jitree.codegen.image.background import Builder
     from jitree.codegen.image.recipe import Recipe
 
 
@@ -16,14 +17,12 @@ class Starting(Thread):
     def __init__(self, recipe: Recipe, key: bytes, niceness: int) -> None:
         super().__init__(name=f"jitree-builder-{recipe.name}")
         self._arguments = recipe, key, niceness
-        self._builder: Builder | None = None
+        self._builder: background.Builder | None = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            from jitree.codegen.image.background import start_builder
-
-            self._builder = start_builder(*self._arguments)
+            self._builder = background.start_builder(*self._arguments)
         except BaseException as error:
             self._error = error
 

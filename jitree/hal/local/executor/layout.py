@@ -96,9 +96,9 @@ CHUNKS_PER_THREAD: Final = 8
 """More chunks balance better, fewer cost less."""
 FIRST_PART: Final = 16
 """A sixteenth of what Python runs for the first time tells what the rest takes."""
-INTERPRETED_SHIFT: Final = 14
-"""Of a chunk that Python runs: 16 times what is worth waking a worker, in units of ENTRY_POINT.cost. Python's
-part is 0.1 ms, for which threads wait one after the other."""
+INTERPRETED_SHIFT: Final = 15
+"""Of a chunk that Python runs: 32 times what is worth waking a worker, in units of ENTRY_POINT.cost. Python's
+part is 40 us, for which threads wait one after the other, and as long for each other to wake up."""
 MOST_CHUNKS: Final = (1 << 31) - 1
 TURNS_BETWEEN_YIELDS: Final = 1023
 """Looks of the submitting thread at what is finished before others may have its processor: all bits set."""

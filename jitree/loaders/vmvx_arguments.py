@@ -1,0 +1,130 @@
+"""What kernels are called with when the VM runs them: memory that the command executor names, in objects.
+
+A dispatch comes with other memory than the one before it, and making objects and handles takes 0.2 ms of
+Python, for which threads wait: so they are made once, and show other memory each time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from jitree.dispatch.grid_call import Cell
+from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.regs.handles import HandleTable
+from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
+from jitree.regs.objects import VmBuffer, VmList
+
+_DISPATCH: Final = DISPATCH.packer()
+_WORKGROUP: Final = WORKGROUP.packer()
+_NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
+
+Bytes = npt.NDArray[np.uint8]
+GridState = tuple[bytes, bytes, bytes, int, int]
+"""Addresses and sizes from which a grid is made: the dispatch state, the addresses and lengths of the
+bindings, address and size of local memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What the workgroups of a dispatch all get."""
+
+    size: tuple[int, int, int]
+    count: tuple[int, int, int]
+    constants: Bytes
+    bindings: tuple[Bytes, ...]
+    local_memory: Bytes
+
+    def cell(self, number: int) -> Cell:
+        """x, y and z of a workgroup; numbers go through the grid, x fastest."""
+        line, x = divmod(number, self.count[0])
+        z, y = divmod(line, self.count[1])
+        return x, y, z
+
+    def number(self, cell: Cell) -> int:
+        """Of a workgroup."""
+        x, y, z = cell
+        return x + self.count[0] * (y + self.count[1] * z)
+
+
+def read_span(dispatch: int, workgroup: int) -> tuple[GridState, int, int]:
+    """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``): its grid, the
+    first workgroup and the one after the last."""
+    state = ctypes.string_at(dispatch, _DISPATCH.size)
+    *_, binding_count, _, addresses, lengths, _ = _DISPATCH.unpack(state)
+    *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
+        ctypes.string_at(workgroup, _WORKGROUP.size)
+    )
+    size = 8 * binding_count
+    tables = ctypes.string_at(addresses, size), ctypes.string_at(lengths, size)
+    return (state, *tables, local_memory, local_size), first, last
+
+
+def read_grid(state: GridState) -> Grid:
+    """What is at the addresses."""
+    dispatch, addresses, lengths, local_memory, local_size = state
+    (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
+     constants, *_) = _DISPATCH.unpack(dispatch)  # fmt: skip
+    table = struct.Struct(f"<{binding_count}Q")
+    return Grid(
+        (size_x, size_y, size_z),
+        (count_x, count_y, count_z),
+        _memory(constants, 4 * constant_count),
+        tuple(map(_memory, table.unpack(addresses), table.unpack(lengths))),
+        _memory(local_memory, local_size),
+    )
+
+
+def _memory(address: int, length: int) -> Bytes:
+    memory: Any = (ctypes.c_uint8 * length).from_address(address)
+    return np.frombuffer(memory, np.uint8)
+
+
+class KernelArguments:
+    """The references that kernels are called with, and their handles in a table: local memory, constants, the
+    list of bindings, and its elements."""
+
+    def __init__(self, table: HandleTable, binding_count: int) -> None:
+        self._table = table
+        self.local_memory, self.constants = VmBuffer.alias(_NO_MEMORY), VmBuffer.alias(_NO_MEMORY)
+        self.constants.access = ACCESS_READ
+        elements = [VmBuffer.alias(_NO_MEMORY) for _ in range(binding_count)]
+        self.bindings = VmList(KIND_BUFFER, binding_count)
+        for element in elements:
+            self.bindings.append(element)
+        self.own = [table.wrap(item) for item in (self.local_memory, self.constants, self.bindings)]
+        """Handles that nothing else refers to."""
+        self.elements = [table.wrap(element) for element in elements]
+        """Handles that the list refers to, too."""
+        self._buffers = [self.local_memory, self.constants, *elements]
+        self._list_words = self.bindings.words.tobytes()
+
+    def show(self, grid: Grid) -> None:
+        """Lets Python's objects show the memory of a grid with no more bindings."""
+        memory = (grid.local_memory, grid.constants, *grid.bindings)
+        for buffer, bytes_of_it in zip(self._buffers, memory, strict=False):
+            buffer.show(bytes_of_it)
+
+    def publish(self) -> None:
+        """Aims the handles at what the objects show."""
+        for handle, buffer in zip((*self.own[:2], *self.elements), self._buffers, strict=True):
+            self._table.set_extent(handle, buffer.address, buffer.length)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether programs have left the list as it was, and keep none of this."""
+        return (
+            all(self._table.count(handle) == 1 for handle in self.own)
+            and all(self._table.count(handle) == 2 for handle in self.elements)
+            and self.bindings.words.tobytes() == self._list_words
+        )
+
+    def drop(self) -> None:
+        """Gives the handles up."""
+        self._table.release_all(self.own)
+        self._table.release_all(self.elements)
