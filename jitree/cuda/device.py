@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from jitree.base.elements import Bytes
 from jitree.cuda import submissions
@@ -26,22 +26,16 @@ from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
-from jitree.hal.device import Device, id_matches
+from jitree.hal.device import Device
 from jitree.hal.enums import (
     CommandBufferMode,
     CommandCategory,
-    SemaphoreCompatibility,
 )
 from jitree.hal.exchange import HostTransfers
-from jitree.hal.executable import ExecutableCache
 from jitree.hal.fence import Fence
-from jitree.hal.heap import HeapAllocator
-from jitree.hal.objects import Channel, ChannelProvider
+from jitree.hal.objects import Channel
 from jitree.hal.operations import Transfer
-from jitree.hal.profiling import Profiler, ProfilingMode
-from jitree.hal.semaphore import Semaphore
-
-_UNKNOWN: Final = (False, 0)
+from jitree.hal.profiling import Profiler
 
 
 class CudaDevice(Device):
@@ -50,36 +44,31 @@ class CudaDevice(Device):
     Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.
     """
 
+    semaphore_type = CudaSemaphore
+
     def __init__(
         self, driver: Any, ordinal: int, host_transfers: HostTransfers = HostTransfers.IMPLICIT
     ) -> None:
         """``driver``: the bindings' module; ``ordinal``: of the GPU in this process."""
         self.context = CudaContext(driver, ordinal)
-        self.profiler = Profiler()
-        self._uri = self.context.api.name
-        self._completion = CompletionThread(self._uri)
-        self.stream = Stream(self.context, self._completion, self.profiler)
+        uri = self.context.api.name
+        self._completion = CompletionThread(uri)
+        profiler = Profiler()
+        self.stream = Stream(self.context, self._completion, profiler)
         self._batch = self.stream.batch = LaunchBatch(self.stream)
         self._own_allocator = CudaAllocator(self.stream)
-        self._device_allocator: Allocator = self._own_allocator
+        super().__init__("cuda", uri, self._own_allocator, (CudaExecutableLoader(self.context),), profiler)
         self.stream.allocator = self._own_allocator
         self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
         self._replays = CudaReplays(self.stream, self._own_allocator)
         self._own_allocator.relieve = self._replays.drop_idle
-        self._host_allocator = HeapAllocator()
-        self._queue = CudaQueue(self.stream, self._uri)
-        self._loader = CudaExecutableLoader(self.context)
-        self.channel_provider: ChannelProvider | None = None
+        self._queue = CudaQueue(self.stream, uri)
         self._closer = weakref.finalize(
             self, _close, self._queue, self._completion, self._batch, self._own_allocator, self.stream
         )
 
     def __repr__(self) -> str:
-        return f"<hal.device {self._uri}, {self.context.info.name}>"
-
-    @property
-    def id(self) -> str:
-        return "cuda"
+        return f"<hal.device {self.uri}, {self.context.info.name}>"
 
     @property
     def array_exchange(self) -> CudaExchange:
@@ -89,24 +78,9 @@ class CudaDevice(Device):
     def replays(self) -> CudaReplays:
         return self._replays
 
-    @property
-    def uri(self) -> str:
-        return self._uri
-
-    @property
-    def host_allocator(self) -> Allocator:
-        return self._host_allocator
-
-    @property
-    def device_allocator(self) -> Allocator:
-        return self._device_allocator
-
     def replace_device_allocator(self, allocator: Allocator) -> None:
-        self._device_allocator = allocator
+        super().replace_device_allocator(allocator)
         self._replays.is_device_allocator = allocator is self._own_allocator
-
-    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        self.channel_provider = provider
 
     def trim(self) -> None:
         """Waits for the device, then gives back graphs, pooled memory and what has been discarded."""
@@ -116,24 +90,21 @@ class CudaDevice(Device):
             self.context.enter()
             self._batch.trim()
             self.context.release_discarded()
-        self._host_allocator.trim()
-        self._device_allocator.trim()
+        super().trim()
 
-    def query_i64(self, category: str, key: str) -> tuple[bool, int]:
-        """As :meth:`Device.query_i64`: id patterns, executable formats, concurrency, compute capability."""
-        if category == "hal.device.id":
-            return True, int(id_matches(key, "cuda"))
+    def _query(self, category: str, key: str) -> int | None:
+        """Executable formats, concurrency, compute capability."""
         if category == "hal.executable.format":
-            return True, int(key == FORMAT)
+            return key == FORMAT
         if category == "hal.device" and key == "concurrency":
-            return True, 1
+            return 1
         if category == "hal.dispatch" and key == "concurrency":
-            return True, self.context.attribute("MULTIPROCESSOR_COUNT")
+            return self.context.attribute("MULTIPROCESSOR_COUNT")
         if category == "cuda.device" and key == "compute_capability_major":
-            return True, self.context.info.compute_capability[0]
+            return self.context.info.compute_capability[0]
         if category == "cuda.device" and key == "compute_capability_minor":
-            return True, self.context.info.compute_capability[1]
-        return _UNKNOWN
+            return self.context.info.compute_capability[1]
+        return None
 
     # Objects.
 
@@ -154,18 +125,6 @@ class CudaDevice(Device):
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
     ) -> CommandBuffer:
         return CudaCommandBuffer(self.stream, modes, categories, queue_affinity, binding_capacity)
-
-    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
-        return ExecutableCache(identifier, (self._loader,))
-
-    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
-        return CudaSemaphore(initial_value)
-
-    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
-        """The device itself waits for and signals semaphores of such devices; the host helps with others."""
-        if isinstance(semaphore, CudaSemaphore):
-            return SemaphoreCompatibility.ALL
-        return SemaphoreCompatibility.HOST_ONLY
 
     # Queue operations.
 
@@ -205,7 +164,7 @@ class CudaDevice(Device):
     ) -> None:
         if type(command_buffer) is not CudaCommandBuffer:
             raise InvalidArgumentError(
-                f"a command buffer of type {type(command_buffer).__name__} was not created by {self._uri}"
+                f"a command buffer of type {type(command_buffer).__name__} was not created by {self.uri}"
             )
         bound = command_buffer.bind(binding_table)
         command_buffer.mark_submitted()
@@ -245,21 +204,18 @@ class CudaDevice(Device):
 
     # Profiling and the end.
 
-    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
-        self.profiler.begin(mode, path)
-
     def profiling_flush(self) -> None:
         self.stream.wait(None)
-        self.profiler.flush()
+        super().profiling_flush()
 
     def profiling_end(self) -> None:
         self.stream.wait(None)
-        self.profiler.end()
+        super().profiling_end()
 
     def close(self) -> None:
         """As :meth:`Device.close`; arrays that are still there keep their memory, but nothing computes."""
         self._closer()
-        self._host_allocator.trim()
+        self.host_allocator.trim()
 
 
 def _close(

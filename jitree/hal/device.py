@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from jitree.base.elements import Bytes
 from jitree.base.identity import Unique
@@ -21,11 +21,12 @@ from jitree.hal.enums import (
     WaitMode,
 )
 from jitree.hal.exchange import ArrayExchange
-from jitree.hal.executable import ExecutableCache
+from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
+from jitree.hal.heap import HeapAllocator
 from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
 from jitree.hal.operations import QueueOperations
-from jitree.hal.profiling import ProfilingMode
+from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore, wait_for
 
 if TYPE_CHECKING:
@@ -59,10 +60,31 @@ def id_matches(pattern: str, device: str) -> bool:
 class Device(Unique, QueueOperations):
     """A device. All methods may be called from any thread."""
 
-    @property
-    @abc.abstractmethod
-    def id(self) -> str:
+    semaphore_type: ClassVar[type[Semaphore]] = Semaphore
+    """Class of the semaphores that it can wait for and signal itself."""
+
+    def __init__(
+        self,
+        identifier: str,
+        uri: str,
+        allocator: Allocator,
+        loaders: Iterable[ExecutableLoader],
+        profiler: Profiler,
+    ) -> None:
+        self.id = identifier
         """The driver's name for it, as programs ask for in ``hal.device.id``: ``local-task``."""
+        self.uri = uri
+        """What creates it again: ``local-task://``."""
+        self.device_allocator = allocator
+        self.host_allocator: Allocator = HeapAllocator()
+        """Allocates host memory for objects that the device itself does not touch."""
+        self.channel_provider: ChannelProvider | None = None
+        self.loaders = list(loaders)
+        """Asked in this order; loaders may be added, for caches created later."""
+        self.profiler = profiler
+
+    def __repr__(self) -> str:
+        return f"<hal.device {self.uri}>"
 
     @property
     def array_exchange(self) -> ArrayExchange | None:
@@ -74,26 +96,18 @@ class Device(Unique, QueueOperations):
         """How calls are made again from recordings; None where the program is run for each."""
         return None
 
-    @property
-    @abc.abstractmethod
-    def uri(self) -> str:
-        """What creates it again: ``local-task://``."""
-
-    @property
-    @abc.abstractmethod
-    def host_allocator(self) -> Allocator:
-        """Allocates host memory for objects that the device itself does not touch."""
-
-    @abc.abstractmethod
     def replace_device_allocator(self, allocator: Allocator) -> None:
         """From now on allocates with another allocator; existing buffers keep theirs."""
+        self.device_allocator = allocator
 
-    @abc.abstractmethod
-    def replace_channel_provider(self, provider: ChannelProvider | None) -> None: ...
+    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
+        """No effect on devices without channels."""
+        self.channel_provider = provider
 
-    @abc.abstractmethod
     def trim(self) -> None:
         """Gives back all memory that is only kept for reuse."""
+        self.host_allocator.trim()
+        self.device_allocator.trim()
 
     @property
     def threads(self) -> int:
@@ -118,9 +132,14 @@ class Device(Unique, QueueOperations):
         """Ends an execution by machine code that failed: ``fail`` raises why."""
         raise UnimplementedError(f"machine code executes nothing on {self.id}")
 
-    @abc.abstractmethod
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """(known, value) of a device query; never fails."""
+        value = id_matches(key, self.id) if category == "hal.device.id" else self._query(category, key)
+        return value is not None, int(value or 0)
+
+    @abc.abstractmethod
+    def _query(self, category: str, key: str) -> int | None:
+        """The value of a query but for the id; None if it is not known."""
 
     # Objects.
 
@@ -142,8 +161,8 @@ class Device(Unique, QueueOperations):
     def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
         return Event(queue_affinity, flags)
 
-    @abc.abstractmethod
-    def create_executable_cache(self, identifier: str = "") -> ExecutableCache: ...
+    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
+        return ExecutableCache(identifier, self.loaders)
 
     def import_file(
         self,
@@ -160,11 +179,13 @@ class Device(Unique, QueueOperations):
         recording.unrepeatable("a file is read")
         return open_file(source, access, offset, length)
 
-    @abc.abstractmethod
-    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore: ...
+    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
+        return self.semaphore_type(initial_value)
 
-    @abc.abstractmethod
-    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility: ...
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
+        """The device itself waits for and signals semaphores of its type; the host helps with others."""
+        is_own = type(semaphore) is self.semaphore_type
+        return SemaphoreCompatibility.ALL if is_own else SemaphoreCompatibility.HOST_ONLY
 
     def wait_semaphores(
         self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
@@ -200,17 +221,17 @@ class Device(Unique, QueueOperations):
 
     # Profiling and the end.
 
-    @abc.abstractmethod
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
         """Starts to measure queue operations. FAILED_PRECONDITION while measuring."""
+        self.profiler.begin(mode, path)
 
-    @abc.abstractmethod
     def profiling_flush(self) -> None:
         """Writes what has been measured so far to the path given at the beginning."""
+        self.profiler.flush()
 
-    @abc.abstractmethod
     def profiling_end(self) -> None:
         """Flushes and stops; without a beginning nothing happens."""
+        self.profiler.end()
 
     @abc.abstractmethod
     def close(self) -> None:

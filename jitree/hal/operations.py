@@ -133,6 +133,8 @@ Transfer = Fill | Update | Copy | Read | Write
 class QueueOperations(abc.ABC):
     """What can be submitted to a device."""
 
+    device_allocator: Allocator
+
     def queue_alloca(
         self,
         queue_affinity: int,
@@ -289,10 +291,6 @@ class QueueOperations(abc.ABC):
         self._submit_transfer(queue_affinity, wait, signal, transfer)
 
     # What drivers implement.
-
-    @property
-    @abc.abstractmethod
-    def device_allocator(self) -> Allocator: ...
 
     @abc.abstractmethod
     def create_command_buffer(

@@ -5,18 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal import watchdog
 from jitree.hal.allocator import Allocator
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
 from jitree.hal.command_list import CommandList
-from jitree.hal.device import Device, id_matches
-from jitree.hal.enums import (
-    SemaphoreCompatibility,
-)
-from jitree.hal.executable import ExecutableCache, ExecutableLoader
+from jitree.hal.device import Device
+from jitree.hal.executable import ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
@@ -24,15 +21,11 @@ from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import work_of
-from jitree.hal.objects import ChannelProvider
 from jitree.hal.operations import Transfer
-from jitree.hal.profiling import Profiler, ProfilingMode
-from jitree.hal.semaphore import Semaphore
+from jitree.hal.profiling import ProfilingMode
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
-
-_UNKNOWN: Final = (False, 0)
 
 
 class LocalDevice(Device):
@@ -45,65 +38,30 @@ class LocalDevice(Device):
         loaders: Sequence[ExecutableLoader],
         allocator: Allocator | None = None,
     ) -> None:
-        self._id = identifier
-        watchdog.start_from_environment()
         self._queues = tuple(queues)
+        profiler = self._queues[0].profiler
+        super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders, profiler)
+        watchdog.start_from_environment()
         for queue in self._queues:
             if watchdog.current is not None:
                 queue.record.hold(WATCHED)
-        self.loaders: list[ExecutableLoader] = list(loaders)
-        """Asked in this order; loaders may be added, for caches created later."""
-        self._host_allocator = HeapAllocator()
-        self._device_allocator = allocator or HeapAllocator()
-        self.profiler: Profiler = self._queues[0].profiler
-
-    def __repr__(self) -> str:
-        return f"<hal.device {self.uri}>"
-
-    @property
-    def id(self) -> str:
-        return self._id
-
-    @property
-    def uri(self) -> str:
-        return f"{self._id}://"
-
-    @property
-    def host_allocator(self) -> Allocator:
-        return self._host_allocator
-
-    @property
-    def device_allocator(self) -> Allocator:
-        return self._device_allocator
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
-        if isinstance(self._device_allocator, HeapAllocator):
-            for borrower in tuple(self._device_allocator.borrowers):
+        if isinstance(self.device_allocator, HeapAllocator):
+            for borrower in tuple(self.device_allocator.borrowers):
                 borrower.stop()
-        self._device_allocator = allocator
+        super().replace_device_allocator(allocator)
 
-    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        """Has no effect: these devices have no channels."""
-
-    def trim(self) -> None:
-        self._host_allocator.trim()
-        self._device_allocator.trim()
-
-    def query_i64(self, category: str, key: str) -> tuple[bool, int]:
-        """As :meth:`Device.query_i64`: device id patterns, executable formats, concurrency, features."""
-        if category == "hal.device.id":
-            return True, int(id_matches(key, self._id))
+    def _query(self, category: str, key: str) -> int | None:
+        """Executable formats, concurrency, features."""
         if category == "hal.executable.format":
-            return True, int(any(loader.query_support(key) for loader in self.loaders))
+            return any(loader.query_support(key) for loader in self.loaders)
         if key == "concurrency" and category == "hal.device":
-            return True, len(self._queues)
+            return len(self._queues)
         if key == "concurrency" and category == "hal.dispatch":
-            return True, self.threads
-        for loader in self.loaders:
-            value = loader.query_i64(category, key)
-            if value is not None:
-                return True, value
-        return _UNKNOWN
+            return self.threads
+        values = (loader.query_i64(category, key) for loader in self.loaders)
+        return next((value for value in values if value is not None), None)
 
     # Objects.
 
@@ -111,18 +69,6 @@ class LocalDevice(Device):
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
     ) -> CommandBuffer:
         return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity)
-
-    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
-        return ExecutableCache(identifier, self.loaders)
-
-    def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
-        return Semaphore(initial_value)
-
-    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
-        """Any semaphore can be waited for and signalled from here: all local work is host work."""
-        return (
-            SemaphoreCompatibility.ALL if type(semaphore) is Semaphore else SemaphoreCompatibility.HOST_ONLY
-        )
 
     # Queue operations.
 
@@ -147,7 +93,7 @@ class LocalDevice(Device):
     ) -> None:
         if type(command_buffer) is not LocalCommandBuffer:
             raise InvalidArgumentError(
-                f"a command buffer of type {type(command_buffer).__name__} was not created by {self._id}"
+                f"a command buffer of type {type(command_buffer).__name__} was not created by {self.id}"
             )
         table, kept = command_buffer.bind(binding_table)
         commands = command_buffer.commands
@@ -166,15 +112,12 @@ class LocalDevice(Device):
     # Profiling and the end.
 
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
-        self.profiler.begin(mode, path)
+        super().profiling_begin(mode, path)
         for queue in self._queues:
             queue.record.hold(PROFILED)
 
-    def profiling_flush(self) -> None:
-        self.profiler.flush()
-
     def profiling_end(self) -> None:
-        self.profiler.end()
+        super().profiling_end()
         for queue in self._queues:
             queue.record.release(PROFILED)
 

@@ -90,9 +90,7 @@ class NullDevice(LocalDevice):
 
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """As :meth:`Device.query_i64`; stands for whatever device a program was compiled for."""
-        if category == "hal.device.id":
-            return True, 1
-        return super().query_i64(category, key)
+        return (True, 1) if category == "hal.device.id" else super().query_i64(category, key)
 
 
 class NullDriver(LocalDriver):
