@@ -61,6 +61,13 @@ FLAGS: Final = FlagSet(
         ),
         Flag("llvm", Kind.BOOLEAN, False, "Shows the LLVM IR that --function becomes on the native tier."),
         Flag("asm", Kind.BOOLEAN, False, "Shows the machine code that --function becomes, as assembly."),
+        Flag(
+            "verify",
+            Kind.BOOLEAN,
+            False,
+            "Lists all that is wrong with tables, also those that no program reads, and with functions,\n"
+            "of the file and of its VMVX executables; the exit status is 1 then.",
+        ),
         Flag("module", Kind.STRING, "", "The file (also without the flag's name); '-' is standard input."),
     ),
     positional="module",
@@ -85,6 +92,12 @@ def main(flags: ParsedFlags) -> int:
     if flags.text("output") == "flatbuffer-json":
         sys.stdout.writelines(flatbuffer_json(archive, pretty=flags.boolean("pretty")))
         return 0
+    if flags.boolean("verify"):
+        from jitree.tools.dump_findings import findings
+
+        found = list(findings(archive))
+        _print(found or [f"{archive.name}: nothing is wrong"])
+        return int(bool(found))
     module = read_module(archive)
     _print(_native_lines(module, flags) if _asks_for_native(flags) else _lines(module, flags))
     return 0

@@ -14,9 +14,9 @@ from typing import Final
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 from jitree.vmfb.schema import FEATURES
+from jitree.vmfb.tables import LOCATION_TYPES, TABLES
 
 _BINDING_FLAGS: Final = {1: "REQUIRED", 2: "OPTIONAL"}
-_LOCATION_TYPES: Final = ("NONE", "CallSiteLocDef", "FileLineColLocDef", "FusedLocDef", "NameLocDef")
 
 _FUNCTION_DESCRIPTOR: Final = (
     ("bytecode_offset", "i"),
@@ -28,52 +28,6 @@ _FUNCTION_DESCRIPTOR: Final = (
     ("ref_register_count", "h"),
 )
 _LOCATION: Final = (("bytecode_offset", "i"), ("location", "i"))
-
-_TABLES: Final[dict[str, tuple[tuple[int, str, str], ...]]] = {
-    "module": (
-        (0, "name", "text"),
-        (1, "version", "u32"),
-        (2, "requirements", "features"),
-        (3, "attrs", "attr*"),
-        (4, "types", "type*"),
-        (5, "dependencies", "dependency*"),
-        (6, "imported_functions", "import*"),
-        (7, "exported_functions", "export*"),
-        (8, "function_signatures", "signature*"),
-        (9, "rodata_segments", "rodata*"),
-        (10, "rwdata_segments", "rwdata*"),
-        (11, "module_state", "state"),
-        (12, "function_descriptors", "descriptors"),
-        (13, "bytecode_version", "u32"),
-        (14, "bytecode_data", "bytes"),
-        (15, "debug_database", "debug"),
-    ),
-    "attr": ((0, "key", "text"), (1, "value", "text")),
-    "type": ((0, "full_name", "text"),),
-    "dependency": ((0, "name", "text"), (1, "minimum_version", "u32"), (2, "flags", "binding")),
-    "import": ((0, "full_name", "text"), (1, "signature", "signature"), (2, "flags", "binding")),
-    "export": ((0, "local_name", "text"), (1, "internal_ordinal", "i32")),
-    "signature": ((0, "calling_convention", "text"), (1, "attrs", "attr*")),
-    "rodata": (
-        (0, "compression_type_type", "u8"),
-        (2, "embedded_data", "bytes"),
-        (3, "external_data_offset", "u64"),
-        (4, "external_data_length", "u64"),
-    ),
-    "rwdata": ((0, "byte_size", "i32"),),
-    "state": ((0, "global_bytes_capacity", "i32"), (1, "global_ref_count", "i32")),
-    "debug": (
-        (0, "location_table_type", "location_types"),
-        (1, "location_table", "locations"),
-        (2, "functions", "source_map*"),
-    ),
-    "source_map": ((0, "local_name", "text"), (1, "locations", "source_locations")),
-    "CallSiteLocDef": ((0, "callee", "i32"), (1, "caller", "i32")),
-    "FileLineColLocDef": ((0, "filename", "text"), (1, "line", "i32"), (2, "column", "i32")),
-    "FusedLocDef": ((0, "metadata", "text"), (1, "locations", "i32s")),
-    "NameLocDef": ((0, "name", "text"), (1, "child_location", "i32")),
-}
-"""(slot, name, kind) of each table's fields. A kind that ends in ``*`` is a vector of that table."""
 
 
 def flatbuffer_json(archive: Archive, *, pretty: bool) -> Iterator[str]:
@@ -103,6 +57,7 @@ class _Printer:
             "source_locations": lambda table, slot, level: self._structs(table, slot, _LOCATION, level),
             "location_types": self._location_types,
             "locations": self._locations,
+            "compression": lambda table, slot, level: None,
         }
 
     def _line(self, level: int) -> str:
@@ -110,7 +65,7 @@ class _Printer:
 
     def table(self, table: Table, kind: str, level: int) -> str:
         fields = []
-        for slot, name, field_kind in _TABLES[kind]:
+        for slot, name, field_kind in TABLES[kind]:
             text = self._field(table, slot, field_kind, level + 1)
             if text is not None:
                 fields.append(f'{self._line(level + 1)}"{name}"{self.colon}{text}')
@@ -186,7 +141,7 @@ class _Printer:
 
 def _location_names(tags: memoryview) -> Iterator[tuple[int, str | None]]:
     for tag in tags:
-        yield tag, _LOCATION_TYPES[tag] if tag < len(_LOCATION_TYPES) else None
+        yield tag, LOCATION_TYPES[tag] if tag < len(LOCATION_TYPES) else None
 
 
 def _present(table: Table, slot: int, width: int, read: Callable[[int], int]) -> str | None:

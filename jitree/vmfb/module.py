@@ -27,6 +27,7 @@ from jitree.vmfb.schema import (
     ModuleTables,
     RodataSegment,
 )
+from jitree.vmfb.verify import require_whole
 
 if TYPE_CHECKING:
     from jitree.vmfb.debug import DebugDatabase
@@ -65,6 +66,7 @@ def read_module(archive: Archive) -> ModuleTables:
     compressed data.
     """
     with loading(archive.name):
+        require_whole(archive.flatbuffer)
         return _read_root(FlatBuffer(archive.flatbuffer).root(IDENTIFIER), archive)
 
 

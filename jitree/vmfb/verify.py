@@ -1,20 +1,73 @@
-"""Verification by itself. Decoding verifies on its way; nothing is checked here that it does not check."""
+"""Verifying the FlatBuffer of a file as a whole."""
 
 from __future__ import annotations
 
-from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.schema import FunctionRow, ModuleTables
-from jitree.vmfb.signature import read_signatures
-from jitree.vmfb.specification import walk_function
+from typing import Final
+
+import numpy as np
+
+from jitree.errors import InvalidArgumentError
+from jitree.vmfb.native.code import compiled, interpreted
+from jitree.vmfb.native.layout import FINDING, VERIFIER
+
+_SHARING: Final = 8
+"""Offsets may point anywhere forward, so a small file can describe a huge tree by sharing its parts. Writers
+share little; what is looked at may exceed the file by this factor."""
+_SLACK: Final = 4096
+_MOST_FINDINGS: Final = 1000
+_WHAT: Final = (
+    "table header out of range or unaligned",
+    "vtable offset out of range or unaligned",
+    "vtable size out of range or unaligned",
+    "table size out of range",
+    "table out of range",
+    "field out of range or unaligned",
+    "null offset",
+    "vector header out of range or unaligned",
+    "vector out of range",
+    "string not zero terminated",
+    "a union and its type do not belong together",
+    "more content than the file can hold: its parts overlap",
+)
+"""By FOUND_*."""
 
 
-def verify_function(module: ModuleTables, function: FunctionRow) -> None:
-    """Checks the descriptors of the module and the body of one function; raises what decoding raises."""
-    walk_function(module, function, Linkage(module, read_signatures(module)))
+def require_whole(flatbuffer: memoryview) -> None:
+    """INVALID_ARGUMENT if any table is damaged, also one that no one reads."""
+    found = _findings(flatbuffer, 1)
+    if len(found):
+        raise InvalidArgumentError(f"FlatBuffer verification failed: {_text(found[0])}")
 
 
-def verify_module(module: ModuleTables) -> None:
-    """Checks every function."""
-    linkage = Linkage(module, read_signatures(module))
-    for function in module.functions:
-        walk_function(module, function, linkage)
+def table_findings(flatbuffer: memoryview) -> list[str]:
+    """All that is wrong with the tables of a file."""
+    return [_text(finding) for finding in _findings(flatbuffer, _MOST_FINDINGS)]
+
+
+def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
+    """The fields of FINDING records."""
+    code = compiled() or interpreted()
+    content = np.frombuffer(flatbuffer, np.uint8)
+    findings = np.zeros((most, FINDING.size // 8), np.int64)
+    record = np.zeros(VERIFIER.size // 8, np.int64)
+    values = {
+        "data": content.__array_interface__["data"][0],
+        "length": len(content),
+        "tables": code.tables,
+        "budget": _SHARING * len(content) + _SLACK,
+        "findings": findings.__array_interface__["data"][0],
+        "most": most,
+    }
+    for name, value in values.items():
+        record[VERIFIER.word(name)] = value
+    count = code.verify(record.__array_interface__["data"][0])
+    return findings.view(np.int32)[:count].tolist()  # type: ignore[no-any-return]
+
+
+def _text(finding: list[int]) -> str:
+    from jitree.vmfb.tables import TABLES as NAMED
+
+    what, table, slot, place = (finding[FINDING.offsets[name] // 4] for name in FINDING.offsets)
+    name, fields = list(NAMED.items())[table]
+    where = next((f"{name}.{field}" for number, field, _ in fields if number == slot), name)
+    return f"{_WHAT[what]} (at byte {place}, {where})"

@@ -210,3 +210,27 @@ def test_the_stub_is_python(output: Dump, tmp_path: Path) -> None:
         "odd": "def odd(input0: int) -> int:\n    ...",
     }
     assert f"# {DECLARATION}\n" in stub
+
+
+def test_verify_lists_all_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dump.main(["--verify", MODULE]) == 0
+    assert capsys.readouterr().out == f"{MODULE}: nothing is wrong\n"
+    module = Assembler("m").function("f", "0v", "%i9 = const.i32.zero\nreturn", value_count=1)
+    module.function("g", "0v", "return")
+    path = write(tmp_path / "m.vmfb", module.function("h", "0v", ".bytes 79 FF", block_count=1))
+    assert dump.main(["--verify", path]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert "value register 9" in first and "function 'f'" in first
+    assert "unknown opcode" in second and "function 'h'" in second
+
+
+def test_verify_lists_damaged_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(Path(MODULE).read_bytes())
+    for text in (b"f32", b"i64"):  # names of types lose their zero
+        place = data.index(text + b"\0")
+        data[place + len(text)] = 1
+    (tmp_path / "m.vmfb").write_bytes(data)
+    assert dump.main(["--verify", str(tmp_path / "m.vmfb")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all("string not zero terminated" in line and "type.full_name" in line for line in lines)

@@ -3,9 +3,7 @@ that refuses."""
 
 from __future__ import annotations
 
-import ctypes
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,10 @@ from jitree.errors import StatusError
 from jitree.vmfb import specification
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.module import read_module
-from jitree.vmfb.native import tables
-from jitree.vmfb.native.bodies import decode
+from jitree.vmfb.native import code, tables
+from jitree.vmfb.native.code import Code
 from jitree.vmfb.native.decoding import Decoding
 from jitree.vmfb.native.image import RECIPE
-from jitree.vmfb.native.records import Decoder
 from jitree.vmfb.program import Program
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
@@ -36,20 +33,16 @@ from tests.vmfb.test_streams import relaxed
 DATA = Path(__file__).parents[1] / "data"
 MODULES = sorted(DATA.rglob("*.vmfb"))
 FLIPS = 40
-TABLES = tables.generate()
 INTERPRETED_SIZE = 600
 """Bytes of bytecode of which the functions can be run in Python."""
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Callable[[int], int]:
-    ready = image.wait(RECIPE)
-    assert ready.notes == TABLES
-    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(ready.addresses["decode"])
-
-
-def interpreted(address: int) -> int:
-    return decode(Decoder(address))
+def compiled() -> Code:
+    assert image.wait(RECIPE).notes == tables.generate()
+    found = code.compiled()
+    assert found is not None
+    return found
 
 
 def fields(program: Program | None) -> tuple[Any, ...] | None:
@@ -60,26 +53,26 @@ def fields(program: Program | None) -> tuple[Any, ...] | None:
     return program.words.tolist(), program.functions, sites, *map(list, places)
 
 
-def compare(module: ModuleTables, *decoders: Callable[[int], int]) -> bool:
+def compare(module: ModuleTables, *codes: Code) -> bool:
     """Whether the specification accepts a module; both do the same."""
     signatures = read_signatures(module)
     expected = None
     with suppress(StatusError):
         expected = fields(specification.decode(module, signatures))
-    for run in decoders:
-        assert fields(Decoding(module, signatures, TABLES).run(run)) == expected
+    for run in codes:
+        assert fields(Decoding(module, signatures).run(run)) == expected
     return expected is not None
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(DATA)))
-def test_modules_and_damaged_ones(path: Path, compiled: Callable[[int], int]) -> None:
+def test_modules_and_damaged_ones(path: Path, compiled: Code) -> None:
     try:
         module = read_module(Archive.open(path))
         read_signatures(module)
     except StatusError:
         pytest.skip("refused before any body is looked at")
     small = len(module.bytecode) <= INTERPRETED_SIZE
-    compare(module, compiled, *([interpreted] if small else []))
+    compare(module, compiled, *([code.interpreted()] if small else []))
     source = random.Random(path.name)
     bytecode = bytes(module.bytecode)
     for _ in range(FLIPS if len(bytecode) < 20_000 else 2):
@@ -92,12 +85,12 @@ def test_modules_and_damaged_ones(path: Path, compiled: Callable[[int], int]) ->
 @pytest.mark.parametrize("version", [15, 16, 17])
 @given(data=st.data())
 @relaxed
-def test_every_instruction(data: st.DataObject, version: int, compiled: Callable[[int], int]) -> None:
+def test_every_instruction(data: st.DataObject, version: int, compiled: Code) -> None:
     text = assembly(data.draw(functions(version)))
     assert compare(read(streams.module(text, version)), compiled)
 
 
-def test_branches_to_one_comparison_share_its_moves(compiled: Callable[[int], int]) -> None:
+def test_branches_to_one_comparison_share_its_moves(compiled: Code) -> None:
     """Else a small file takes all memory: so many branches times so many moves."""
     moves = ", ".join(f"%i{2 * slot}->%i{2 * slot + 1}" for slot in range(100))
     branches = "\n".join(f"^b{number}:\nbr ^head" for number in range(100))

@@ -8,9 +8,11 @@ from jitree.errors import StatusCode, StatusError
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.instructions import read_instructions
+from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.verify import verify_function, verify_module
+from jitree.vmfb.signature import read_signatures
+from jitree.vmfb.specification import walk_function
 from tests.assembler import Assembler
 from tests.vmfb.modules import decode, read
 
@@ -30,6 +32,12 @@ def sample(text: str, bytecode: int = 17, cconv: str = "0", **overrides: int) ->
 def status(module: Assembler) -> StatusCode:
     """The status of verifying, OK if it passes; decoding must agree."""
     return status_of(read(module))
+
+
+def verify_module(module: ModuleTables) -> None:
+    linkage = Linkage(module, read_signatures(module))
+    for function in module.functions:
+        walk_function(module, function, linkage)
 
 
 def status_of(module: ModuleTables) -> StatusCode:
@@ -395,7 +403,7 @@ def test_a_conditional_break_as_compilers_write_it_is_refused() -> None:
 def test_message_says_where() -> None:
     module = read(sample("%i0 = const.i32 1\n%i0 = add.i32 %i0, %i9\nreturn", value_count=2))
     with pytest.raises(StatusError) as caught:
-        verify_function(module, module.functions[0])
+        verify_module(module)
     assert str(caught.value) == (
         "OUT_OF_RANGE; value register 9 out of range; the function has 2 slots; at byte offset 8 (add.i32); "
         "function 'f'"

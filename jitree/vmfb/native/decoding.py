@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
-from jitree.vmfb.native.image import RECIPE
+from jitree.vmfb.native.code import Code, compiled
 from jitree.vmfb.native.layout import (
     BLOCK,
     CONVENTION,
@@ -30,10 +28,6 @@ if TYPE_CHECKING:
     from jitree.vmfb.schema import ModuleTables
     from jitree.vmfb.signature import FunctionSignature
 
-Decode = Callable[[int], int]
-"""From the address of a DECODER record: 1 if all functions are accepted."""
-
-_DECODE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _FIRST_MOVING_VERSION: Final = 16
 _MOST_TAGS: Final = 1 << 16
 _MOST_PARTS: Final = 16
@@ -43,17 +37,14 @@ _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
 def decode(module: ModuleTables, signatures: Sequence[FunctionSignature]) -> Program | None:
     """What :func:`jitree.vmfb.specification.decode` makes; None if that would raise, or without machine
     code."""
-    ready = image.get(RECIPE)
-    if ready is None:
-        return None
-    function = _DECODE(ready.addresses["decode"])
-    return Decoding(module, signatures, ready.notes).run(function)
+    code = compiled()
+    return None if code is None else Decoding(module, signatures).run(code)
 
 
 class Decoding:
     """A DECODER record, and the memory that it refers to."""
 
-    def __init__(self, module: ModuleTables, signatures: Sequence[FunctionSignature], tables: bytes) -> None:
+    def __init__(self, module: ModuleTables, signatures: Sequence[FunctionSignature]) -> None:
         self._module = module
         self._signatures = signatures
         self._record = np.zeros(DECODER.size // 8, np.int64)
@@ -62,7 +53,6 @@ class Decoding:
         self._convention_places: dict[tuple[str, bool], int] = {}
         self._rows = self._function_rows()
         imports = np.array([self._import_convention(item.cconv) for item in module.imports], np.int32)
-        self._give("tables", np.frombuffer(tables, np.uint8))
         self._give("bytecode", np.array(module.bytecode, np.uint8))  # a copy: it must not change meanwhile
         self._give("functions", self._rows)
         self._give("imports", imports)
@@ -81,8 +71,10 @@ class Decoding:
             self._set(name, value)
         self._give_room()
 
-    def run(self, decode: Decode) -> Program | None:
-        if not decode(_address(self._record)):
+    def run(self, code: Code) -> Program | None:
+        """What comes out; None if the functions are not accepted."""
+        self._set("tables", code.tables)
+        if not code.decode(_address(self._record)):
             return None
         instructions = self._get("instruction_count")
         sites = self._get("site_count")

@@ -1,4 +1,5 @@
-"""The image of loading: its entry ``decode(decoder)``, and tables of the instructions as notes."""
+"""The image of loading: its entries ``decode(decoder)`` and ``verify(verifier)``, and as notes what they know
+of instructions and tables."""
 
 from __future__ import annotations
 
@@ -6,4 +7,4 @@ from typing import Final
 
 from jitree.codegen.image import Recipe
 
-RECIPE: Final = Recipe("load", "the decoder of modules", "jitree.vmfb.native.texts:generate", 1.0)
+RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.texts:generate", 1.0)

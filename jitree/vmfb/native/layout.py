@@ -133,6 +133,8 @@ TABLES: Final = Record(
     u16 shapes            # halfwords from here to the key of each shape of branch, 0 = it has none
     u16 loops             # … to the rows of each shape of branch, 0 = it is in no loop
     u16 roots             # … to the first parts of superinstructions by key
+    u16 schema            # … to where the FIELDs of each kind of tables begin, the root first, from there
+    u16 unions            # number of the kind of tables of the first location
     """,
 )
 """After it, by set and opcode byte, halfwords from here to the PLAN; 0 = unknown. See `tables.py`."""
@@ -176,6 +178,45 @@ NODE: Final = Record(
     SPECIAL_CALL_VARIADIC_YIELDABLE,
 ) = range(12)  # fmt: skip
 """Instructions that need more than that; from SPECIAL_CALL on, calls, every other one variadic."""
+
+VERIFIER: Final = Record(
+    "verifier",
+    """
+    i64 data              # address of the FlatBuffer, without size prefix
+    i64 length
+    i64 tables            # address of the TABLES record
+    i64 budget            # what may still be looked at, in bytes
+    i64 findings          # address of FINDING records
+    i64 found             # how many there are
+    i64 most
+    """,
+)
+
+FINDING: Final = Record(
+    "finding",
+    """
+    i32 what              # FOUND_*
+    i32 table             # number of a table's kind
+    i32 slot              # -1 = the table itself
+    i32 position          # in bytes
+    """,
+)
+
+FIELD: Final = Record(
+    "field",
+    """
+    u16 kind              # FIELD_*, 0 after the last one of a table
+    u16 slot
+    u16 size              # bytes of it or of an element; of tables, the number of the table's kind
+    u16 spare
+    """,
+)
+FIELD_SCALAR, FIELD_TEXT, FIELD_VECTOR, FIELD_TABLE, FIELD_TABLES, FIELD_UNION, FIELD_UNIONS = range(1, 8)
+
+(
+    FOUND_HEADER, FOUND_VTABLE, FOUND_VTABLE_SIZE, FOUND_TABLE_SIZE, FOUND_TABLE, FOUND_FIELD, FOUND_NULL,
+    FOUND_VECTOR_HEADER, FOUND_VECTOR, FOUND_TEXT, FOUND_UNION, FOUND_OVERLAP,
+) = range(12)  # fmt: skip
 
 HALFWORD: Final = Record("halfword", "u16 value")
 UNSIGNED: Final = Record("unsigned", "u32 value")

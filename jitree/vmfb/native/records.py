@@ -9,6 +9,8 @@ from jitree.vmfb.native.layout import (
     CONVENTION,
     DECODER,
     EDGE,
+    FIELD,
+    FINDING,
     FUNCTION_ROW,
     HALFWORD,
     MOVES,
@@ -17,6 +19,7 @@ from jitree.vmfb.native.layout import (
     PLAN,
     TABLES,
     UNSIGNED,
+    VERIFIER,
 )
 
 
@@ -65,6 +68,18 @@ class Halfword(MemoryRecord, layout=HALFWORD):
 
 
 class Unsigned(MemoryRecord, layout=UNSIGNED):
+    pass
+
+
+class Verifier(MemoryRecord, layout=VERIFIER):
+    tables: Tables
+
+
+class Finding(MemoryRecord, layout=FINDING):
+    pass
+
+
+class Field(MemoryRecord, layout=FIELD):
     pass
 
 

@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.vmfb.superinstruction_table import KEYS, LOOPS, TREE, Node
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, SETS, Instruction, Operand
-from jitree.vmfb.native import layout
+from jitree.vmfb.native import layout, schema
 from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PLAN, TABLES
+from jitree.vmfb.superinstruction_table import KEYS, LOOPS, TREE, Node
 from jitree.vmfb.words import BASE_OPCODE
 
 SPECIAL: Final = {
@@ -57,6 +57,8 @@ def generate() -> bytes:
     for key, nodes in TREE.items():
         roots[_key(key)] = _add_row(words, nodes)
     words[TABLES.word("roots")] = _add(words, roots)
+    words[TABLES.word("schema")] = _add(words, schema.encode())
+    words[TABLES.word("unions")] = schema.FIRST_LOCATION
     return words.tobytes() + bytes(8)
 
 

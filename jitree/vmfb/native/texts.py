@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from jitree.codegen import functions
 from jitree.codegen.image.generated import Generated, one_unit
 from jitree.vmfb.native import tables
 from jitree.vmfb.native.bodies import decode
+from jitree.vmfb.native.checking import verify
+
+_ENTRIES: Final = (decode, verify)
 
 
 def generate() -> Generated:
-    return one_unit(functions.texts([decode]), [decode.__name__], tables.generate())
+    names = [function.__name__ for function in _ENTRIES]
+    return one_unit(functions.texts(_ENTRIES), names, tables.generate())

@@ -1,0 +1,60 @@
+"""``jitree dump --verify``: all that is wrong with a file, not only what is found first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from jitree.errors import StatusError
+from jitree.vmfb.archive import IDENTIFIER, Archive
+from jitree.vmfb.linkage import Linkage
+from jitree.vmfb.module import read_module
+from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.signature import read_signatures
+from jitree.vmfb.specification import walk_function
+from jitree.vmfb.verify import table_findings
+
+_BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
+"""Of modules inside modules, by offset."""
+
+
+def findings(archive: Archive) -> Iterator[str]:
+    """A line each, of the modules inside the module too."""
+    found = table_findings(archive.flatbuffer)
+    if found:
+        yield from found
+        return
+    try:
+        module = read_module(archive)
+    except StatusError as error:
+        yield str(error)
+        return
+    yield from _function_findings(module)
+    yield from _inner_findings(module)
+
+
+def _function_findings(module: ModuleTables) -> Iterator[str]:
+    """What is wrong with functions, the first of each."""
+    try:
+        linkage = Linkage(module, read_signatures(module))
+    except StatusError as error:
+        yield str(error)
+        return
+    for function in module.functions:
+        try:
+            walk_function(module, function, linkage)
+        except StatusError as error:
+            yield str(error)
+
+
+def _inner_findings(module: ModuleTables) -> Iterator[str]:
+    for index, segment in enumerate(module.rodata):
+        data = segment.data
+        if not any(data[place : place + len(text)] == text for place, text in _BEGINNINGS.items()):
+            continue
+        try:
+            inner = Archive.open(data, f"rodata[{index}]")
+        except StatusError as error:
+            yield str(error)
+            continue
+        yield from (f"rodata[{index}]: {line}" for line in findings(inner))

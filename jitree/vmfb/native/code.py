@@ -1,0 +1,60 @@
+"""The machine code of loading, as functions; the same in Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from jitree.base.records import NamedTuple
+from jitree.codegen import image
+from jitree.vmfb.native.image import RECIPE
+
+_FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+
+
+class Code(NamedTuple):
+    """Functions from the address of a record, and what they know of instructions and tables."""
+
+    decode: Callable[[int], int]
+    """Of a DECODER: 1 if all functions are accepted."""
+    verify: Callable[[int], int]
+    """Of a VERIFIER: the number of findings."""
+    tables: int
+    """Address of a TABLES record."""
+    owner: object
+
+
+_code: Code | None = None
+
+
+def compiled() -> Code | None:
+    """The machine code if it is there."""
+    global _code
+    if _code is None:
+        ready = image.get(RECIPE)
+        if ready is not None:
+            decode, verify = (_FUNCTION(ready.addresses[name]) for name in ("decode", "verify"))
+            _code = Code(decode, verify, _address(ready.notes), ready)
+    return _code
+
+
+@cache
+def interpreted() -> Code:
+    """The same functions, run by Python."""
+    from jitree.vmfb.native import bodies, checking, records, tables
+
+    content = tables.generate()
+    return Code(
+        lambda address: bodies.decode(records.Decoder(address)),
+        lambda address: checking.verify(records.Verifier(address)),
+        _address(content),
+        content,
+    )
+
+
+def _address(data: bytes) -> int:
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
