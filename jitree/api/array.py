@@ -169,6 +169,16 @@ class Array(NDArrayOperatorsMixin):
 
     # -- waiting -------------------------------------------------------------------------------------
 
+    def compute_until(self, fence: Fence) -> None:
+        """A call that has been submitted writes to the elements: they are there when a fence is reached."""
+        self._fence = fence
+
+    def is_there(self) -> bool:
+        """Whether the elements are there, for all that can be told without waiting."""
+        if self._fence is not None and self._fence.is_reached():
+            self._fence = None
+        return self._fence is None
+
     @property
     def ready(self) -> bool:
         """Whether the elements are there (or will never be, because the call failed)."""
@@ -210,13 +220,16 @@ class Array(NDArrayOperatorsMixin):
 
     def _implicitly(self) -> npt.NDArray[Any]:
         """As :meth:`to_host` where the program does not say so. FAILED_PRECONDITION if it has to."""
+        self._require_implicit()
+        return self.to_host()
+
+    def _require_implicit(self) -> None:
         exchange = self._device.array_exchange
         if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
             raise FailedPreconditionError(
                 f"the elements of an array on {self._device.uri} are needed on the host, and its device was "
                 "created with host_transfers=explicit; call to_host()"
             )
-        return self.to_host()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         host = self._implicitly()
@@ -279,6 +292,8 @@ class Array(NDArrayOperatorsMixin):
 
     def item(self, *index: int) -> Any:
         """One element as a Python number."""
+        if index and len(index) == self.ndim:
+            return self[index].item()
         return self._implicitly().item(*index)
 
     def tolist(self) -> Any:
@@ -297,7 +312,26 @@ class Array(NDArrayOperatorsMixin):
         return shape[0]
 
     def __getitem__(self, index: Any) -> Any:
+        """Elements as numpy gives them. Of an array in device memory a part is read by itself."""
+        if self._elements is None and self._device.array_exchange is not None:
+            from jitree.api.parts import read
+
+            self._require_implicit()
+            part = read(self, index)
+            if part is not None:
+                return part
         return self._implicitly()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Writes elements on the device, by integers and slices, after all that this thread has submitted.
+
+        ``value``: an array of the same element type, or numbers that the element type holds.
+        INVALID_ARGUMENT for other types and for shapes that do not fit, OUT_OF_RANGE outside,
+        PERMISSION_DENIED for memory that must stay as it is, FAILED_PRECONDITION for a donated array.
+        """
+        from jitree.api.parts import write
+
+        write(self, index, value)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._implicitly())

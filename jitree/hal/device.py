@@ -206,6 +206,10 @@ class Device(Unique, QueueOperations):
         self.queue_read(_ANY_QUEUE, None, done, file, 0, target, 0, len(data))
         done.wait()
 
+    def finish_submitted(self) -> None:
+        """Waits for what has been submitted so far, whatever becomes of it, where the host sees the memory:
+        before the host writes there."""
+
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """The bytes of a buffer once ``wait`` is reached: over its own memory where the host can see it, else
         a copy. Raises what the fence failed with."""

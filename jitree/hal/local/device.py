@@ -109,6 +109,10 @@ class LocalDevice(Device):
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """Nothing is ever gathered."""
 
+    def finish_submitted(self) -> None:
+        for queue in self._queues:
+            queue.finish()
+
     # Profiling and the end.
 
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:

@@ -15,6 +15,7 @@ import weakref
 from _thread import _local, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -125,6 +126,7 @@ class Operation:
     def announce(self) -> None:
         """Makes it known to those who wait for the signal fence: the submitter goes on before it has run."""
         self.submitted[self] = None
+        self.queue.announced[self] = None
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.expect(value, self)
@@ -185,6 +187,7 @@ class Operation:
     def settle(self) -> None:
         """Takes :meth:`announce` back."""
         self.submitted.pop(self, None)
+        self.queue.announced.pop(self, None)
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.settle(value, self)
@@ -229,6 +232,8 @@ class LocalQueue:
         self.record = record or QueueRecord()
         self._lock = allocate_lock()
         self._waiting: dict[Operation, None] = {}
+        self.announced: dict[Operation, None] = {}
+        """Operations that have not ended, and whose submitters have gone on."""
         self._closed = False
         _queues.add(self)
 
@@ -263,6 +268,13 @@ class LocalQueue:
         """Operations whose wait fence has not been reached."""
         with self._lock:
             return len(self._waiting)
+
+    def finish(self) -> None:
+        """Waits for the operations that have been submitted. What one fails with is told by its own fence."""
+        for operation in tuple(self.announced):
+            if operation.signal is not None:
+                with suppress(StatusError):
+                    operation.signal.wait()
 
     def close(self) -> None:
         """Refuses new operations and cancels those that wait."""
