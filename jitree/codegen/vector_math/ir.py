@@ -87,63 +87,32 @@ class _Value:
         operation = floating if self.kind.startswith("f") else integer
         return self.writer.binary(operation, self, self.writer.value(other, self.kind))
 
-    def __add__(self, other: Any) -> _Value:
-        return self._binary(other, "add", "fadd")
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> _Value:
-        return self._binary(other, "sub", "fsub")
-
-    def __rsub__(self, other: Any) -> _Value:
-        return self.writer.value(other, self.kind) - self
-
-    def __mul__(self, other: Any) -> _Value:
-        return self._binary(other, "mul", "fmul")
-
-    __rmul__ = __mul__
-
-    def __and__(self, other: Any) -> _Value:
-        return self._binary(other, "and", "")
-
-    def __or__(self, other: Any) -> _Value:
-        return self._binary(other, "or", "")
-
-    def __xor__(self, other: Any) -> _Value:
-        return self._binary(other, "xor", "")
-
-    def __lshift__(self, other: Any) -> _Value:
-        return self._binary(other, "shl", "")
-
-    def __rshift__(self, other: Any) -> _Value:
-        return self._binary(other, "ashr", "")
-
-    def __neg__(self) -> _Value:
-        return self.writer.instruction(self.kind, f"fneg {self.writer.typed(self)}")
-
     def _compare(self, other: Any, relation: str) -> _Value:
         floating = self.kind.startswith("f")
         operation = f"fcmp {_ORDERED[relation]}" if floating else f"icmp {_SIGNED[relation]}"
         right = self.writer.value(other, self.kind)
         return self.writer.instruction("i1", f"{operation} {self.writer.typed(self)}, {right.name}")
 
-    def __lt__(self, other: Any) -> Any:
-        return self._compare(other, "lt")
+    __add__ = __radd__ = functools.partialmethod(_binary, integer="add", floating="fadd")
+    __sub__ = functools.partialmethod(_binary, integer="sub", floating="fsub")
+    __mul__ = __rmul__ = functools.partialmethod(_binary, integer="mul", floating="fmul")
+    __and__ = functools.partialmethod(_binary, integer="and", floating="")
+    __or__ = functools.partialmethod(_binary, integer="or", floating="")
+    __xor__ = functools.partialmethod(_binary, integer="xor", floating="")
+    __lshift__ = functools.partialmethod(_binary, integer="shl", floating="")
+    __rshift__ = functools.partialmethod(_binary, integer="ashr", floating="")
+    __lt__ = functools.partialmethod(_compare, relation="lt")
+    __le__ = functools.partialmethod(_compare, relation="le")
+    __gt__ = functools.partialmethod(_compare, relation="gt")
+    __ge__ = functools.partialmethod(_compare, relation="ge")
+    __eq__ = functools.partialmethod(_compare, relation="eq")
+    __ne__ = functools.partialmethod(_compare, relation="ne")
 
-    def __le__(self, other: Any) -> Any:
-        return self._compare(other, "le")
+    def __rsub__(self, other: Any) -> _Value:
+        return self.writer.value(other, self.kind)._binary(self, "sub", "fsub")
 
-    def __gt__(self, other: Any) -> Any:
-        return self._compare(other, "gt")
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare(other, "ge")
-
-    def __eq__(self, other: object) -> Any:
-        return self._compare(other, "eq")
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare(other, "ne")
+    def __neg__(self) -> _Value:
+        return self.writer.instruction(self.kind, f"fneg {self.writer.typed(self)}")
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
+from jitree.codegen.numbers import f32, f32_of_bits, f32_to_bits
 from jitree.codegen.vector_math.tables import (
     BITS,
     ERF_LIMIT,
@@ -91,11 +91,11 @@ def _pieces(
     """A row for each piece: centre, value, slope and what that lacks, the further coefficients, and how far
     a result may be from the exact value, in relation to x. Where bits of ``x + offset`` that begin at
     ``shift`` say n, modulo the number of rows, row n holds x."""
-    first = _bits(offset) >> shift
+    first = f32_to_bits(offset) >> shift
     rows: list[Row] = [()] * PIECES
     start = Fraction(0)
     for number, centre in enumerate(map(Fraction, centres), first):
-        end = min(Fraction(_of_bits(number + 1 << shift)) - Fraction(offset), Fraction(limit))
+        end = min(Fraction(f32_of_bits(number + 1 << shift)) - Fraction(offset), Fraction(limit))
         rows[number % PIECES] = _piece(series(centre), centre, start, end)
         start = end
     return tuple(rows)
@@ -167,12 +167,4 @@ def _erf_series(centre: Fraction) -> list[int]:
 
 def _single(value: Fraction) -> float:
     """The nearest binary32 number, for all that is written here."""
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
-
-
-def _bits(value: float) -> int:
-    return int(struct.unpack("<i", struct.pack("<f", value))[0])
-
-
-def _of_bits(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<i", bits))[0])
+    return f32(float(value))

@@ -6,6 +6,7 @@ A function of rows or values stands for its table; its name is the table's in ma
 from __future__ import annotations
 
 import functools
+import math
 from fractions import Fraction
 from typing import Final
 
@@ -59,7 +60,7 @@ def erf_slopes() -> tuple[float, ...]:
     factor, slope = exponential(-(Fraction(ERF_STEP) ** 2)), _two_over_root_pi()
     slopes = []
     for _ in range(ERF_MASK + 1):
-        slopes.append(_number(slope))
+        slopes.append(float(Fraction(slope, ONE)))
         slope, factor = slope * factor >> BITS, factor * quotient >> BITS
     return tuple(slopes)
 
@@ -98,19 +99,19 @@ def slope_of_error_function(x: Fraction) -> int:
 @functools.cache
 def exponential_rows() -> Rows:
     """1 / n! from 24 to 1."""
-    return tuple(_pair(Fraction(1, _factorial(n))) for n in range(24, 0, -1))
+    return tuple(_pair(Fraction(1, math.factorial(n))) for n in range(24, 0, -1))
 
 
 @functools.cache
 def sine_rows() -> Rows:
     """Of sin(r) / r in r**2, the last first."""
-    return tuple(_pair(Fraction((-1) ** n, _factorial(2 * n + 1))) for n in range(15, -1, -1))
+    return tuple(_pair(Fraction((-1) ** n, math.factorial(2 * n + 1))) for n in range(15, -1, -1))
 
 
 @functools.cache
 def cosine_rows() -> Rows:
     """Of cos(r) in r**2, the last first."""
-    return tuple(_pair(Fraction((-1) ** n, _factorial(2 * n))) for n in range(16, -1, -1))
+    return tuple(_pair(Fraction((-1) ** n, math.factorial(2 * n))) for n in range(16, -1, -1))
 
 
 @functools.cache
@@ -129,17 +130,9 @@ def quarter_turns() -> tuple[float, ...]:
     return tuple(pieces)
 
 
-def _number(fixed: int) -> float:
-    return float(Fraction(fixed, ONE))
-
-
 def _pair(value: Fraction) -> tuple[float, float]:
     high = float(value)
     return high, float(value - Fraction(high))
-
-
-def _factorial(n: int) -> int:
-    return n * _factorial(n - 1) if n else 1
 
 
 def exponential(x: Fraction) -> int:
@@ -154,16 +147,7 @@ def exponential(x: Fraction) -> int:
 
 @functools.cache
 def _two_over_root_pi() -> int:
-    square = (4 << 3 * BITS) // _pi(BITS)
-    return _integer_root(square)
-
-
-def _integer_root(square: int) -> int:
-    """By Newton's method."""
-    root = 1 << (square.bit_length() + 1) // 2
-    while (better := (root + square // root) // 2) < root:
-        root = better
-    return root
+    return math.isqrt((4 << 3 * BITS) // _pi(BITS))
 
 
 @functools.cache

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from jitree.dispatch.native import calls, control, lists, memory, references, rows, scalars
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant, operand
+from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant, is_neutral, operand
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
 from jitree.dispatch.native.ownership import SLOW
 from jitree.dispatch.native.slow import emit_slow
-from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, SsaFunction, SsaInstruction, Value
+from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, SsaFunction, SsaInstruction
 from jitree.dispatch.native.views import Refusal
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs.layout import FRAME
@@ -129,7 +129,7 @@ def _lower_scalar(emitter: Emitter, instruction: SsaInstruction) -> None:
         folds = all(constant(value) is not None for value in instruction.operands)
         arguments = [
             rows.fenced(emitter.let, emitter.module.declare, value.type, 1, text)
-            if value.type.startswith("f") and (folds or _is_neutral(value))
+            if value.type.startswith("f") and (folds or is_neutral(value))
             else text
             for value, text in zip(instruction.operands, arguments, strict=True)
         ]
@@ -141,14 +141,6 @@ def _lower_scalar(emitter: Emitter, instruction: SsaInstruction) -> None:
         return
     text = scalars.emit(emitter.let, emitter.module, mnemonic, arguments, emitter.math)
     emitter.name(result, text)
-
-
-def _is_neutral(value: Value) -> bool:
-    """A constant 0 or 1 or their negative, with which LLVM takes arithmetic to change no bits."""
-    bits = value.literals[0] if value.literals else 0
-    ones = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}[value.type]
-    sign = 1 << (31 if value.type == "f32" else 63)
-    return constant(value) is not None and bits & (sign - 1) in (0, ones)
 
 
 def _lower_switch(emitter: Emitter, instruction: SsaInstruction) -> None:

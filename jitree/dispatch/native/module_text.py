@@ -138,3 +138,10 @@ def _signed(bits: int, width: int) -> int:
 def operand(value: Value) -> str:
     """A value as LLVM operand."""
     return constant(value) or value.name
+
+
+def is_neutral(value: Value) -> bool:
+    """A constant 0.0, 1.0 or their negative, with which LLVM takes arithmetic to change no bits."""
+    bits = value.literals[0] if value.literals else 0
+    one, sign = {"f32": (0x3F800000, 1 << 31), "f64": (0x3FF0000000000000, 1 << 63)}.get(value.type, (0, 0))
+    return one != 0 and constant(value) is not None and bits & (sign - 1) in (0, one)

@@ -5,9 +5,8 @@ A value that is the same for all lanes is computed as a scalar.
 
 from __future__ import annotations
 
-import struct
-
 from jitree.codegen.vector_math.ir import llvm_type
+from jitree.dispatch.native.module_text import is_neutral, operand
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
@@ -49,8 +48,8 @@ class Body:
     def invariant(self, value: Value) -> str:
         """A scalar that does not change in the nest. First asked for in front of it, constants aside."""
         if value.operation.startswith("const."):
-            text = literal(value)
-            return fenced(self._writer, value.type, 1, text) if _is_neutral(value) else text
+            text = operand(value)
+            return fenced(self._writer, value.type, 1, text) if is_neutral(value) else text
         known = self._invariants.get(value)
         if known is None:
             known = self._invariants[value] = self._compute_invariant(value)
@@ -235,31 +234,3 @@ class Body:
             return writer.let(f"insertelement <1 x i1> poison, i1 {bits.text}, i64 0")
         mask = self.widened(bits, "i1", lanes)
         return mask if region.mask is None else writer.let(f"and <{lanes} x i1> {mask}, {region.mask}")
-
-
-def float_literal(bits: int) -> str:
-    """LLVM writes binary32 constants as the binary64 number of the same value."""
-    sign, exponent, fraction = bits >> 31 & 1, bits >> 23 & 0xFF, bits & 0x7FFFFF
-    if exponent == 0xFF:
-        return f"0x{sign << 63 | 0x7FF << 52 | fraction << 29:016X}"
-    (value,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))
-    (wide,) = struct.unpack("<Q", struct.pack("<d", value))
-    return f"0x{wide:016X}"
-
-
-def _is_neutral(value: Value) -> bool:
-    """A float 0, 1 or their negative: LLVM thinks that arithmetic with it leaves bits as they are."""
-    bits = value.literals[0] if value.literals else 0
-    return (value.type == "f32" and bits & 0x7FFFFFFF in (0, 0x3F800000)) or (
-        value.type == "f64" and bits & (1 << 63) - 1 in (0, 0x3FF0000000000000)
-    )
-
-
-def literal(value: Value) -> str:
-    """A constant in LLVM's notation."""
-    number = value.literals[0] if value.literals else 0
-    if value.type == "f64":
-        return f"0x{number & (1 << 64) - 1:016X}"
-    if value.type == "f32":
-        return float_literal(number)
-    return str(number)
