@@ -8,19 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.errors import (
-    InvalidArgumentError,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-    error_context,
-)
-from jitree.tools import devices, flag_table
+from jitree import errors
+from jitree.tools import devices
 from jitree.tools.benchmark_machine import machine_context, machine_header
 from jitree.tools.benchmark_measure import Benchmark, MeasuringPlan, measure, parse_duration
 from jitree.tools.benchmark_report import ReportLayout, render
 from jitree.tools.benchmark_rows import BenchmarkRow, aggregates
-from jitree.tools.flags import FlagSet, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
@@ -35,21 +30,11 @@ if TYPE_CHECKING:
     Call = Callable[[], Any]
     Start = Callable[[], tuple[list[Any], Fence]]
 
-FLAGS: Final = FlagSet(
-    command="benchmark",
-    summary="measures how long functions of a compiled module take",
-    flags=(
-        *flag_table.COMMON_FLAGS,
-        *flag_table.MODULE_FLAGS,
-        *flag_table.VALUE_FLAGS,
-        *flag_table.DEVICE_FLAGS,
-        *flag_table.PARAMETER_FLAGS,
-        *flag_table.LATER_FLAGS,
-        *flag_table.BENCHMARK_FLAGS,
-        *flag_table.REFUSED_FLAGS,
-    ),
+FLAGS: Final = flag_set(
+    "benchmark",
+    "measures how long functions of a compiled module take",
+    "module function value device parameter later benchmark refused",
     positional="module",
-    refused_prefixes=flag_table.REFUSED_PREFIXES,
     ignored_prefixes=("benchmark_",),
 )
 
@@ -60,7 +45,7 @@ def main(flags: ParsedFlags) -> int:
     if devices.answer_queries(flags):
         return 0
     if flags.boolean("dispatch_statistics"):
-        raise UnimplementedError(
+        raise errors.UnimplementedError(
             "flag 'dispatch_statistics': this version of jitree does not time dispatches"
         )
     plan = _plan(flags)
@@ -71,7 +56,7 @@ def main(flags: ParsedFlags) -> int:
 def _plan(flags: ParsedFlags) -> MeasuringPlan:
     for name in ("batch_size", "batch_concurrency", "benchmark_repetitions"):
         if flags.integer(name) < 1:
-            raise InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
+            raise errors.InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
     return MeasuringPlan(
         parse_duration(flags.text("benchmark_min_time")),
         flags.integer("benchmark_repetitions"),
@@ -85,7 +70,7 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
         benchmark_name(function): function for function in _functions(program, flags.text("function"))
     }
     if flags.boolean("enable_output_processing") and len(functions) != 1:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"flag 'enable_output_processing' needs one function, here are {len(functions)}; use --function"
         )
     selected = _filtered(list(functions), flags.text("benchmark_filter"))
@@ -133,7 +118,7 @@ def _filtered(names: Sequence[str], pattern: str) -> list[str]:
     try:
         expression = re.compile(pattern.removeprefix("-"))
     except re.error as error:
-        raise InvalidArgumentError(f"flag '--benchmark_filter': '{pattern}': {error}") from None
+        raise errors.InvalidArgumentError(f"flag '--benchmark_filter': '{pattern}': {error}") from None
     return [name for name in names if (expression.search(name) is not None) == wanted]
 
 
@@ -142,7 +127,7 @@ def _extra_context(flags: ParsedFlags) -> dict[str, str]:
     for text in flags.texts("benchmark_context"):
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise InvalidArgumentError(f"flag '--benchmark_context': '{text}' is not <key>=<value>")
+            raise errors.InvalidArgumentError(f"flag '--benchmark_context': '{text}' is not <key>=<value>")
         pairs[key] = value
     return pairs
 
@@ -161,7 +146,7 @@ def _wait_for_compiled_code(program: OpenedProgram) -> None:
             image.wait(LOOP)
             image.wait(RECIPE)
         wait_for_hal()
-    except UnavailableError as error:
+    except errors.UnavailableError as error:
         print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
 
 
@@ -198,7 +183,10 @@ class LastResults:
     def process(self, function: Function, flags: ParsedFlags, files: ValueFiles) -> int:
         """Prints, stores or checks the results; returns the exit code."""
         assert self._prepared is not None
-        with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
+        with (
+            errors.error_context(f"`{function.declaration}`"),
+            errors.error_context("processing function outputs"),
+        ):
             results = self._prepared.vm_results(self._results) if self._is_python else self._results
             return finish(function, self._prepared.to_host(results), flags, files)
 
@@ -210,14 +198,14 @@ def _measure(
     flags: ParsedFlags,
     files: ValueFiles,
     last: LastResults | None,
-) -> tuple[list[BenchmarkRow], StatusError | None]:
+) -> tuple[list[BenchmarkRow], errors.StatusError | None]:
     from jitree.tools.calling import PreparedCall, argument_kinds
 
-    with error_context(f"`{function.declaration}`"):
+    with errors.error_context(f"`{function.declaration}`"):
         inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
     try:
         prepared = PreparedCall(function, inputs)
-    except StatusError as error:
+    except errors.StatusError as error:
         return [BenchmarkRow(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
     call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
@@ -265,7 +253,7 @@ def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: Parsed
         try:
             Path(path).write_text(text)
         except OSError as error:
-            raise UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
+            raise errors.UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
 
 
 def _display_only(flags: ParsedFlags, repeated: bool) -> bool:

@@ -8,15 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jitree.codegen.image import cache, contents
-from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import FlagSet, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 
-LIST_FLAGS: Final = FlagSet(
-    command="cache list", summary="shows what the folder of machine code holds", flags=COMMON_FLAGS
-)
-CLEAR_FLAGS: Final = FlagSet(
-    command="cache clear", summary="removes all machine code but what is being built", flags=COMMON_FLAGS
-)
+LIST_FLAGS: Final = flag_set("cache list", "shows what the folder of machine code holds", "")
+CLEAR_FLAGS: Final = flag_set("cache clear", "removes all machine code but what is being built", "")
 _DAMAGED: Final = "(damaged, of another version of jitree, or others can write it)"
 
 

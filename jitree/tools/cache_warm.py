@@ -6,19 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 
 if TYPE_CHECKING:
     from jitree.codegen.image import Recipe
 
-FLAGS: Final = FlagSet(
-    command="cache warm",
-    summary="builds the machine code that running modules takes, so that no run waits or starts slowly",
-    flags=(
-        *COMMON_FLAGS,
-        Flag("module", Kind.LIST, [], "Module files (also without the flag's name)."),
-    ),
+FLAGS: Final = flag_set(
+    "cache warm",
+    "builds the machine code that running modules takes, so that no run waits or starts slowly",
+    "warm",
     positional="module",
 )
 

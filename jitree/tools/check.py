@@ -10,17 +10,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, NotFoundError, error_context
-from jitree.tools import devices, flag_table
+from jitree.tools import devices, program
 from jitree.tools.check_report import Report
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
-from jitree.tools.program import (
-    create_session,
-    load_modules,
-    open_devices,
-    read_modules,
-    refuse_later_flags,
-    show_statistics,
-)
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.reporting import error_line
 from jitree.vmfb.cconv import parse
 
@@ -28,28 +21,11 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
 
-FLAGS: Final = FlagSet(
-    command="check",
-    summary="runs every function without arguments and results of a compiled module as a test",
-    flags=(
-        *flag_table.COMMON_FLAGS,
-        *(flag for flag in flag_table.MODULE_FLAGS if flag.name != "function"),
-        Flag(
-            "filter",
-            Kind.STRING,
-            "",
-            "Runs the tests whose name, <module>.<function> or <function>, matches: patterns with\n"
-            "* and ?, separated by `:`; after a `-` those that are left out.",
-        ),
-        Flag("gtest_filter", Kind.STRING, "", "The same as --filter."),
-        Flag("expect_failure", Kind.BOOLEAN, False, "Succeeds if any test fails."),
-        *flag_table.PARAMETER_FLAGS,
-        *flag_table.DEVICE_FLAGS,
-        *flag_table.LATER_FLAGS,
-        *flag_table.REFUSED_FLAGS,
-    ),
+FLAGS: Final = flag_set(
+    "check",
+    "runs every function without arguments and results of a compiled module as a test",
+    "module check parameter device later refused",
     positional="module",
-    refused_prefixes=flag_table.REFUSED_PREFIXES,
 )
 
 
@@ -58,16 +34,16 @@ def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0 when all tests pass, or, if that is expected, when one fails."""
     if devices.answer_queries(flags):
         return 0
-    refuse_later_flags(flags)
+    program.refuse_later_flags(flags)
     with ExitStack() as stack:
         with error_context("creating run context"):
-            modules = read_modules(flags)
+            modules = program.read_modules(flags)
             names = find_tests(modules[-1], flags.text("filter") or flags.text("gtest_filter"))
-            opened = open_devices(flags, stack)
+            opened = program.open_devices(flags, stack)
         try:
             passed = _run_all(modules, names, opened, flags)
         finally:
-            show_statistics(flags, opened)
+            program.show_statistics(flags, opened)
     return _verdict(passed, flags)
 
 
@@ -143,8 +119,8 @@ def _run_test(
     from jitree.modules.check import CheckModule
 
     try:
-        with create_session(flags, opened, modules) as session:
+        with program.create_session(flags, opened, modules) as session:
             session.append_module(CheckModule(report.fail))
-            load_modules(session, modules)[name]()
+            program.load_modules(session, modules)[name]()
     except Exception as error:
         report.fail(error_line(error))

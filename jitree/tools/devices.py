@@ -7,19 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import StatusError
-from jitree.tools import flag_table
-from jitree.tools.flags import FlagSet, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.program import task_parameters
 
 if TYPE_CHECKING:
     from jitree.hal.driver import Driver, DriverRegistry
 
-FLAGS: Final = FlagSet(
-    command="devices",
-    summary="lists the drivers and devices of this machine",
-    flags=(*flag_table.COMMON_FLAGS, *flag_table.DEVICE_FLAGS, *flag_table.REFUSED_FLAGS),
-    refused_prefixes=flag_table.REFUSED_PREFIXES,
-)
+FLAGS: Final = flag_set("devices", "lists the drivers and devices of this machine", "device refused")
 _RULE: Final = "# " + "=" * 76
 _THIN_RULE: Final = "# ===" + "-" * 70 + "==="
 

@@ -10,8 +10,8 @@ from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools.dump_json import flatbuffer_json
 from jitree.tools.dump_metadata import metadata_lines
 from jitree.tools.dump_summary import summary_lines
-from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.disassemble import (
     Disassembler,
@@ -25,53 +25,7 @@ from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _STANDARD_INPUT: Final = "-"
 
-FLAGS: Final = FlagSet(
-    command="dump",
-    summary="shows what a compiled module holds",
-    flags=(
-        *COMMON_FLAGS,
-        Flag(
-            "output",
-            Kind.STRING,
-            "all",
-            "'all': metadata and disassembly.\n"
-            "'metadata': tables and sizes. 'disassembly': the bytecode of functions.\n"
-            "'flatbuffer-binary', 'flatbuffer-json': the module's FlatBuffer.\n"
-            "'summary': versions, targets, parameters needed, and a Python stub of the exports.\n"
-            "'executables': sections, symbols and notes of ELF libraries and cubins; names of CUDA kernels.",
-            (
-                "all",
-                "metadata",
-                "disassembly",
-                "flatbuffer-binary",
-                "flatbuffer-json",
-                "summary",
-                "executables",
-            ),
-        ),
-        Flag("pretty", Kind.BOOLEAN, False, "Indents JSON."),
-        Flag("function", Kind.STRING, "", "Name or ordinal of the one function to show."),
-        Flag("bytecode_offsets", Kind.BOOLEAN, False, "Byte offset in its function before each line."),
-        Flag(
-            "tiers",
-            Kind.BOOLEAN,
-            False,
-            "Shows which functions the native tier compiles as wholes, in the module and in\n"
-            "its VMVX executables, which of their loops become nests, and why others do not.",
-        ),
-        Flag("llvm", Kind.BOOLEAN, False, "Shows the LLVM IR that --function becomes on the native tier."),
-        Flag("asm", Kind.BOOLEAN, False, "Shows the machine code that --function becomes, as assembly."),
-        Flag(
-            "verify",
-            Kind.BOOLEAN,
-            False,
-            "Lists all that is wrong with tables, also those that no program reads, and with functions,\n"
-            "of the file and of its VMVX executables; the exit status is 1 then.",
-        ),
-        Flag("module", Kind.STRING, "", "The file (also without the flag's name); '-' is standard input."),
-    ),
-    positional="module",
-)
+FLAGS: Final = flag_set("dump", "shows what a compiled module holds", "dump", positional="module")
 
 
 @command(FLAGS)

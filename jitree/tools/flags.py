@@ -233,10 +233,11 @@ def _store(flag: Flag, text: str | None, flags: ParsedFlags) -> None:
         assert text is not None
         flags.texts(flag.name).append(text)
     else:
-        flags.values[flag.name] = _convert(flag, text)
+        flags.values[flag.name] = convert(flag, text)
 
 
-def _convert(flag: Flag, text: str | None) -> FlagValue:
+def convert(flag: Flag, text: str | None) -> FlagValue:
+    """The value that a text gives a flag. INVALID_ARGUMENT where it is none."""
     if text is None:
         return True if flag.kind is Kind.BOOLEAN else ""
     try:

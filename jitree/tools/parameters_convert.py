@@ -11,33 +11,18 @@ from jitree.errors import AlreadyExistsError, InvalidArgumentError, error_contex
 from jitree.params import Mode, ParameterEntry, open_providers, splat_entry
 from jitree.params.index import nearest
 from jitree.params.irpa_writer import plan, write
-from jitree.tools.flag_table import COMMON_FLAGS, PARAMETER_FLAGS
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
-from jitree.tools.parameters_create import OUTPUT_FLAG, QUIET_FLAG, output_path
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.parameters_create import output_path
 from jitree.tools.parameters_table import ParameterRow, table
 from jitree.tools.parameters_values import find_type, parse_pattern
 
 _ZERO: Final = b"\0"
 
-FLAGS: Final = FlagSet(
-    command="parameters convert",
-    summary="joins archives into one .irpa and edits what it holds",
-    flags=(
-        *COMMON_FLAGS,
-        *PARAMETER_FLAGS,
-        Flag("exclude", Kind.LIST, [], "The key of a parameter to leave out."),
-        Flag("rename", Kind.LIST, [], "A parameter to call differently: <old key>=<new key>."),
-        Flag("strip", Kind.BOOLEAN, False, "Replaces all parameters by zeros that take no room."),
-        Flag(
-            "splat",
-            Kind.LIST,
-            [],
-            "A parameter to replace by a repeated value that takes no room:\n"
-            "<key>[=<type>[=<value>]]; zeros without a value.",
-        ),
-        QUIET_FLAG,
-        OUTPUT_FLAG,
-    ),
+FLAGS: Final = flag_set(
+    "parameters convert",
+    "joins archives into one .irpa and edits what it holds",
+    "parameter convert archive",
 )
 
 

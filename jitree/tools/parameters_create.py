@@ -7,42 +7,16 @@ from typing import Final
 
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params import ParameterEntry
-from jitree.params.irpa_writer import DEFAULT_ALIGNMENT, plan, write
-from jitree.tools.flag_table import COMMON_FLAGS
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
+from jitree.params.irpa_writer import plan, write
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.parameters_table import ParameterRow, table
 from jitree.tools.parameters_values import parse_declaration
 
-QUIET_FLAG: Final = Flag("quiet", Kind.BOOLEAN, False, "Does not list what was written.")
-OUTPUT_FLAG: Final = Flag("output", Kind.STRING, "", "The archive to write: <file>.irpa.")
-
-FLAGS: Final = FlagSet(
-    command="parameters create",
-    summary="makes an archive of parameters that hold zeros or repeated values",
-    flags=(
-        *COMMON_FLAGS,
-        Flag(
-            "data",
-            Kind.LIST,
-            [],
-            "A parameter with room in the file: <key>=<shape>x<type>[=<value>].\n"
-            "It holds the value in every element, without one zeros.",
-        ),
-        Flag(
-            "splat",
-            Kind.LIST,
-            [],
-            "A parameter that takes no room: <key>=<shape>x<type>=<value>.\nPrograms cannot write to it.",
-        ),
-        Flag(
-            "alignment",
-            Kind.INTEGER,
-            DEFAULT_ALIGNMENT,
-            "Bytes, a power of two: where parameters begin in the file.",
-        ),
-        QUIET_FLAG,
-        OUTPUT_FLAG,
-    ),
+FLAGS: Final = flag_set(
+    "parameters create",
+    "makes an archive of parameters that hold zeros or repeated values",
+    "create archive",
 )
 
 

@@ -9,24 +9,14 @@ from typing import Final
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError, error_context
 from jitree.params import Mode, ParameterEntry, ParameterProvider, open_providers
 from jitree.params.index import nearest, scope_text
-from jitree.tools.flag_table import COMMON_FLAGS, PARAMETER_FLAGS
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.parameters_table import long_table, rows_of, table
 
-FLAGS: Final = FlagSet(
-    command="parameters dump",
-    summary="lists what parameter archives hold",
-    flags=(
-        *COMMON_FLAGS,
-        *PARAMETER_FLAGS,
-        Flag("long", Kind.BOOLEAN, False, "Shows shapes and element types where an archive has them."),
-        Flag(
-            "extract",
-            Kind.LIST,
-            [],
-            "A parameter whose bytes to write to a file: [<scope>::]<key>=<file>.",
-        ),
-    ),
+FLAGS: Final = flag_set(
+    "parameters dump",
+    "lists what parameter archives hold",
+    "parameter extract",
     positional="parameters",
 )
 

@@ -8,13 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    UnavailableError,
-    UnimplementedError,
-    error_context,
-)
+from jitree import errors
 from jitree.tools.flags import ParsedFlags
 
 if TYPE_CHECKING:
@@ -56,7 +50,7 @@ def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
     statistics that the flags ask for."""
     refuse_later_flags(flags)
     with ExitStack() as stack:
-        with error_context("creating run context"):
+        with errors.error_context("creating run context"):
             loaded = read_modules(flags)
             devices = open_devices(flags, stack)
             session = stack.enter_context(create_session(flags, devices, loaded))
@@ -71,14 +65,14 @@ def refuse_later_flags(flags: ParsedFlags) -> None:
     """UNIMPLEMENTED for flags of features that this version does not have."""
     for name, feature in _LATER.items():
         if flags.values[name]:
-            raise UnimplementedError(f"flag '{name}': this version of jitree has no {feature}")
+            raise errors.UnimplementedError(f"flag '{name}': this version of jitree has no {feature}")
 
 
 def read_modules(flags: ParsedFlags) -> list[ModuleLike]:
     """The modules that the flags name, not yet linked; the last one is the program."""
     paths = flags.texts("module")
     if not paths:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "no module was given; name one: --module=program.vmfb (`-` is standard input)"
         )
     return [_read_module(path, flags.text("module_mode")) for path in paths]
@@ -154,9 +148,11 @@ def open_devices(flags: ParsedFlags, stack: ExitStack) -> tuple[Device, ...]:
     for name in DEFAULT_DEVICES:
         try:
             return (stack.enter_context(create(name)),)
-        except (NotFoundError, UnavailableError) as error:
+        except (errors.NotFoundError, errors.UnavailableError) as error:
             reasons.append(f"{name}: {error}")
-    raise UnavailableError(f"no device can be created; {'; '.join(reasons)}; name one: --device=local-sync")
+    raise errors.UnavailableError(
+        f"no device can be created; {'; '.join(reasons)}; name one: --device=local-sync"
+    )
 
 
 def task_parameters(flags: ParsedFlags) -> Mapping[str, str]:
@@ -189,15 +185,15 @@ def find_function(program: OpenedProgram, name: str) -> Function:
         for candidate in (name, local):
             if candidate in module.names:
                 return module[candidate]
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"no function `{name}` exported by module '{module.name}'; it exports:{_candidates(module)}",
             f"looking up function '{name}'",
         )
     if len(module.names) == 1:
         return module[module.names[0]]
     if not module.names:
-        raise InvalidArgumentError(f"module '{module.name}' exports no function that could be called")
-    raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(f"module '{module.name}' exports no function that could be called")
+    raise errors.InvalidArgumentError(
         "more than one exported function present; --function= must be specified explicitly:"
         + _candidates(module)
     )

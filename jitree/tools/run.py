@@ -8,9 +8,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import error_context
-from jitree.tools import devices, expected, flag_table
+from jitree.tools import devices, expected
 from jitree.tools import host_values as hv
-from jitree.tools.flags import FlagSet, ParsedFlags, command
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.outputs import write_outputs
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.value_files import ValueFiles
@@ -19,20 +20,11 @@ from jitree.tools.values import of_kind, parse_value, parse_values
 if TYPE_CHECKING:
     from jitree.api.function import Function
 
-FLAGS: Final = FlagSet(
-    command="run",
-    summary="calls a function of a compiled module and prints, stores or checks its results",
-    flags=(
-        *flag_table.COMMON_FLAGS,
-        *flag_table.MODULE_FLAGS,
-        *flag_table.VALUE_FLAGS,
-        *flag_table.DEVICE_FLAGS,
-        *flag_table.PARAMETER_FLAGS,
-        *flag_table.LATER_FLAGS,
-        *flag_table.REFUSED_FLAGS,
-    ),
+FLAGS: Final = flag_set(
+    "run",
+    "calls a function of a compiled module and prints, stores or checks its results",
+    "module function value device parameter later refused",
     positional="module",
-    refused_prefixes=flag_table.REFUSED_PREFIXES,
 )
 
 

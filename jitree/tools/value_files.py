@@ -14,15 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
+from jitree import errors
 from jitree.base import elements
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-)
 from jitree.tools import host_values as hv
 from jitree.types import BY_NAME, ElementType, element_type
 
@@ -58,9 +51,9 @@ class ValueFiles:
             try:
                 file = open(path, "rb")
             except FileNotFoundError:
-                raise NotFoundError(f"unable to open file `{path}`: it does not exist") from None
+                raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
             except OSError as error:
-                raise UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
+                raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
             self._open[path] = file
         if mode == START:
             file.seek(0)
@@ -70,7 +63,7 @@ class ValueFiles:
         """``length`` bytes from the start of a file (``@``) or from where the last read ended (``+``)."""
         raw = self._at(mode, path).read(length)
         if len(raw) < length:
-            raise OutOfRangeError(f"end-of-file: `{path}` has {len(raw)} of the {length} bytes wanted")
+            raise errors.OutOfRangeError(f"end-of-file: `{path}` has {len(raw)} of the {length} bytes wanted")
         return np.frombuffer(raw, np.uint8)
 
     def read_arrays(self, mode: str, path: str) -> list[hv.HostTensor]:
@@ -81,7 +74,7 @@ class ValueFiles:
         if path.endswith(".npz"):
             return self._archive_arrays(path)
         if not path.endswith(".npy"):
-            raise UnimplementedError(
+            raise errors.UnimplementedError(
                 f"only numpy (.npy, .npz) files carry a shape and type; give them: `4x2xf32=@{path}`"
             )
         file = self._at(mode, path)
@@ -95,13 +88,13 @@ class ValueFiles:
     def _archive_arrays(self, path: str) -> list[hv.HostTensor]:
         with _open_archive(path) as archive:
             if not archive.files:
-                raise OutOfRangeError(f"end-of-file: no array in `{path}`")
+                raise errors.OutOfRangeError(f"end-of-file: no array in `{path}`")
             return [_member(archive, name) for name in archive.files]
 
     def _archive_array(self, path: str, key: str) -> hv.HostTensor:
         with _open_archive(path) as archive:
             if key not in archive.files:
-                raise NotFoundError(f"no array `{key}` in `{path}`; it has {', '.join(archive.files)}")
+                raise errors.NotFoundError(f"no array `{key}` in `{path}`; it has {', '.join(archive.files)}")
             return _member(archive, key)
 
 
@@ -109,14 +102,14 @@ class ValueFiles:
 def _open_archive(path: str) -> Iterator[NpzFile]:
     """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
     if not Path(path).is_file():
-        raise NotFoundError(f"unable to open file `{path}`: it does not exist")
+        raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist")
     try:
         with open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
             yield archive
-    except StatusError:
+    except errors.StatusError:
         raise
     except _DAMAGE as error:
-        raise InvalidArgumentError(f"`{path}` is not a numpy archive: {error}") from None
+        raise errors.InvalidArgumentError(f"`{path}` is not a numpy archive: {error}") from None
 
 
 def _member(archive: NpzFile, name: str) -> hv.HostTensor:
@@ -135,11 +128,11 @@ def _at_end(file: BinaryIO) -> bool:
 
 def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
     if _at_end(file):
-        raise OutOfRangeError(f"end-of-file: no further array in `{path}`")
+        raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
     try:
         array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     except ValueError as error:
-        raise InvalidArgumentError(f"`{path}` is not a numpy array file: {error}") from None
+        raise errors.InvalidArgumentError(f"`{path}` is not a numpy array file: {error}") from None
     return array
 
 
@@ -165,4 +158,4 @@ def _array_element_type(dtype: np.dtype[Any]) -> ElementType:
             return BY_NAME[f"cf{bits}"]
         case "V" if dtype.fields is None and 0 < bits <= 248:
             return element_type(bits)
-    raise UnimplementedError(f"arrays of dtype {dtype} have no element type")
+    raise errors.UnimplementedError(f"arrays of dtype {dtype} have no element type")
