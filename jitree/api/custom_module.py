@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from jitree.api.custom_types import (
-    FunctionType,
-    Surroundings,
-    ValueType,
-    give,
-    parse_signature,
-    receive,
-    signature_of,
-)
+from jitree import errors
+from jitree.api import custom_types
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    UnimplementedError,
-)
 from jitree.modules.hal import HalModule
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import parse
@@ -41,7 +28,7 @@ class _State:
 
     __slots__ = ("surroundings", "value")
 
-    def __init__(self, value: object, surroundings: Surroundings) -> None:
+    def __init__(self, value: object, surroundings: custom_types.Surroundings) -> None:
         self.value = value
         self.surroundings = surroundings
 
@@ -148,18 +135,18 @@ class CustomModule(HostModule):
         if signature is not None and signature.startswith("0"):
             convention = parse(signature)
             if jit:
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"function '{name}': state the types of compiled functions by name"
                 )
             return HostExport(name, convention.text, _with_value(function, skipped), attrs)
         if signature is not None:
-            types = parse_signature(signature)
+            types = custom_types.parse_signature(signature)
         else:
-            types = signature_of(function, skipped, self._classes)
+            types = custom_types.signature_of(function, skipped, self._classes)
         if not jit:
             return HostExport(name, types.cconv, _converting(function, types, skipped), attrs)
         if not types.is_scalar:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"function '{name}' is to be compiled, but not all its types are numbers ({types.cconv})"
             )
         from jitree.api.custom_compiled import CompiledFunction
@@ -170,14 +157,14 @@ class CustomModule(HostModule):
     def _add(self, export: HostExport) -> None:
         key = export.name, export.cconv
         if key in self._exports:
-            raise AlreadyExistsError(
+            raise errors.AlreadyExistsError(
                 f"module '{self.name}' exports '{export.name}' with signature '{export.cconv}' already"
             )
         self._exports[key] = export
 
     def _require_unused(self) -> None:
         if self._used:
-            raise FailedPreconditionError(
+            raise errors.FailedPreconditionError(
                 f"module '{self.name}' is in use; declare everything before it is loaded"
             )
 
@@ -208,15 +195,15 @@ class CustomModule(HostModule):
 def require_api_version(version: int, subject: str) -> None:
     """UNIMPLEMENTED if something is written for a newer interface than this package has."""
     if version > API_VERSION:
-        raise UnimplementedError(
+        raise errors.UnimplementedError(
             f"{subject} is written for version {version} of the interface of custom modules; this jitree has "
             f"version {API_VERSION}: update jitree"
         )
 
 
-def _surroundings(context: ModuleContext) -> Surroundings:
+def _surroundings(context: ModuleContext) -> custom_types.Surroundings:
     hal = next((module for module in context.modules if isinstance(module, HalModule)), None)
-    return Surroundings(hal.devices[0] if hal is not None else None, context.ref_types)
+    return custom_types.Surroundings(hal.devices[0] if hal is not None else None, context.ref_types)
 
 
 def _with_value(function: Callable[..., Any], skipped: int) -> Callable[..., Any]:
@@ -226,7 +213,9 @@ def _with_value(function: Callable[..., Any], skipped: int) -> Callable[..., Any
     return lambda state, *arguments: function(*arguments)
 
 
-def _converting(function: Callable[..., Any], types: FunctionType, skipped: int) -> Callable[..., Any]:
+def _converting(
+    function: Callable[..., Any], types: custom_types.FunctionType, skipped: int
+) -> Callable[..., Any]:
     """The function as the VM calls it: references converted both ways, numbers as they are."""
     call = _with_value(function, skipped)
     if types.is_scalar:
@@ -238,19 +227,21 @@ def _converting(function: Callable[..., Any], types: FunctionType, skipped: int)
         surroundings = state.surroundings
         values = list(arguments)
         for index, item in received:
-            values[index] = receive(item, values[index], index, surroundings)
+            values[index] = custom_types.receive(item, values[index], index, surroundings)
         return _give_all(results, call(state, *values), surroundings)
 
     return convert_and_call
 
 
-def _give_all(results: tuple[ValueType, ...], value: object, surroundings: Surroundings) -> object:
+def _give_all(
+    results: tuple[custom_types.ValueType, ...], value: object, surroundings: custom_types.Surroundings
+) -> object:
     """What a function returned as the VM takes it; the VM itself checks numbers and how many there are."""
     if len(results) == 1:
-        return value if results[0].is_number else give(results[0], value, 0, surroundings)
+        return value if results[0].is_number else custom_types.give(results[0], value, 0, surroundings)
     if not isinstance(value, (tuple, list)) or len(value) != len(results):
         return value
     return tuple(
-        given if item.is_number else give(item, given, index, surroundings)
+        given if item.is_number else custom_types.give(item, given, index, surroundings)
         for index, (item, given) in enumerate(zip(results, value, strict=True))
     )

@@ -14,21 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from jitree.api import replay_state
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.api.calls.transfers import wrap_or_copy
 from jitree.api.function import Function
-from jitree.api.replay_state import (
-    Place,
-    Store,
-    Variables,
-    buffers_of,
-    find_variables,
-    lasting_memory,
-    place_of,
-    state_key,
-)
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import StatusError
 from jitree.hal.buffer import Buffer, BufferView
@@ -73,7 +64,7 @@ class ReplayingFunction(Function):
         self._may_write = any(item.tensor is None for item in signature.arguments)
         """Whether it takes references, and what it does with them is not stated."""
         self._is_known = False
-        self._variables: Variables | None = None
+        self._variables: replay_state.Variables | None = None
         """None: calls of the context are not made again, once that is known."""
 
     def transfer(self) -> ArrayTransfer:
@@ -99,7 +90,7 @@ class ReplayingFunction(Function):
                 return self._unpack(*made)
         packed = self._pack(arguments, named)
         if not self._is_known:
-            self._variables = find_variables(self._context)
+            self._variables = replay_state.find_variables(self._context)
             self._is_known = True
         variables = self._variables
         if variables is None:
@@ -110,7 +101,7 @@ class ReplayingFunction(Function):
         return self._unpack(*self._call(arguments, packed, variables))
 
     def _call(
-        self, arguments: tuple[Any, ...], packed: list[object], variables: Variables
+        self, arguments: tuple[Any, ...], packed: list[object], variables: replay_state.Variables
     ) -> tuple[list[Any], Fence | None]:
         """Results, and what is reached when they are computed."""
         state = variables.read() if variables else []
@@ -118,7 +109,7 @@ class ReplayingFunction(Function):
         if kind is None:
             return self._invoke(packed), None
         if kind.variants:
-            buffers = _buffers(packed) + buffers_of(state)
+            buffers = _buffers(packed) + replay_state.buffers_of(state)
             located = self._replays.locate(buffers)
             if not variables and not self._writes_to_arguments:
                 self._last = _remembered(arguments, kind, located)
@@ -167,12 +158,12 @@ class ReplayingFunction(Function):
         replays, variables = self._replays, self._variables
         assert variables is not None
         own = _buffers(packed)
-        arguments = own + buffers_of(state)
+        arguments = own + replay_state.buffers_of(state)
         if _overlap(arguments):  # other libraries may lend the same memory twice
             return self._invoke(packed)
         with self.invoker.lock, replays.record(arguments) as made:
             results = self._invoke(packed)
-            lasting = lasting_memory(self._context, variables)
+            lasting = replay_state.lasting_memory(self._context, variables)
             if lasting is not None and _overlap([*arguments, *lasting]):
                 lasting = None
             stores = None if made is None else variables.stores(state, made, len(own))
@@ -222,7 +213,7 @@ class _Variant(NamedTuple):
 
     replay: Replay
     outputs: tuple[_Output | _ViewOutput, ...]
-    stores: tuple[Store, ...]
+    stores: tuple[replay_state.Store, ...]
     fresh: tuple[int, ...]
     """Numbers of the allocations that results and variables lie in."""
 
@@ -286,7 +277,7 @@ class _Output(NamedTuple):
 class _ViewOutput(NamedTuple):
     """A result that is a view of an argument's or a fresh buffer. It keeps nothing of the recorded call."""
 
-    place: Place
+    place: replay_state.Place
     shape: tuple[int, ...]
     element_type: int
     encoding: int
@@ -299,10 +290,10 @@ def _key(packed: Iterable[object], state: Sequence[object]) -> tuple[object, ...
     """All that a program can find out about its arguments and variables; None when that is too much, or when
     they share memory."""
     key: list[object] = []
-    allocations = {id(buffer.allocation) for buffer in buffers_of(state)}
+    allocations = {id(buffer.allocation) for buffer in replay_state.buffers_of(state)}
     count = sum(type(value) is Buffer for value in state)
     if state:
-        found = state_key(state)
+        found = replay_state.state_key(state)
         if found is None:
             return None
         key += found
@@ -346,7 +337,7 @@ def _outputs(
                 return None
             outputs.append(_Output(value))
             continue
-        place = place_of(value.buffer, made)
+        place = replay_state.place_of(value.buffer, made)
         if place is not None:
             outputs.append(_ViewOutput(place, value.shape, value.element_type, value.encoding))
         elif id(value.buffer.allocation) in kept:
@@ -356,6 +347,6 @@ def _outputs(
     return tuple(outputs)
 
 
-def _fresh(variant_places: Iterable[Place | None]) -> tuple[int, ...]:
+def _fresh(variant_places: Iterable[replay_state.Place | None]) -> tuple[int, ...]:
     """Numbers of the allocations among places."""
     return tuple(sorted({place.allocation for place in variant_places if place and place.allocation >= 0}))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
+from jitree.api import session_arguments
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
 from jitree.api.calls.number_packing import describe
@@ -21,18 +22,6 @@ from jitree.api.module import Module, create_function
 from jitree.api.module_files import open_library_module, open_module_file
 from jitree.api.module_reference import parse_reference
 from jitree.api.resources import Resources
-from jitree.api.session_arguments import (
-    Shape,
-    dimensions,
-    element_row,
-    host_array,
-    listed,
-    open_parameters,
-    require,
-    require_name,
-    require_option,
-    require_path,
-)
 from jitree.base.endings import Ended, require_interpreter
 from jitree.base.identity import Unique
 from jitree.base.memory import give_back_free_memory
@@ -125,19 +114,19 @@ class Session(Ended, Unique):
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
         created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
         """
-        require_option("cache_dir", "a path", cache_dir, str, os.PathLike)
+        session_arguments.require_option("cache_dir", "a path", cache_dir, str, os.PathLike)
         if cache_dir is not None:
             from jitree.codegen.image.cache import choose_directory
 
             choose_directory(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
-        require_option("tier", "the name of a tier", tier, str)
-        require_option("instance", "an Instance", instance, Instance)
-        require_option("trace_sink", "a function", trace_sink, Callable)
-        require("flags", "ContextFlags", flags, ContextFlags)
+        session_arguments.require_option("tier", "the name of a tier", tier, str)
+        session_arguments.require_option("instance", "an Instance", instance, Instance)
+        session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
+        session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
         names = BUILTIN_MODULES if builtin_modules is None else builtin_modules
-        self._builtins = listed("builtin_modules", "names", names)
+        self._builtins = session_arguments.listed("builtin_modules", "names", names)
         for name in self._builtins:
             if name not in BUILTIN_MODULES:
                 known = ", ".join(BUILTIN_MODULES)
@@ -149,11 +138,13 @@ class Session(Ended, Unique):
         self._functions: dict[str, Function] = {}
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
-        self.parameter_providers: tuple[ParameterProvider, ...] = open_parameters(parameters)
+        self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
+            parameters
+        )
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
             tier,
-            listed("executable_plugins", "plugins", executable_plugins),
-            listed("executable_modules", "host modules", executable_modules, HostModule),
+            session_arguments.listed("executable_plugins", "plugins", executable_plugins),
+            session_arguments.listed("executable_modules", "host modules", executable_modules, HostModule),
         )
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
@@ -187,7 +178,7 @@ class Session(Ended, Unique):
         if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
             choice = [choice]
         devices = []
-        for item in listed("device", "URIs or Devices", choice):
+        for item in session_arguments.listed("device", "URIs or Devices", choice):
             if isinstance(item, Device):
                 devices.append(item)
             elif isinstance(item, str):
@@ -281,7 +272,7 @@ class Session(Ended, Unique):
     def append_module(self, module: ModuleLike) -> Module:
         """Registers a host module, or a compiled one that has been read; others may import from it then."""
         self._require_open()
-        require("module", "a module that has been read", module, BytecodeModule, HostModule)
+        session_arguments.require("module", "a module that has been read", module, BytecodeModule, HostModule)
         return self._register([module])[0]
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
@@ -292,7 +283,7 @@ class Session(Ended, Unique):
         FAILED_PRECONDITION for other interfaces, or what the function fails with.
         """
         self._require_open()
-        require_path(path)
+        session_arguments.require_path(path)
         return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
@@ -331,7 +322,7 @@ class Session(Ended, Unique):
     def lookup(self, name: str) -> Function:
         """The exported function ``module.function``. NOT_FOUND with what there is instead."""
         self._require_open()
-        require_name(name)
+        session_arguments.require_name(name)
         function = self._functions.get(name)
         if function is None:
             vm_function = self._context.lookup(name)
@@ -360,7 +351,7 @@ class Session(Ended, Unique):
             function = self._context.lookup(function)
         elif isinstance(function, Function):
             function = function.vm_function
-        require("function", "a function or its name", function, VmFunction)
+        session_arguments.require("function", "a function or its name", function, VmFunction)
         return self._context.invoke(function, arguments)
 
     # -- arrays ------------------------------------------------------------------------------------------
@@ -385,16 +376,19 @@ class Session(Ended, Unique):
         exchange = self.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
             return Array(exchange.import_view(value), self.device)
-        array, row = host_array(value)
+        array, row = session_arguments.host_array(value)
         return Array(wrap_or_copy(array, row, self.device), self.device)
 
-    def empty(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
+    def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:
         """An array on the session's first device with whatever its memory holds, for ``out=``.
 
         INVALID_ARGUMENT for what is no shape, and element types that programs cannot have.
         """
         self._require_open()
-        return Array(empty(dimensions(shape), element_row(dtype), self.device), self.device)
+        return Array(
+            empty(session_arguments.dimensions(shape), session_arguments.element_row(dtype), self.device),
+            self.device,
+        )
 
     def call_by_machine_code(self, function: Function) -> tuple[bool, DirectCall | None]:
         """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""

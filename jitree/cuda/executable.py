@@ -8,16 +8,10 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree import errors
 from jitree.base.endings import Ending
 from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription, KernelLocation
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    ResourceExhaustedError,
-    StatusError,
-    error_context,
-)
 from jitree.hal import recording
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, PipelineLayout
@@ -52,11 +46,11 @@ class CudaExecutableLoader(ExecutableLoader):
         a kernel wants more shared memory than the device has. Specialization constants are not used.
         """
         recording.unrepeatable("an executable is loaded")
-        with error_context(f"loading an executable of format '{parameters.format}'"):
+        with errors.error_context(f"loading an executable of format '{parameters.format}'"):
             description = executable_format.read(memoryview(parameters.data))
             layouts = parameters.layouts
             if layouts and len(layouts) != len(description.exports):
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"the executable has {len(description.exports)} kernels, but {len(layouts)} pipeline "
                     "layouts were given"
                 )
@@ -94,7 +88,7 @@ class _Image:
             if error != not_found:
                 api.check("cuModuleGetFunction", error)
                 return function
-        raise NotFoundError(f"the executable's image has no kernel '{name}'")
+        raise errors.NotFoundError(f"the executable's image has no kernel '{name}'")
 
     def _likeliest_first(self, name: str) -> list[Any]:
         """The modules. A text that was split has one for each kernel, in order (``ptx.split``); asking others
@@ -121,11 +115,11 @@ class CudaKernel:
         if layout is not None:
             self.binding_count = len(layout.bindings)
             self.constant_count = layout.constant_count
-        with error_context(f"kernel {describe(export)}"):
+        with errors.error_context(f"kernel {describe(export)}"):
             try:
                 self.function = image.function(export.name)
-            except NotFoundError as error:
-                raise InvalidArgumentError(error.message) from error
+            except errors.NotFoundError as error:
+                raise errors.InvalidArgumentError(error.message) from error
             self._check_parameters()
             self._check_limits()
 
@@ -135,17 +129,19 @@ class CudaKernel:
             count = _parameter_count(self.image.context, self.function)
             stated = (self.binding_count or 0) + (self.constant_count or 0)
             if self.binding_count is None or self.constant_count is None:
-                raise InvalidArgumentError("a cubin needs a pipeline layout that states its parameters")
+                raise errors.InvalidArgumentError(
+                    "a cubin needs a pipeline layout that states its parameters"
+                )
             if count is not None and count != stated:
-                raise InvalidArgumentError(f"takes {count} parameters, but {stated} are stated")
+                raise errors.InvalidArgumentError(f"takes {count} parameters, but {stated} are stated")
             return
         signature = self.image.signatures.get(self.export.name)
         if signature is None:
-            raise InvalidArgumentError("its parameters are not pointers followed by 32-bit words")
+            raise errors.InvalidArgumentError("its parameters are not pointers followed by 32-bit words")
         if self.binding_count is None or self.constant_count is None:
             self.binding_count, self.constant_count = signature
         if signature != (self.binding_count, self.constant_count):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"takes {signature.binding_count} bindings and {signature.constant_count} constants, but "
                 f"{self.binding_count} and {self.constant_count} are stated"
             )
@@ -159,7 +155,7 @@ class CudaKernel:
         )
         x, y, z = self.block
         if x * y * z > threads:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"its blocks have {x * y * z} threads, but it can run {threads} at most"
             )
         if not self.shared_memory:
@@ -171,10 +167,10 @@ class CudaKernel:
                 attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 self.shared_memory,
             )
-        except StatusError as error:
+        except errors.StatusError as error:
             if api.lost is not None:
                 raise
-            raise ResourceExhaustedError(
+            raise errors.ResourceExhaustedError(
                 f"it needs {self.shared_memory} bytes of shared memory for a block, more than "
                 f"{context.info.name} "
                 f"has: {error.message}"
@@ -274,7 +270,7 @@ class CudaExecutable(Executable):
         if ordinal is None:
             ordinal = self._ordinals.get(re.sub(rb"\W", b"_", name.encode()).decode())
         if ordinal is None:
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"the executable has no function '{name}'; it has {', '.join(self._ordinals) or 'none'}"
             )
         return ordinal

@@ -12,13 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from jitree.errors import (
-    AbortedError,
-    InternalError,
-    InvalidArgumentError,
-    StatusError,
-    UnavailableError,
-)
+from jitree import errors
 
 IDENTIFIER_SIZE: Final = 128
 """Bytes of what the members of a group share to find each other."""
@@ -28,12 +22,12 @@ _SONAME: Final = "libnccl.so.2"
 _INSTALL: Final = "pip install 'jitree[cuda]'"
 _IN_PROGRESS: Final = 7
 _ERRORS: Final = {
-    1: InternalError,  # a CUDA call failed
-    2: InternalError,  # a system call failed
-    3: InternalError,
-    4: InvalidArgumentError,
-    5: InvalidArgumentError,  # invalid usage
-    6: AbortedError,  # the other side ended
+    1: errors.InternalError,  # a CUDA call failed
+    2: errors.InternalError,  # a system call failed
+    3: errors.InternalError,
+    4: errors.InvalidArgumentError,
+    5: errors.InvalidArgumentError,  # invalid usage
+    6: errors.AbortedError,  # the other side ended
 }
 
 
@@ -81,7 +75,7 @@ class Nccl:
             try:
                 function = getattr(library, name)
             except AttributeError as error:
-                raise UnavailableError(
+                raise errors.UnavailableError(
                     f"the NCCL library has no function {name}; channels need 2.18 or newer: {_INSTALL}"
                 ) from error
             function.argtypes = arguments
@@ -97,7 +91,7 @@ class Nccl:
         self.version = version.value
         """Such as 22809 for 2.28.9."""
         if self.version < _MINIMUM_VERSION:
-            raise UnavailableError(
+            raise errors.UnavailableError(
                 f"NCCL {self.version // 10000}.{self.version // 100 % 100} was found; channels need 2.18 or "
                 f"newer: {_INSTALL}"
             )
@@ -137,16 +131,16 @@ class Nccl:
         self.call(name, communicator, ctypes.addressof(value))
         return value.value
 
-    def failure_of(self, communicator: int) -> StatusError | None:
+    def failure_of(self, communicator: int) -> errors.StatusError | None:
         """What happened to a communicator without our doing, such as another member's end."""
         result = self.query("ncclCommGetAsyncError", communicator)
         return None if result in (0, _IN_PROGRESS) else self._failure("a collective", result)
 
-    def _failure(self, name: str, result: int) -> StatusError:
+    def _failure(self, name: str, result: int) -> errors.StatusError:
         explanation = (self._explain(result) or b"").decode(errors="replace")
         last = (self._last(None) or b"").decode(errors="replace").strip()
         detail = f"; {last}" if last else ""
-        return _ERRORS.get(result, InternalError)(f"{name} of NCCL failed: {explanation}{detail}")
+        return _ERRORS.get(result, errors.InternalError)(f"{name} of NCCL failed: {explanation}{detail}")
 
 
 @cache
@@ -162,7 +156,7 @@ def _open() -> ctypes.CDLL:
             return ctypes.CDLL(candidate)
         except OSError as error:
             failure = failure or error
-    raise UnavailableError(
+    raise errors.UnavailableError(
         f"channels need the NCCL library, which cannot be loaded ({failure}); install it with {_INSTALL}"
     )
 

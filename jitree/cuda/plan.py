@@ -16,14 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jitree.cuda.kernels import THREADS, block_count
-from jitree.hal.command_layout import (
-    KIND_BARRIER,
-    KIND_COPY,
-    KIND_DISPATCH,
-    KIND_DISPATCH_INDIRECT,
-    KIND_FILL,
-    KIND_UPDATE,
-)
+from jitree.hal import command_layout
 
 if TYPE_CHECKING:
     from jitree.cuda.commands import CudaCommandList
@@ -148,27 +141,27 @@ class _PlanBuilder:
 
     def _add(self, row: tuple[int, ...]) -> None:
         kind, operand = row[0], row[1]
-        if kind == KIND_BARRIER:
+        if kind == command_layout.KIND_BARRIER:
             self._end_group()
             self._end_collectives()
-        elif kind == KIND_FILL:
+        elif kind == command_layout.KIND_FILL:
             self._transfer(self._kernels.fill_function, "fill", (
                 operand, self._lengths + operand, self._literal(row[9]),
             ), 1)  # fmt: skip
-        elif kind == KIND_COPY:
+        elif kind == command_layout.KIND_COPY:
             self._transfer(self._kernels.copy_function, "copy", (
                 operand + 1, operand, self._lengths + operand,
             ), 2)  # fmt: skip
-        elif kind == KIND_UPDATE:
+        elif kind == command_layout.KIND_UPDATE:
             self.updates.append((len(self.sources) + 1, row[11]))
             self._transfer(self._kernels.copy_function, "update", (
                 operand, self._literals_start, self._lengths + operand,
             ), 2)  # fmt: skip
-        elif kind == KIND_DISPATCH:
+        elif kind == command_layout.KIND_DISPATCH:
             grid = (row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7])
             if 0 not in grid:  # nothing to do, which the driver would refuse
                 self._group.append(self._dispatch(row, grid))
-        elif kind == KIND_DISPATCH_INDIRECT:
+        elif kind == command_layout.KIND_DISPATCH_INDIRECT:
             self._end_segment()
             launch = self._dispatch(row, (0, 0, 0))
             self.steps.append(IndirectDispatch(launch, len(self.sources)))

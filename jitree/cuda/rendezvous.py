@@ -16,12 +16,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from jitree.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    UnavailableError,
-)
+from jitree import errors
 from jitree.hal.objects import ChannelProvider
 
 _LAUNCHERS: Final = (
@@ -67,7 +62,7 @@ class EnvironmentProvider(ChannelProvider):
         for rank, count in _LAUNCHERS:
             if rank in environment and count in environment:
                 return _numbers(environment, rank, count)
-        raise FailedPreconditionError(
+        raise errors.FailedPreconditionError(
             "rank and count of a channel are not known: start the program by torchrun, mpirun or srun, or "
             "give the "
             "device a channel provider (replace_channel_provider), or state them in the program"
@@ -87,7 +82,7 @@ class EnvironmentProvider(ChannelProvider):
         if stated is not None:
             host, _, port = stated.rpartition(":")
             if not host or not port.isdecimal():
-                raise InvalidArgumentError(f"{ADDRESS_VARIABLE} is '{stated}'; expected host:port")
+                raise errors.InvalidArgumentError(f"{ADDRESS_VARIABLE} is '{stated}'; expected host:port")
             return host, int(port)
         host = next((environment[name] for name in _HOSTS if name in environment), "127.0.0.1")
         master = environment.get("MASTER_PORT", "")
@@ -135,7 +130,7 @@ class MpiProvider(ChannelProvider):
 def _numbers(environment: Mapping[str, str], rank: str, count: str) -> tuple[int, int]:
     texts = environment[rank], environment[count]
     if not all(text.isdecimal() for text in texts) or not int(texts[0]) < int(texts[1]):
-        raise InvalidArgumentError(f"the environment has {rank}={texts[0]} and {count}={texts[1]}")
+        raise errors.InvalidArgumentError(f"the environment has {rank}={texts[0]} and {count}={texts[1]}")
     return int(texts[0]), int(texts[1])
 
 
@@ -159,7 +154,7 @@ def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes,
     try:
         server = socket.create_server(("", address[1]), backlog=count)
     except OSError as error:
-        raise UnavailableError(
+        raise errors.UnavailableError(
             f"member 0 of a channel cannot wait for the others at port {address[1]}: {error}; state a free "
             f"one for all members as {ADDRESS_VARIABLE}=host:port"
         ) from error
@@ -213,5 +208,5 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 def _left(deadline: float, what: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise DeadlineExceededError(f"the members of a channel could not exchange its id: {what}")
+        raise errors.DeadlineExceededError(f"the members of a channel could not exchange its id: {what}")
     return left

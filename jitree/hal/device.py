@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from jitree.base.elements import Bytes
 from jitree.base.identity import Unique
 from jitree.errors import UnimplementedError
-from jitree.hal import checks, recording
+from jitree.hal import checks, enums, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import (
-    BufferUsage,
-    MemoryAccess,
-    MemoryType,
-    SemaphoreCompatibility,
-    WaitMode,
-)
 from jitree.hal.exchange import ArrayExchange
 from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
@@ -32,9 +25,9 @@ from jitree.hal.semaphore import Semaphore, wait_for
 if TYPE_CHECKING:
     from jitree.hal.replays import Replays
 
-_READ: Final = int(MemoryAccess.READ)
-_STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
-_STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
+_READ: Final = int(enums.MemoryAccess.READ)
+_STAGING: Final = int(enums.MemoryType.HOST_LOCAL | enums.MemoryType.DEVICE_VISIBLE)
+_STAGING_USAGE: Final = int(enums.BufferUsage.TRANSFER | enums.BufferUsage.MAPPING)
 _ANY_QUEUE: Final = -1
 
 
@@ -182,13 +175,13 @@ class Device(Unique, QueueOperations):
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
         return self.semaphore_type(initial_value)
 
-    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> enums.SemaphoreCompatibility:
         """The device itself waits for and signals semaphores of its type; the host helps with others."""
         is_own = type(semaphore) is self.semaphore_type
-        return SemaphoreCompatibility.ALL if is_own else SemaphoreCompatibility.HOST_ONLY
+        return enums.SemaphoreCompatibility.ALL if is_own else enums.SemaphoreCompatibility.HOST_ONLY
 
     def wait_semaphores(
-        self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
+        self, mode: enums.WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
     ) -> bool:
         """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
         return wait_for(points, mode, timeout)

@@ -16,18 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from jitree import errors
 from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
-from jitree.errors import (
-    FailedPreconditionError,
-    IncompatibleError,
-    InvalidArgumentError,
-    NotFoundError,
-    StatusCode,
-    UnavailableError,
-    error_context,
-    status_error,
-)
 from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import ImportProvider
@@ -68,11 +59,15 @@ class PluginLibrary(ImportProvider):
         self._library = library
         query = library.symbol(QUERY_SYMBOL)
         if query is None:
-            raise NotFoundError(f"the library does not export {QUERY_SYMBOL}; it is no executable plugin")
+            raise errors.NotFoundError(
+                f"the library does not export {QUERY_SYMBOL}; it is no executable plugin"
+            )
         library.check_code(query, "the query function")
         table = _QUERY(query)(VERSION, None)
         if not table:
-            raise FailedPreconditionError(f"the executable plugin has no interface of version {VERSION}")
+            raise errors.FailedPreconditionError(
+                f"the executable plugin has no interface of version {VERSION}"
+            )
         header, load, unload, resolve = _TABLE.unpack(
             library.read(table, _TABLE.size, "the plugin's function table")
         )
@@ -84,7 +79,7 @@ class PluginLibrary(ImportProvider):
         environment = array("Q", (0, allocator_address()))
         status = _LOAD(load)(environment.buffer_info()[0], 0, None, ctypes.addressof(self._self))
         if status:
-            raise status_error(status & _CODE_MASK, f"executable plugin '{self.name}' refused to load")
+            raise errors.status_error(status & _CODE_MASK, f"executable plugin '{self.name}' refused to load")
         self._ending = Ending(carefully(partial(_unload, _UNLOAD(unload), self._self, library)))
 
     def resolve(self, symbol: str) -> tuple[int, int] | None:
@@ -98,8 +93,8 @@ class PluginLibrary(ImportProvider):
         resolution = ctypes.c_uint32()
         status = self._resolve(self._self.value, parameters.buffer_info()[0], ctypes.addressof(resolution))
         code = status & _CODE_MASK
-        if code not in (0, StatusCode.NOT_FOUND):
-            raise status_error(code, f"executable plugin '{self.name}' failed to resolve '{symbol}'")
+        if code not in (0, errors.StatusCode.NOT_FOUND):
+            raise errors.status_error(code, f"executable plugin '{self.name}' failed to resolve '{symbol}'")
         return (functions[0], contexts[0]) if not code and functions[0] else None
 
     def _read_header(self, address: int) -> str:
@@ -107,11 +102,11 @@ class PluginLibrary(ImportProvider):
             self._library.read(address, _HEADER.size, "the plugin's header")
         )
         if version != VERSION:
-            raise FailedPreconditionError(
+            raise errors.FailedPreconditionError(
                 f"the executable plugin's interface is version {version}; {VERSION} is expected"
             )
         if sanitizer:
-            raise UnavailableError(
+            raise errors.UnavailableError(
                 "the executable plugin was compiled for a sanitizer that this process does not run; compile "
                 "without sanitizer"
             )
@@ -147,7 +142,7 @@ def _address(name: str, function: Any) -> tuple[int, int]:
     elif not isinstance(function, int):
         function = getattr(function, "address", None)  # Numba's
     if not isinstance(function, int) or function <= 0:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"executable plugin: '{name}' is no C function; pass an address, a ctypes function or a Numba "
             "cfunc"
         )
@@ -162,9 +157,9 @@ def open_plugin(plugin: str | os.PathLike[str] | Mapping[str, Any]) -> ImportPro
     if isinstance(plugin, Mapping):
         return FunctionTable(plugin)
     if not isinstance(plugin, (str, os.PathLike)):
-        raise InvalidArgumentError(f"expected the path of a plugin but got a {type(plugin).__name__}")
+        raise errors.InvalidArgumentError(f"expected the path of a plugin but got a {type(plugin).__name__}")
     text = os.fspath(plugin)
-    with error_context(f"loading executable plugin '{text}'"):
+    with errors.error_context(f"loading executable plugin '{text}'"):
         path = Path(text.removeprefix(EMBEDDED_PREFIX))
         if text.startswith(EMBEDDED_PREFIX) or text.endswith(EMBEDDED_SUFFIX):
             return PluginLibrary(_open_embedded(path))
@@ -174,7 +169,9 @@ def open_plugin(plugin: str | os.PathLike[str] | Mapping[str, Any]) -> ImportPro
 def _open_embedded(path: Path) -> _PluginFile:
     architecture = host_architecture()
     if architecture is None:
-        raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
+        raise errors.IncompatibleError(
+            "embedded ELF libraries cannot be loaded on this machine's architecture"
+        )
     if not path.is_file():
-        raise NotFoundError(f"no library at '{path}'")
+        raise errors.NotFoundError(f"no library at '{path}'")
     return load_image(select_slice(memoryview(path.read_bytes()), architecture), architecture)

@@ -12,14 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    UnavailableError,
-)
+from jitree import errors
 from jitree.params.entry import Storage
 
 ALIGNMENT: Final = 64
@@ -52,26 +45,30 @@ class ParameterFile:
         try:
             self.name = os.fspath(path)
         except TypeError:
-            raise InvalidArgumentError(f"expected a path but got a {type(path).__name__}") from None
+            raise errors.InvalidArgumentError(f"expected a path but got a {type(path).__name__}") from None
         self.writable = access is Access.READ_WRITE
         if self.writable and mode is Mode.PRELOAD:
-            raise InvalidArgumentError(f"'{self.name}' must be mapped, not preloaded, to be written to")
+            raise errors.InvalidArgumentError(
+                f"'{self.name}' must be mapped, not preloaded, to be written to"
+            )
         try:
             if not stat.S_ISREG(os.stat(self.name).st_mode):
-                raise InvalidArgumentError(f"'{self.name}' is no file")
+                raise errors.InvalidArgumentError(f"'{self.name}' is no file")
             with open(self.name, "r+b" if self.writable else "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 self.view = (
                     self._map(file.fileno(), size) if mode is Mode.FILE else _read(file.fileno(), size)
                 )
         except ValueError as error:  # a name with a zero in it
-            raise InvalidArgumentError(f"{self.name!r} is no file name: {error}") from None
+            raise errors.InvalidArgumentError(f"{self.name!r} is no file name: {error}") from None
         except FileNotFoundError:
-            raise NotFoundError(f"no file '{self.name}'") from None
+            raise errors.NotFoundError(f"no file '{self.name}'") from None
         except PermissionError as error:
-            raise PermissionDeniedError(f"file '{self.name}' cannot be opened: {error.strerror}") from None
+            raise errors.PermissionDeniedError(
+                f"file '{self.name}' cannot be opened: {error.strerror}"
+            ) from None
         except OSError as error:
-            raise UnavailableError(f"file '{self.name}' cannot be opened: {error.strerror}") from None
+            raise errors.UnavailableError(f"file '{self.name}' cannot be opened: {error.strerror}") from None
 
     @property
     def suffix(self) -> str:
@@ -93,14 +90,14 @@ def _read(descriptor: int, size: int) -> memoryview:
     try:
         memory = np.empty(size + ALIGNMENT, np.uint8)
     except MemoryError:
-        raise ResourceExhaustedError(f"no memory for the {size} bytes of the file") from None
+        raise errors.ResourceExhaustedError(f"no memory for the {size} bytes of the file") from None
     start = -memory.ctypes.data % ALIGNMENT
     view = memory.data[start : start + size]
     done = 0
     while done < size:
         count = os.preadv(descriptor, [view[done:]], done)
         if count == 0:
-            raise OutOfRangeError(f"the file ended at {done} of {size} bytes while it was read")
+            raise errors.OutOfRangeError(f"the file ended at {done} of {size} bytes while it was read")
         done += count
     return view.toreadonly()
 
@@ -128,7 +125,7 @@ class FileRange(Storage):
 def check_range(what: str, offset: int, length: int, available: int) -> None:
     """OUT_OF_RANGE when bytes are outside of what there is: a file cut short, or numbers that lie."""
     if offset < 0 or length < 0 or offset + length > available:
-        raise OutOfRangeError(
+        raise errors.OutOfRangeError(
             f"{what} is out of range: bytes {offset} to {offset + length} of {available}; "
             "the file was cut short or is damaged"
         )

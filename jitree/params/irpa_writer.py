@@ -14,17 +14,8 @@ from typing import BinaryIO, Final, NamedTuple
 
 from jitree.base.private_files import unique
 from jitree.errors import InvalidArgumentError, UnavailableError, error_context
+from jitree.params import irpa
 from jitree.params.entry import ParameterEntry
-from jitree.params.irpa import (
-    DATA,
-    DATA_TYPE,
-    ENTRY,
-    ENTRY_ALIGNMENT,
-    HEADER,
-    MAGIC,
-    SPLAT,
-    SPLAT_TYPE,
-)
 
 DEFAULT_ALIGNMENT: Final = 64
 """Bytes; devices use parameters in place that begin at a multiple of this."""
@@ -67,10 +58,12 @@ def plan(
     in_table = {entry.key for entry in entries if entry.pattern is not None}
     everything = [*entries, *expanded]
     _check_unique(everything)
-    sizes = [ENTRY.size + (SPLAT if entry.key in in_table else DATA).size for entry in everything]
-    table_length = sum(_aligned(size, ENTRY_ALIGNMENT) for size in sizes[:-1]) + sum(sizes[-1:])
+    sizes = [
+        irpa.ENTRY.size + (irpa.SPLAT if entry.key in in_table else irpa.DATA).size for entry in everything
+    ]
+    table_length = sum(_aligned(size, irpa.ENTRY_ALIGNMENT) for size in sizes[:-1]) + sum(sizes[-1:])
     names = [entry.key.encode() for entry in everything]
-    metadata_start = _aligned(HEADER.size, ENTRY_ALIGNMENT) + table_length
+    metadata_start = _aligned(irpa.HEADER.size, irpa.ENTRY_ALIGNMENT) + table_length
     metadata = b"".join(name + entry.metadata for name, entry in zip(names, everything, strict=True))
     stored = len(in_table) < len(everything)
     storage_start = _aligned(metadata_start + len(metadata), alignment if stored else 1)
@@ -79,28 +72,30 @@ def plan(
     parameters = []
     name_offset = storage_length = 0
     for name, entry in zip(names, everything, strict=True):
-        table += bytes(-len(table) % ENTRY_ALIGNMENT)
+        table += bytes(-len(table) % irpa.ENTRY_ALIGNMENT)
         metadata_offset = name_offset + len(name) if entry.metadata else 0
         references = (name_offset, len(name), metadata_offset, len(entry.metadata))
         name_offset += len(name) + len(entry.metadata)
         if entry.key in in_table:
             pattern = entry.pattern or b""
-            table += ENTRY.pack(ENTRY.size + SPLAT.size, SPLAT_TYPE, 0, *references, 0)
-            table += SPLAT.pack(entry.length, pattern.ljust(_PATTERN_ROOM, b"\0"), len(pattern))
+            table += irpa.ENTRY.pack(irpa.ENTRY.size + irpa.SPLAT.size, irpa.SPLAT_TYPE, 0, *references, 0)
+            table += irpa.SPLAT.pack(entry.length, pattern.ljust(_PATTERN_ROOM, b"\0"), len(pattern))
             parameters.append(Stored(entry, None))
         else:
             offset = _aligned(storage_length, alignment)
             storage_length = offset + entry.length
-            table += ENTRY.pack(ENTRY.size + DATA.size, DATA_TYPE, 0, *references, alignment)
-            table += DATA.pack(offset, entry.length)
+            table += irpa.ENTRY.pack(
+                irpa.ENTRY.size + irpa.DATA.size, irpa.DATA_TYPE, 0, *references, alignment
+            )
+            table += irpa.DATA.pack(offset, entry.length)
             parameters.append(Stored(entry, storage_start + offset))
 
-    header = HEADER.pack(
-        MAGIC, 0, 0, HEADER.size, 0, 0, len(everything),
-        _aligned(HEADER.size, ENTRY_ALIGNMENT), table_length,
+    header = irpa.HEADER.pack(
+        irpa.MAGIC, 0, 0, irpa.HEADER.size, 0, 0, len(everything),
+        _aligned(irpa.HEADER.size, irpa.ENTRY_ALIGNMENT), table_length,
         metadata_start, len(metadata), storage_start, storage_length,
     )  # fmt: skip
-    head = header.ljust(_aligned(HEADER.size, ENTRY_ALIGNMENT), b"\0") + table + metadata
+    head = header.ljust(_aligned(irpa.HEADER.size, irpa.ENTRY_ALIGNMENT), b"\0") + table + metadata
     size = _aligned(storage_start + storage_length, _FILE_ALIGNMENT)
     return ArchiveLayout(bytes(head), tuple(parameters), size)
 

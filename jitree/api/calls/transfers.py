@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree import types
 from jitree.base.elements import Bytes, is_packed, pack_integers, unpack_integers
 from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.fence import Fence
-from jitree.types import (
-    BY_CODE,
-    ENCODING_DENSE,
-    ElementType,
-    element_type,
-    element_type_of,
-    format_shaped_type,
-)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,24 +33,24 @@ WRAP_MINIMUM: Final = 1 << 16
 finding that out, and leaves the caller free to change the array."""
 
 
-_rows: dict[type, ElementType | None] = {}
+_rows: dict[type, types.ElementType | None] = {}
 """By the class of a dtype that has no fields: numpy takes 2 us to make the name of a dtype."""
 
 
-def native_row(dtype: np.dtype[Any]) -> ElementType | None:
+def native_row(dtype: np.dtype[Any]) -> types.ElementType | None:
     """The element type of arrays of a dtype; plain void types are opaque elements. None if there is none."""
     kind = type(dtype)
     if kind in _rows:
         return _rows[kind]
     if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None and dtype.name.startswith("void"):
-        return element_type(dtype.itemsize * 8) if 0 < dtype.itemsize < 32 else None
-    row = element_type_of(dtype)
+        return types.element_type(dtype.itemsize * 8) if 0 < dtype.itemsize < 32 else None
+    row = types.element_type_of(dtype)
     if dtype.kind != "V":
         _rows[kind] = row
     return row
 
 
-def copy_to_device(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
     """A buffer view with the elements of an array, any strides; ``row`` is the array's own element type."""
     if is_packed(row):
         return _view(_upload(_host_bytes(array, row), device), array.shape, row)
@@ -87,7 +80,7 @@ _lend: Final[Callable[[], object]] = partial(bool)
 """What the memory of an array that was only lent calls at the end. It tells such memory from other."""
 
 
-def lend_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+def lend_or_copy(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
     """As :func:`wrap_or_copy`, for one call, after which the caller may change the array: results over its
     memory must go through :func:`own`."""
     return _wrap_or_copy(array, row, device, _lend)
@@ -98,17 +91,17 @@ def own(view: BufferView, device: Device) -> BufferView:
     source = view.buffer.allocation.source
     if type(source) is not tuple or source[-1] is not _lend:
         return view
-    return copy_to_device(to_numpy(view, device), element_type(view.element_type), device)
+    return copy_to_device(to_numpy(view, device), types.element_type(view.element_type), device)
 
 
-def wrap_or_copy(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
+def wrap_or_copy(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
     """As :func:`copy_to_device`, but large arrays that are contiguous and aligned to 64 bytes are used in
     place: they must not be changed as long as the program may read them."""
     return _wrap_or_copy(array, row, device, None)
 
 
 def _wrap_or_copy(
-    array: npt.NDArray[Any], row: ElementType, device: Device, release: Callable[[], object] | None
+    array: npt.NDArray[Any], row: types.ElementType, device: Device, release: Callable[[], object] | None
 ) -> BufferView:
     if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
         data = _flat(array).data
@@ -127,7 +120,7 @@ def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:
     return None if buffer is None else _view(buffer, array.shape, row)
 
 
-def empty(shape: tuple[int, ...], row: ElementType, device: Device) -> BufferView:
+def empty(shape: tuple[int, ...], row: types.ElementType, device: Device) -> BufferView:
     """A buffer view of new memory, whatever is in there. OUT_OF_RANGE for shapes that no tensor can have."""
     size = row.byte_length(shape)
     return _view(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row)
@@ -139,7 +132,7 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
     Waits for the fence and raises what it failed with. INTERNAL when the buffer is shorter than shape and
     element type need, and for shapes and element types that no numpy array has.
     """
-    row = element_type(view.element_type)
+    row = types.element_type(view.element_type)
     needed = row.byte_length(view.shape)
     data = device.read_buffer(view.buffer, fence)
     if len(data) < needed:
@@ -156,23 +149,23 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
     return array
 
 
-def _array(data: Bytes, row: ElementType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _array(data: Bytes, row: types.ElementType, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if not is_packed(row):
         return data.view(row.dtype).reshape(shape)
-    if row.code not in BY_CODE:
+    if row.code not in types.BY_CODE:
         raise ValueError("elements of that size are not known")
     return unpack_integers(data, row, math.prod(shape)).astype(row.dtype).reshape(shape)
 
 
-def _view(buffer: Buffer, shape: tuple[int, ...], row: ElementType) -> BufferView:
-    return BufferView(buffer, shape, row.code, ENCODING_DENSE)
+def _view(buffer: Buffer, shape: tuple[int, ...], row: types.ElementType) -> BufferView:
+    return BufferView(buffer, shape, row.code, types.ENCODING_DENSE)
 
 
 def _flat(array: npt.NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _host_bytes(array: npt.NDArray[Any], row: ElementType) -> Bytes:
+def _host_bytes(array: npt.NDArray[Any], row: types.ElementType) -> Bytes:
     """The elements as they lie on a device. RESOURCE_EXHAUSTED where there is no room for them: an array may
     show a few bytes as many elements."""
     try:
@@ -180,7 +173,7 @@ def _host_bytes(array: npt.NDArray[Any], row: ElementType) -> Bytes:
             return pack_integers(array.astype(np.int16).reshape(-1), row)
         return _flat(array)
     except MemoryError as error:
-        shaped = format_shaped_type(array.shape, row)
+        shaped = types.format_shaped_type(array.shape, row)
         raise ResourceExhaustedError(f"no memory on the host for the elements of a {shaped} array") from error
 
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from jitree.hal.command_layout import (
-    COMMAND,
-    KIND_BARRIER,
-    KIND_COPY,
-    KIND_DISPATCH,
-    KIND_DISPATCH_INDIRECT,
-    KIND_FILL,
-    KIND_UPDATE,
-)
+from jitree.hal import command_layout
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.failure import dispatched_function
 
-_NAMES: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_UPDATE: "update"}
+_NAMES: Final = {
+    command_layout.KIND_FILL: "fill",
+    command_layout.KIND_COPY: "copy",
+    command_layout.KIND_UPDATE: "update",
+}
 _MOST_COMMANDS: Final = 4
-_FIELDS: Final = tuple(COMMAND.offsets)
+_FIELDS: Final = tuple(command_layout.COMMAND.offsets)
 _X: Final = _FIELDS.index("count_x")
 
 
@@ -34,7 +30,7 @@ def describe_commands(commands: CommandList) -> str:
     words = [
         _describe_row(commands, number, row)
         for number, row in enumerate(commands.decoded_rows())
-        if row[0] != KIND_BARRIER
+        if row[0] != command_layout.KIND_BARRIER
     ]
     more = len(words) - _MOST_COMMANDS
     return ", ".join(words[:_MOST_COMMANDS]) + (f" and {more} more commands" if more > 0 else "")
@@ -42,9 +38,9 @@ def describe_commands(commands: CommandList) -> str:
 
 def _describe_row(commands: CommandList, number: int, row: tuple[Any, ...]) -> str:
     kind = row[0]
-    if kind == KIND_DISPATCH_INDIRECT:
+    if kind == command_layout.KIND_DISPATCH_INDIRECT:
         return f"{dispatched_function(commands, number)[1]} (workgroups counted by the device)"
-    if kind == KIND_DISPATCH:
+    if kind == command_layout.KIND_DISPATCH:
         counts = " x ".join(str(count & 0xFFFFFFFF) for count in row[_X : _X + 3])
         return f"{dispatched_function(commands, number)[1]} ({counts} workgroups)"
     return _NAMES[kind]

@@ -18,14 +18,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from jitree import errors
 from jitree.base.endings import Ending, carefully
-from jitree.errors import (
-    AbortedError,
-    CancelledError,
-    FailedPreconditionError,
-    ResourceExhaustedError,
-    StatusError,
-)
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
 
@@ -33,7 +27,7 @@ from jitree.hal.local.topology import Topology
 class Task(Protocol):
     def run(self) -> None: ...
 
-    def cancel(self, failure: StatusError) -> None:
+    def cancel(self, failure: errors.StatusError) -> None:
         """Called instead of :meth:`run` when the pool closes first."""
 
 
@@ -103,7 +97,7 @@ class _Shared:
         """Adds tasks; the calling thread comes for as many as ``taken_here`` itself."""
         with self.lock:
             if self.stopping:
-                raise FailedPreconditionError(f"{self.name} has been closed")
+                raise errors.FailedPreconditionError(f"{self.name} has been closed")
             for task in tasks:
                 self.tasks[task] = None
             summon = self._next_thread() if len(self.tasks) > taken_here else None
@@ -111,7 +105,7 @@ class _Shared:
             return
         try:
             summon()
-        except ResourceExhaustedError:
+        except errors.ResourceExhaustedError:
             for task in tasks:
                 self.withdraw(task)
             raise
@@ -193,7 +187,7 @@ class _Shared:
                 self.coming = False
                 alone = not self.threads
             if alone:
-                raise ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
+                raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
 
 
 class _ThisWorker(threading.local):
@@ -276,7 +270,7 @@ class WorkerPool:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join()
         for task in left:
-            task.cancel(CancelledError(f"{self.name} was closed before the work was started"))
+            task.cancel(errors.CancelledError(f"{self.name} was closed before the work was started"))
 
     def _after_fork(self) -> None:
         """In the child no thread but the forking one exists: start over, with the tasks that were waiting."""
@@ -286,13 +280,13 @@ class WorkerPool:
         self._shared.stopping = stopping
         self._ending = Ending(carefully(partial(_drop, self._shared)))
         for task in left:
-            task.cancel(AbortedError("the process was forked before the work was started"))
+            task.cancel(errors.AbortedError("the process was forked before the work was started"))
 
 
 def _drop(shared: _Shared) -> None:
     """Nothing refers to the pool any more."""
     for task in shared.stop():
-        task.cancel(CancelledError("the device was dropped while work was queued"))
+        task.cancel(errors.CancelledError("the device was dropped while work was queued"))
 
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:

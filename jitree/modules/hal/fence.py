@@ -6,14 +6,8 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
+from jitree import errors
 from jitree.dispatch.pending import Pending
-from jitree.errors import (
-    InvalidArgumentError,
-    ResourceExhaustedError,
-    StatusCode,
-    StatusError,
-    status_error,
-)
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence, wait_fences
 from jitree.hal.semaphore import again
@@ -21,8 +15,8 @@ from jitree.modules.hal.state import HalState
 
 MAXIMUM_AWAITED: Final = 32
 _STATUS_MASK: Final = 0x1F
-_OK: Final = int(StatusCode.OK)
-_DEADLINE_EXCEEDED: Final = int(StatusCode.DEADLINE_EXCEEDED)
+_OK: Final = int(errors.StatusCode.OK)
+_DEADLINE_EXCEEDED: Final = int(errors.StatusCode.DEADLINE_EXCEEDED)
 _FOREVER: Final = 0xFFFFFFFF
 """Milliseconds; -1 as the program writes it."""
 
@@ -43,14 +37,14 @@ def query(state: HalState, fence: Fence) -> int:
 def fail(state: HalState, fence: Fence, status: int) -> None:
     code = status & _STATUS_MASK
     if code == _OK:
-        raise InvalidArgumentError("fence.fail needs the status code of a failure, not 0")
-    fence.fail(status_error(code, "the program failed the fence"))
+        raise errors.InvalidArgumentError("fence.fail needs the status code of a failure, not 0")
+    fence.fail(errors.status_error(code, "the program failed the fence"))
 
 
 def await_(state: HalState, timeout_millis: int, flags: int, fences: Sequence[Fence | None]) -> int | Pending:
     """0 when all are reached, 4 when the time ran out first. A failed fence fails the call."""
     if len(fences) > MAXIMUM_AWAITED:
-        raise ResourceExhaustedError(f"waiting for {len(fences)} fences; at most {MAXIMUM_AWAITED}")
+        raise errors.ResourceExhaustedError(f"waiting for {len(fences)} fences; at most {MAXIMUM_AWAITED}")
     for fence in fences:
         if fence is not None and not fence.is_reached():
             break
@@ -69,7 +63,7 @@ class FenceWait:
         self._fences = [fence for fence in fences if fence is not None]
         self._deadline = None if timeout_millis == _FOREVER else time.monotonic() + timeout_millis / 1000
         self._status = _DEADLINE_EXCEEDED
-        self._failure: StatusError | None = None
+        self._failure: errors.StatusError | None = None
 
     def wait(self, timeout: float | None) -> bool:
         """True when the fences are reached, one has failed, or the program's deadline has passed."""
@@ -99,9 +93,9 @@ class FenceWait:
             await asyncio.wait_for(_reached(fence), self._remaining())
             self._status = _OK
         except TimeoutError as error:
-            if isinstance(error, StatusError):
+            if isinstance(error, errors.StatusError):
                 self._failure = error
-        except StatusError as error:
+        except errors.StatusError as error:
             self._failure = error
         except asyncio.CancelledError:
             fence.interrupt()
@@ -112,8 +106,8 @@ class FenceWait:
 
     def _wait(self, timeout: float | None) -> bool:
         try:
-            reached = wait_fences(self._fences, timeout) == StatusCode.OK
-        except StatusError as error:
+            reached = wait_fences(self._fences, timeout) == errors.StatusCode.OK
+        except errors.StatusError as error:
             self._failure = error
             return True
         if reached:

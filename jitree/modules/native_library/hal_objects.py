@@ -22,17 +22,9 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.modules.hal.buffer_view import MAXIMUM_RANK
 from jitree.modules.native_library import hal_layout as layout
+from jitree.modules.native_library import library_buffers
 from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.layout import CAllocator, String
-from jitree.modules.native_library.library_buffers import (
-    ALIGNMENT,
-    LibraryBuffer,
-    buffer_of,
-    destroy,
-    other_layout,
-    read,
-    release,
-)
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import code_of, read_memory
 from jitree.types import element_type
@@ -58,9 +50,9 @@ class HalObjects:
         """Of objects that have one structure for all, by the identity of the Python object."""
         self._types = {
             BufferView: add_type(_VIEW, self._destroy_view),
-            Buffer: add_type(_BUFFER, destroy),
-            BufferAllocator: add_type(_ALLOCATOR, destroy),
-            Device: add_type(_DEVICE, destroy),
+            Buffer: add_type(_BUFFER, library_buffers.destroy),
+            BufferAllocator: add_type(_ALLOCATOR, library_buffers.destroy),
+            Device: add_type(_DEVICE, library_buffers.destroy),
         }
         self._forget = destructor(self._gone)
         self._free_view = destructor(self._control, 4)
@@ -112,7 +104,7 @@ class HalObjects:
     def _give_buffer(self, buffer: Buffer) -> int:
         source = buffer.allocation.source
         whole = not buffer.byte_offset and buffer.byte_length == buffer.allocation.byte_length
-        if isinstance(source, LibraryBuffer) and whole:
+        if isinstance(source, library_buffers.LibraryBuffer) and whole:
             machine_code().add(source.pointer, 1)
             return source.pointer
         return self._shared(buffer, self._make_buffer)
@@ -196,9 +188,9 @@ class HalObjects:
         return known
 
     def _view(self, pointer: int, known: BufferView | None, library: object) -> BufferView:
-        view: layout.View = read(layout.View, pointer)
+        view: layout.View = library_buffers.read(layout.View, pointer)
         if view.rank > MAXIMUM_RANK or read_memory(pointer, ctypes.sizeof(view) + 8 * view.rank) is None:
-            raise other_layout(f"a view of rank {view.rank}")
+            raise library_buffers.other_layout(f"a view of rank {view.rank}")
         shape = tuple(_dimensions(pointer, view.rank))
         if known is not None and (known.shape, known.element_type, known.encoding) == (
             shape, view.element_type, view.encoding,
@@ -216,11 +208,11 @@ class HalObjects:
             if known is not None:
                 assert isinstance(known, Buffer)
                 return known
-            buffer: layout.HalBuffer = read(layout.HalBuffer, pointer)
+            buffer: layout.HalBuffer = library_buffers.read(layout.HalBuffer, pointer)
             base = self._objects.get(buffer.allocated)
         if isinstance(base, Buffer):
             return base.subspan(buffer.byte_offset, buffer.byte_length)
-        return buffer_of(pointer, buffer, library)
+        return library_buffers.buffer_of(pointer, buffer, library)
 
     # -- the end -----------------------------------------------------------------------------------------
 
@@ -234,7 +226,7 @@ class HalObjects:
             allocator = layout.OwnDevice.from_address(address).device_allocator if _is_device(value) else 0
             free(address)
         if allocator:
-            release(allocator)
+            library_buffers.release(allocator)
 
     def _destroy_view(self, address: int) -> None:
         """No ref of a view is left, of whatever origin."""
@@ -242,7 +234,7 @@ class HalObjects:
         place = ctypes.c_void_p(address)
         allocator = view.allocator
         if view.buffer:
-            release(view.buffer)
+            library_buffers.release(view.buffer)
         layout.CONTROL(allocator.control)(allocator.self, layout.FREE, None, ctypes.addressof(place))
 
     def _control(self, _: int, command: int, parameters: int, place: int) -> None:
@@ -258,7 +250,7 @@ class HalObjects:
     def _allocate_buffer(self, allocator: int, parameters: int, size: int, out: int) -> int:
         """Writes an address or a code."""
         wanted = layout.BufferParameters.from_address(parameters)
-        alignment = max(wanted.alignment, ALIGNMENT)
+        alignment = max(wanted.alignment, library_buffers.ALIGNMENT)
         buffer = self._objects[allocator].allocate(
             wanted.memory_type, wanted.usage, size & _WORD, alignment=alignment
         )

@@ -9,13 +9,7 @@ from typing import Final
 from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
 from jitree.errors import FailedPreconditionError
-from jitree.modules.native_library.layout import (
-    CAllocator,
-    CInstance,
-    Descriptor,
-    RegisteredType,
-    String,
-)
+from jitree.modules.native_library import layout
 
 _CAPACITY: Final = 1024
 _PLAUSIBLE_NAME: Final = 256
@@ -25,13 +19,15 @@ class TypeInstance:
     """The C object. It outlives all libraries that were given it."""
 
     def __init__(self) -> None:
-        size = ctypes.sizeof(RegisteredType)
-        self._block = ctypes.create_string_buffer(ctypes.sizeof(CInstance) + _CAPACITY * size)
-        self._instance = CInstance.from_buffer(self._block)
+        size = ctypes.sizeof(layout.RegisteredType)
+        self._block = ctypes.create_string_buffer(ctypes.sizeof(layout.CInstance) + _CAPACITY * size)
+        self._instance = layout.CInstance.from_buffer(self._block)
         self._instance.count = 1  # never released: the destructor in the library must not run
-        self._instance.allocator = CAllocator(None, allocator_address())
+        self._instance.allocator = layout.CAllocator(None, allocator_address())
         self._instance.capacity = _CAPACITY
-        self._types = (RegisteredType * _CAPACITY).from_buffer(self._block, ctypes.sizeof(CInstance))
+        self._types = (layout.RegisteredType * _CAPACITY).from_buffer(
+            self._block, ctypes.sizeof(layout.CInstance)
+        )
         self._kept: list[object] = []
 
     @property
@@ -42,11 +38,11 @@ class TypeInstance:
         """Registers a type of the runtime; gives what the refs of it have as type."""
         text = ctypes.create_string_buffer(name.encode())
         function = destructor(destroy)
-        block = ctypes.create_string_buffer(ctypes.sizeof(Descriptor) + 8)
+        block = ctypes.create_string_buffer(ctypes.sizeof(layout.Descriptor) + 8)
         address = ctypes.addressof(block) + 7 & -8
-        descriptor = Descriptor.from_address(address)
+        descriptor = layout.Descriptor.from_address(address)
         descriptor.destroy = function.address
-        descriptor.name = String(ctypes.addressof(text), len(name))
+        descriptor.name = layout.String(ctypes.addressof(text), len(name))
         self._kept += (text, function, block)
         entry = self._types[self._instance.type_count]
         entry.descriptor, entry.count = address, 1
@@ -80,7 +76,7 @@ def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:
 
 def type_name(address: int) -> str:
     """The name of the type with the descriptor at ``address``."""
-    name = Descriptor.from_address(address).name
+    name = layout.Descriptor.from_address(address).name
     if not name.data or not 0 < name.size <= _PLAUSIBLE_NAME:
         raise _other_layout()
     return ctypes.string_at(name.data, name.size).decode("utf-8", "replace")

@@ -9,19 +9,7 @@ from typing import Any, Final
 from jitree.base.callbacks import Callback, keep, take_kept
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, StatusCode, error_context
-from jitree.modules.native_library.layout import (
-    CODE_MASK,
-    DEPENDENCY,
-    DEPENDENCY_OPTIONAL,
-    FUNCTIONS,
-    LINKAGE_EXPORT,
-    LINKAGE_IMPORT,
-    LINKAGE_IMPORT_OPTIONAL,
-    CFunction,
-    CModule,
-    Pair,
-    String,
-)
+from jitree.modules.native_library import layout
 from jitree.modules.native_library.layout import CDependency as DependencyRecord
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import read_memory, take_status
@@ -49,12 +37,12 @@ class ModuleInterface:
         """FAILED_PRECONDITION for what is no module structure."""
         self.address = address
         self.library = library
-        if address % 8 or read_memory(address, ctypes.sizeof(CModule)) is None:
+        if address % 8 or read_memory(address, ctypes.sizeof(layout.CModule)) is None:
             raise FailedPreconditionError(f"{address:#x}, where the library's module should be, is no memory")
-        self._module = CModule.from_address(address)
+        self._module = layout.CModule.from_address(address)
         self.self = self._module.self
         self._functions: dict[str, Any] = {}
-        for name, function_type in FUNCTIONS.items():
+        for name, function_type in layout.FUNCTIONS.items():
             function = getattr(self._module, name)
             if function and read_memory(function, 1) is not None:
                 self._functions[name] = function_type(function)
@@ -91,7 +79,7 @@ class ModuleInterface:
 
     def release(self) -> None:
         """Gives the reference back, once."""
-        if machine_code().add(self.address + CModule.count.offset, -1) == 1 and "destroy" in self:
+        if machine_code().add(self.address + layout.CModule.count.offset, -1) == 1 and "destroy" in self:
             self._functions["destroy"](self.self)
 
     # -- what it consists of -----------------------------------------------------------------------------
@@ -99,28 +87,28 @@ class ModuleInterface:
     def exports(self) -> list[ExportedFunction]:
         found = []
         for ordinal in range(self._counts.exports):
-            _, name, cconv = self._function(LINKAGE_EXPORT, ordinal)
+            _, name, cconv = self._function(layout.LINKAGE_EXPORT, ordinal)
             found.append(ExportedFunction(name, cconv or "0v_v", dict(self._attributes(ordinal))))
         return found
 
     def imports(self) -> list[Import]:
         found = []
         for ordinal in range(self._counts.imports):
-            linkage, name, cconv = self._function(LINKAGE_IMPORT, ordinal)
-            found.append(Import(name, cconv or None, {}, linkage == LINKAGE_IMPORT_OPTIONAL))
+            linkage, name, cconv = self._function(layout.LINKAGE_IMPORT, ordinal)
+            found.append(Import(name, cconv or None, {}, linkage == layout.LINKAGE_IMPORT_OPTIONAL))
         return found
 
     def _function(self, linkage: int, ordinal: int) -> tuple[int, str, str]:
-        function, name, cconv = CFunction(), String(), String()
+        function, name, cconv = layout.CFunction(), layout.String(), layout.String()
         with error_context(f"asking the library for function {ordinal}"):
             self.call("get_function", linkage, ordinal, function, name, cconv)
         return function.linkage, text(name), text(cconv)
 
     def _attributes(self, ordinal: int) -> Iterator[tuple[str, str]]:
         for index in range(_MOST_ATTRIBUTES if "get_function_attr" in self else 0):
-            pair = Pair()
-            status = self.begin("get_function_attr", LINKAGE_EXPORT, ordinal, index, pair)
-            if status & CODE_MASK != StatusCode.OK:  # how the end of the list is told
+            pair = layout.Pair()
+            status = self.begin("get_function_attr", layout.LINKAGE_EXPORT, ordinal, index, pair)
+            if status & layout.CODE_MASK != StatusCode.OK:  # how the end of the list is told
                 take_status(status)
                 return
             yield text(pair.key), text(pair.value)
@@ -130,7 +118,7 @@ class ModuleInterface:
         for index in range(
             min(self._counts.attributes, _MOST_ATTRIBUTES) if "get_module_attr" in self else 0
         ):
-            pair = Pair()
+            pair = layout.Pair()
             self.call("get_module_attr", index, pair)
             found.append(Attr(text(pair.key), text(pair.value)))
         return found
@@ -140,7 +128,7 @@ class ModuleInterface:
 
         def note(_: int, address: int) -> int:
             item = DependencyRecord.from_address(address)
-            required = not item.flags & DEPENDENCY_OPTIONAL
+            required = not item.flags & layout.DEPENDENCY_OPTIONAL
             found.append(Dependency(text(item.name), item.minimum_version, required))
             return 0
 
@@ -150,11 +138,11 @@ class ModuleInterface:
 
         if "enumerate_dependencies" in self:
             callback = Callback(note, 2, failed, int(StatusCode.UNKNOWN))
-            self.call("enumerate_dependencies", ctypes.cast(callback.address, DEPENDENCY), None)
+            self.call("enumerate_dependencies", ctypes.cast(callback.address, layout.DEPENDENCY), None)
         return found
 
 
-def text(string: String) -> str:
+def text(string: layout.String) -> str:
     """FAILED_PRECONDITION where there is no text."""
     if not string.size:
         return ""

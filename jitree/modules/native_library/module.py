@@ -6,17 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jitree import errors
 from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
-from jitree.errors import (
-    FailedPreconditionError,
-    IncompatibleError,
-    NotFoundError,
-    UnimplementedError,
-    error_context,
-)
 from jitree.modules.native_library.interface import ModuleInterface
 from jitree.modules.native_library.layout import CREATE, DEFAULT_CREATE, VERSION, CAllocator, Pair, String
 from jitree.modules.native_library.references import References
@@ -55,7 +49,7 @@ class LibraryModule(HostModule):
         """
         self._references = References.of(ref_types)
         create = create or DEFAULT_CREATE
-        with error_context(f"creating a module by '{create}'"):
+        with errors.error_context(f"creating a module by '{create}'"):
             address = _create(library, create, self._references.instance.address, parameters or {})
             self._interface = interface = ModuleInterface(address, library)
             self._ending = Ending(carefully(interface.release))
@@ -74,7 +68,7 @@ class LibraryModule(HostModule):
 
     def register_types(self, ref_types: RefTypes) -> None:
         if References.of(ref_types) is not self._references:
-            raise FailedPreconditionError(
+            raise errors.FailedPreconditionError(
                 f"the C module '{self.name}' was loaded for another jitree instance"
             )
         self._references.register_types()
@@ -91,7 +85,7 @@ class LibraryModule(HostModule):
         if "fork_state" in self._interface:
             self._interface.call("fork_state", state.pointer, _allocator(), pointer)
         elif state.pointer:
-            raise UnimplementedError(f"the C module '{self.name}' cannot fork its state")
+            raise errors.UnimplementedError(f"the C module '{self.name}' cannot fork its state")
         return LibraryState(self._interface, self._references, context, pointer.value)
 
     def free_state(self, state: object) -> None:
@@ -111,7 +105,7 @@ class LibraryModule(HostModule):
 def _create(library: ModuleLibrary, create: str, instance: int, parameters: Mapping[str, str]) -> int:
     function = library.symbol(create)
     if function is None:
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"the library exports no function '{create}'; name the one that creates the module"
         )
     pairs = (Pair * len(parameters))()
@@ -125,7 +119,7 @@ def _create(library: ModuleLibrary, create: str, instance: int, parameters: Mapp
     if error is not None:
         raise error
     if not out.value:
-        raise IncompatibleError(
+        raise errors.IncompatibleError(
             "the function created no module: it supports no interface of version 0.1; build the library "
             "against a release that has it"
         )

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.callbacks import Callback, keep
 from jitree.errors import InvalidArgumentError, StatusCode
+from jitree.modules.native_library import layout
 from jitree.modules.native_library.instance import destructor
-from jitree.modules.native_library.layout import (
-    LINKAGE_EXPORT,
-    CCall,
-    CFunction,
-    CModule,
-    CSignature,
-    CSpan,
-    String,
-)
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.packing import pack_results, size_of, unpack_arguments
 from jitree.modules.native_library.status import code_of
@@ -52,7 +44,7 @@ class ProxyModule:
         self._text = ctypes.create_string_buffer(name.encode())
         self._identity = (ctypes.c_size_t * 7)(ctypes.addressof(self._text), len(name))
         """What the snippets for name and signature read."""
-        self._signature = CSignature.from_buffer(self._identity, ctypes.sizeof(String))
+        self._signature = layout.CSignature.from_buffer(self._identity, ctypes.sizeof(layout.String))
         self._signature.version = version
         code = machine_code()
         unknown = int(StatusCode.UNKNOWN)
@@ -61,31 +53,35 @@ class ProxyModule:
             "get_function": Callback(self._get_function, 6, self._fail, unknown),
             "begin_call": Callback(self._begin_call, 7, self._fail, unknown),
         }
-        self._module = CModule(ctypes.addressof(self._identity), 1, name=code.name, signature=code.signature)
+        self._module = layout.CModule(
+            ctypes.addressof(self._identity), 1, name=code.name, signature=code.signature
+        )
         for field, function in self._callbacks.items():
             setattr(self._module, field, function.address)
-        self._texts: list[tuple[String, String, object]] = []
+        self._texts: list[tuple[layout.String, layout.String, object]] = []
 
-    def add(self, function: VmFunction) -> CFunction:
+    def add(self, function: VmFunction) -> layout.CFunction:
         """The C function by which code in the library calls ``function``."""
         self.functions.append(function)
         self._signature.exports = len(self.functions)
         texts = [ctypes.create_string_buffer(text.encode()) for text in (function.name, function.cconv)]
-        name, cconv = (String(ctypes.addressof(text), len(text) - 1) for text in texts)
+        name, cconv = (layout.String(ctypes.addressof(text), len(text) - 1) for text in texts)
         self._texts.append((name, cconv, texts))
-        return CFunction(ctypes.addressof(self._module), LINKAGE_EXPORT, len(self.functions) - 1)
+        return layout.CFunction(
+            ctypes.addressof(self._module), layout.LINKAGE_EXPORT, len(self.functions) - 1
+        )
 
-    def convention(self, function: CFunction) -> String:
+    def convention(self, function: layout.CFunction) -> layout.String:
         """The calling convention of an added function."""
-        convention: String = self._texts[function.ordinal][1]
+        convention: layout.String = self._texts[function.ordinal][1]
         return convention
 
     def _get_function(
         self, _: int, linkage: int, ordinal: int, function: int, name: int, convention: int
     ) -> int:
-        if linkage & 0xFFFFFFFF != LINKAGE_EXPORT or not 0 <= ordinal < len(self._texts):
+        if linkage & 0xFFFFFFFF != layout.LINKAGE_EXPORT or not 0 <= ordinal < len(self._texts):
             return int(StatusCode.NOT_FOUND)
-        own = CFunction(ctypes.addressof(self._module), LINKAGE_EXPORT, ordinal)
+        own = layout.CFunction(ctypes.addressof(self._module), layout.LINKAGE_EXPORT, ordinal)
         for place, value in zip((function, name, convention), (own, *self._texts[ordinal][:2]), strict=True):
             if place:
                 ctypes.memmove(place, ctypes.addressof(value), ctypes.sizeof(value))
@@ -96,7 +92,7 @@ class ProxyModule:
         if state is None:
             return int(StatusCode.FAILED_PRECONDITION)
         # A large structure is passed on the stack on x86-64, by its address elsewhere.
-        self._call(state, CCall.from_address(others[-1] if _ON_STACK else third))
+        self._call(state, layout.CCall.from_address(others[-1] if _ON_STACK else third))
         return 0
 
     def _fail(self, error: BaseException, *_: int) -> int:
@@ -108,7 +104,7 @@ class ProxyModule:
             state.failure = error
         return code_of(error)
 
-    def _call(self, state: LibraryCaller, call: CCall) -> None:
+    def _call(self, state: LibraryCaller, call: layout.CCall) -> None:
         if call.function.ordinal >= len(self.functions):
             raise InvalidArgumentError(f"module '{self.name}' has no function {call.function.ordinal}")
         function = self.functions[call.function.ordinal]
@@ -124,7 +120,7 @@ class ProxyModule:
         ctypes.memmove(call.results.data, packed, expected)
 
 
-def view(span: CSpan) -> memoryview:
+def view(span: layout.CSpan) -> memoryview:
     """The bytes of a span."""
     if not span.size:
         return memoryview(b"")

@@ -17,19 +17,10 @@ from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.base.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
+from jitree.modules.native_library import layout
 from jitree.modules.native_library.hal_objects import HalObjects
 from jitree.modules.native_library.instance import TypeInstance
 from jitree.modules.native_library.instance import type_name as name_of_descriptor
-from jitree.modules.native_library.layout import (
-    BUFFER_FROM_HOST,
-    BUFFER_MUTABLE,
-    DESTROY,
-    TYPE_MASK,
-    CAllocator,
-    CBuffer,
-    CSpan,
-    Descriptor,
-)
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
@@ -115,7 +106,7 @@ class References:
         """
         if not pointer:
             return None
-        name = name_of_descriptor(type_word & ~TYPE_MASK)
+        name = name_of_descriptor(type_word & ~layout.TYPE_MASK)
         if name == _BUFFER:
             return self._take_buffer(pointer, type_word)
         if name.startswith(_HAL):
@@ -153,7 +144,7 @@ class References:
     def _take_buffer(self, pointer: int, type_word: int) -> VmBuffer:
         buffer = self._buffers.get(pointer)
         if buffer is None:
-            data = CBuffer.from_address(pointer).data
+            data = layout.CBuffer.from_address(pointer).data
             buffer = VmBuffer(data.size)
             ctypes.memmove(buffer.address, data.data, data.size)
         self.release(pointer, type_word)
@@ -188,11 +179,11 @@ class References:
             if address is not None:
                 self._add(address, self._buffer_type, 1)
                 return address
-            address = allocate(ctypes.sizeof(CBuffer))
-            block = CBuffer.from_address(address)
+            address = allocate(ctypes.sizeof(layout.CBuffer))
+            block = layout.CBuffer.from_address(address)
             block.count = 1
-            block.access = BUFFER_FROM_HOST | (BUFFER_MUTABLE if buffer.writable else 0)
-            block.data = CSpan(buffer.address, buffer.length)
+            block.access = layout.BUFFER_FROM_HOST | (layout.BUFFER_MUTABLE if buffer.writable else 0)
+            block.data = layout.CSpan(buffer.address, buffer.length)
             self._buffers[address] = buffer
             self._addresses[id(buffer)] = address
             return address
@@ -201,7 +192,9 @@ class References:
         with self._lock:
             buffer = self._buffers.get(address)
             if buffer is not None:
-                if CBuffer.from_address(address).count <= 0:  # else it was passed again in the meantime
+                if (
+                    layout.CBuffer.from_address(address).count <= 0
+                ):  # else it was passed again in the meantime
                     del self._buffers[address], self._addresses[id(buffer)]
                     free(address)
                 return
@@ -210,7 +203,7 @@ class References:
     @staticmethod
     def _free_foreign(address: int) -> None:
         """A buffer that code in a library made: one aligned block, its beginning noted in front."""
-        allocator: CAllocator = CBuffer.from_address(address).allocator
+        allocator: layout.CAllocator = layout.CBuffer.from_address(address).allocator
         base = ctypes.c_size_t.from_address(address - _WORD).value
         if allocator.control == allocator_address() and address - _FARTHEST_BASE <= base < address:
             free(base)
@@ -220,13 +213,13 @@ class References:
     def release(self, pointer: int, type_word: int) -> None:
         """Gives a count back."""
         if pointer and self._add(pointer, type_word, -1) == 1:
-            destroy = Descriptor.from_address(type_word & ~TYPE_MASK).destroy
+            destroy = layout.Descriptor.from_address(type_word & ~layout.TYPE_MASK).destroy
             if destroy:
-                DESTROY(destroy)(pointer)
+                layout.DESTROY(destroy)(pointer)
 
     @staticmethod
     def _add(pointer: int, type_word: int, count: int) -> int:
-        before: int = machine_code().add(pointer + 4 * (type_word & TYPE_MASK), count)
+        before: int = machine_code().add(pointer + 4 * (type_word & layout.TYPE_MASK), count)
         return before
 
 

@@ -14,15 +14,7 @@ from typing import Final
 from jitree.base.c_allocator import allocator_address, free
 from jitree.base.endings import Ending, carefully
 from jitree.errors import FailedPreconditionError
-from jitree.modules.native_library.layout import (
-    DESTROY,
-    FRAME_EXTERNAL,
-    FRAME_PUBLIC,
-    FRAME_WAIT,
-    CAllocator,
-    CFrame,
-    Stack,
-)
+from jitree.modules.native_library import layout
 
 _STORAGE: Final = 8192
 """Bytes; the library replaces it when it needs more."""
@@ -36,37 +28,37 @@ class CallStack:
     def __init__(self, token: int, resolve_state: int) -> None:
         """``resolve_state`` is called with ``token`` to find the state of a module."""
         self._block = ctypes.create_string_buffer(
-            ctypes.sizeof(Stack) + len(_GUARD) + 16 + _STORAGE + len(_GUARD)
+            ctypes.sizeof(layout.Stack) + len(_GUARD) + 16 + _STORAGE + len(_GUARD)
         )
         base = ctypes.addressof(self._block)
-        self._stack = Stack.from_buffer(self._block)
+        self._stack = layout.Stack.from_buffer(self._block)
         self._ending = Ending(carefully(partial(_free_storage, self._block)))
         self.address = base
-        storage = base + ctypes.sizeof(Stack) + len(_GUARD)
+        storage = base + ctypes.sizeof(layout.Stack) + len(_GUARD)
         storage += -storage % 16
-        self._guards = (base + ctypes.sizeof(Stack), storage + _STORAGE)
+        self._guards = (base + ctypes.sizeof(layout.Stack), storage + _STORAGE)
         for guard in self._guards:
             ctypes.memmove(guard, _GUARD, len(_GUARD))
         self._stack.capacity = _STORAGE
         self._stack.storage = storage
         self._stack.resolver_self = token
         self._stack.resolve_state = resolve_state
-        self._stack.allocator = CAllocator(None, allocator_address())
-        frame = CFrame.from_address(storage)
-        frame.size = ctypes.sizeof(CFrame)
-        frame.type = FRAME_EXTERNAL
+        self._stack.allocator = layout.CAllocator(None, allocator_address())
+        frame = layout.CFrame.from_address(storage)
+        frame.size = ctypes.sizeof(layout.CFrame)
+        frame.type = layout.FRAME_EXTERNAL
         self._stack.size = frame.size
         self._stack.top = storage
 
     @property
     def waits(self) -> bool:
         """Whether the function that returned wants to be resumed when something has happened."""
-        return bool(CFrame.from_address(self._stack.top).type == FRAME_WAIT)
+        return bool(layout.CFrame.from_address(self._stack.top).type == layout.FRAME_WAIT)
 
     def require_left(self) -> None:
         """FAILED_PRECONDITION unless a call that succeeded left the stack as it was."""
         self._require_intact()
-        if self._stack.top != self._stack.storage or self._stack.size != ctypes.sizeof(CFrame):
+        if self._stack.top != self._stack.storage or self._stack.size != ctypes.sizeof(layout.CFrame):
             raise FailedPreconditionError(_layout_text("a function returned without leaving its frame"))
 
     def unwind(self) -> None:
@@ -77,11 +69,11 @@ class CallStack:
             top = self._stack.top or 0
             if top == base:
                 return
-            if not base < top <= base + self._stack.capacity - ctypes.sizeof(CFrame):
+            if not base < top <= base + self._stack.capacity - ctypes.sizeof(layout.CFrame):
                 break
-            frame = CFrame.from_address(top)
+            frame = layout.CFrame.from_address(top)
             if frame.cleanup:
-                DESTROY(frame.cleanup)(top + FRAME_PUBLIC)
+                layout.DESTROY(frame.cleanup)(top + layout.FRAME_PUBLIC)
             self._stack.size -= frame.size
             self._stack.top = frame.parent
         raise FailedPreconditionError(_layout_text("its frames are not where they belong"))
@@ -93,7 +85,7 @@ class CallStack:
 
 def _free_storage(block: ctypes.Array[ctypes.c_char]) -> None:
     """Of a stack that has ended in ``block``; where the library put it."""
-    stack = Stack.from_buffer(block)
+    stack = layout.Stack.from_buffer(block)
     if stack.owns_storage:
         free(stack.storage or 0)
 

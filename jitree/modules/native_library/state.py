@@ -8,22 +8,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree import errors
 from jitree.base.callbacks import Callback, take_kept
 from jitree.dispatch.pending import Pending
-from jitree.errors import (
-    FailedPreconditionError,
-    StatusCode,
-    StatusError,
-    UnimplementedError,
-)
+from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import ModuleInterface
-from jitree.modules.native_library.layout import (
-    CODE_MASK,
-    LINKAGE_EXPORT,
-    CCall,
-    CFunction,
-    CSpan,
-)
 from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, unpack_values
 from jitree.modules.native_library.proxy_module import ProxyModule
 from jitree.modules.native_library.references import References
@@ -52,7 +41,7 @@ class LibraryState:
         self._context = weakref.ref(context)
         self._proxy_modules: dict[str, ProxyModule] = {}
         self._stacks: list[CallStack] = []
-        self._broken: FailedPreconditionError | None = None
+        self._broken: errors.FailedPreconditionError | None = None
         self._token = next(_tokens)
         _states[self._token] = self
 
@@ -78,7 +67,7 @@ class LibraryState:
         """Calls a function of another module for C code."""
         context = self._context()
         if context is None:
-            raise FailedPreconditionError("the context is closed")
+            raise errors.FailedPreconditionError("the context is closed")
         return context.invoke(function, arguments)
 
     def borrow(self, pointer: int, type_word: int) -> object:
@@ -92,7 +81,7 @@ class LibraryState:
     def call(self, ordinal: int, convention: CallingConvention, values: Sequence[object]) -> object:
         """Calls an exported function; see :class:`jitree.dispatch.host_export.HostExport`."""
         if self._broken is not None:
-            raise FailedPreconditionError(self._broken.message)
+            raise errors.FailedPreconditionError(self._broken.message)
         given: list[tuple[int, int]] = []
 
         def give(value: object) -> tuple[int, int]:
@@ -106,8 +95,10 @@ class LibraryState:
                 self.references.release(*ref)
             raise
         running = _Running(self, convention, len(arguments) - 1, arguments)
-        function = CFunction(self.interface.address, LINKAGE_EXPORT, ordinal)
-        call = CCall(function, CSpan(ctypes.addressof(arguments), running.size), running.result_span)
+        function = layout.CFunction(self.interface.address, layout.LINKAGE_EXPORT, ordinal)
+        call = layout.CCall(
+            function, layout.CSpan(ctypes.addressof(arguments), running.size), running.result_span
+        )
         return running.finish(self.interface.begin("begin_call", running.stack.address, call))
 
     def take_stack(self) -> CallStack:
@@ -119,7 +110,7 @@ class LibraryState:
         """FAILED_PRECONDITION, now and for all further calls, if the library spoiled the stack."""
         try:
             leave()
-        except FailedPreconditionError as error:
+        except errors.FailedPreconditionError as error:
             self._broken = error
             raise
         if len(self._stacks) < _MOST_IDLE_STACKS:
@@ -133,7 +124,7 @@ class LibraryState:
         kept = take_kept()
         if kept is not None:
             return kept
-        expected = failure.code if isinstance(failure, StatusError) else StatusCode.UNKNOWN
+        expected = failure.code if isinstance(failure, errors.StatusError) else errors.StatusCode.UNKNOWN
         if failure is None or error.code != expected:
             return error
         return failure
@@ -156,18 +147,18 @@ class _Running:
         self._arguments = arguments
         size = size_of(convention.results)
         self._results = ctypes.create_string_buffer(size + 1)
-        self.result_span = CSpan(ctypes.addressof(self._results), size)
+        self.result_span = layout.CSpan(ctypes.addressof(self._results), size)
         state.failure = None
 
     def finish(self, status: int) -> object:
         """The results, or what the call failed with; a Pending when the function gave way to others."""
         state = self._state
-        if status & CODE_MASK == StatusCode.DEFERRED and not self.stack.waits:
+        if status & layout.CODE_MASK == errors.StatusCode.DEFERRED and not self.stack.waits:
             return Pending(_nothing_to_wait_for, self._resume)
         error: BaseException | None = None
-        if status & CODE_MASK == StatusCode.DEFERRED:
+        if status & layout.CODE_MASK == errors.StatusCode.DEFERRED:
             take_status(status)
-            error = UnimplementedError(
+            error = errors.UnimplementedError(
                 "the C function waits for something; C modules can give way but not wait"
             )
         elif status:
@@ -191,7 +182,9 @@ class _Running:
 
     def _resume(self) -> object:
         if "resume_call" not in self._state.interface:
-            raise FailedPreconditionError("the C function gave way but its module has no 'resume_call'")
+            raise errors.FailedPreconditionError(
+                "the C function gave way but its module has no 'resume_call'"
+            )
         interface = self._state.interface
         return self.finish(interface.begin("resume_call", self.stack.address, self.result_span))
 
@@ -208,7 +201,7 @@ def _resolve_state(token: int, module: int, out: int) -> int:
     """What code in a library asks when it enters a frame: the state of its module."""
     state = _states.get(token)
     if state is None or module != state.interface.address:
-        return int(StatusCode.NOT_FOUND)
+        return int(errors.StatusCode.NOT_FOUND)
     ctypes.c_void_p.from_address(out).value = state.pointer
     return 0
 
@@ -220,4 +213,4 @@ def _not_resolved(error: BaseException, token: int, *_: int) -> int:
     return code_of(error)
 
 
-_RESOLVE_STATE: Final = Callback(_resolve_state, 3, _not_resolved, int(StatusCode.UNKNOWN))
+_RESOLVE_STATE: Final = Callback(_resolve_state, 3, _not_resolved, int(errors.StatusCode.UNKNOWN))

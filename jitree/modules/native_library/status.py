@@ -9,13 +9,7 @@ from typing import Final
 
 from jitree.base.c_allocator import free
 from jitree.errors import StatusCode, StatusError, status_error
-from jitree.modules.native_library.layout import (
-    CODE_MASK,
-    PAYLOAD_MESSAGE,
-    StatusPayload,
-    StatusStorage,
-    String,
-)
+from jitree.modules.native_library import layout
 
 _LONGEST_MESSAGE: Final = 1 << 16
 _MOST_PAYLOADS: Final = 64
@@ -26,10 +20,10 @@ def take_status(status: int) -> StatusError | None:
     """What a status means; None for success. Its storage is freed."""
     if status == 0:
         return None
-    message, blocks = _read(status & ~CODE_MASK)
+    message, blocks = _read(status & ~layout.CODE_MASK)
     for block in blocks:
         free(block)
-    return status_error(status & CODE_MASK, message)
+    return status_error(status & layout.CODE_MASK, message)
 
 
 def code_of(error: BaseException) -> int:
@@ -42,13 +36,13 @@ def _read(address: int) -> tuple[str, list[int]]:
 
     Libraries can be built without parts of the storage, so what is not what it should be is not believed.
     """
-    storage = StatusStorage()
+    storage = layout.StatusStorage()
     if not address or not _copy(address, storage):
         return _NO_MESSAGE, []
     blocks, texts, place = [address], [_text(storage.message)], storage.payloads
     while place and len(blocks) <= _MOST_PAYLOADS and place not in blocks:
-        payload = StatusPayload()
-        if not _copy(place, payload) or payload.type != PAYLOAD_MESSAGE:
+        payload = layout.StatusPayload()
+        if not _copy(place, payload) or payload.type != layout.PAYLOAD_MESSAGE:
             break
         blocks.append(place)
         texts.append(_text(payload.message))
@@ -56,7 +50,7 @@ def _read(address: int) -> tuple[str, list[int]]:
     return "; ".join(filter(None, texts)) or _NO_MESSAGE, blocks
 
 
-def _text(string: String) -> str:
+def _text(string: layout.String) -> str:
     if not string.data or string.size > _LONGEST_MESSAGE:
         return ""
     data = read_memory(string.data, string.size)
