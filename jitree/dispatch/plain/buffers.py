@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.dispatch.plain.handler import Handler, reference_to
+from jitree.dispatch.plain.handler import BANKS, Handler, reference_to
 from jitree.dispatch.siphash import siphash
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.regs.buffer import VmBuffer
@@ -39,59 +39,41 @@ def _check_range(buffer: VmBuffer, offset: int, length: int) -> None:
         )
 
 
-def _load(code_format: str, result_words: int) -> Handler:
+def _load(code_format: str) -> Handler:
     fields = struct.Struct("<" + code_format)
     unpack, width = fields.unpack_from, fields.size
+    bank, shift = BANKS[max(32, 8 * width)]
 
     def load(machine: Machine, pc: int) -> int:
         code = machine.code
         buffer = _buffer(machine, code[pc + 1])
         offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
-        if offset + width > buffer.length:
-            _check_range(buffer, offset, width)
-        machine.i32[code[pc + 3]] = unpack(buffer.view, offset)[0]
+        _check_range(buffer, offset, width)
+        bank(machine)[code[pc + 3] >> shift] = unpack(buffer.view, offset)[0]
         return pc + 4
 
-    def load_pair(machine: Machine, pc: int) -> int:
-        code = machine.code
-        buffer = _buffer(machine, code[pc + 1])
-        offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
-        if offset + width > buffer.length:
-            _check_range(buffer, offset, width)
-        machine.i64[code[pc + 3] >> 1] = unpack(buffer.view, offset)[0]
-        return pc + 4
-
-    return load if result_words == 1 else load_pair
+    return load
 
 
-def _store(code_format: str, mask: int) -> Handler:
+def _store(code_format: str) -> Handler:
     fields = struct.Struct("<" + code_format)
     pack, width = fields.pack_into, fields.size
+    (bank, shift), mask = BANKS[max(32, 8 * width)], (1 << 8 * width) - 1
 
     def store(machine: Machine, pc: int) -> int:
         code = machine.code
         buffer = _writable(machine, code[pc + 1])
         offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
-        if offset + width > buffer.length:
-            _check_range(buffer, offset, width)
-        pack(buffer.view, offset, machine.i32[code[pc + 3]] & mask)
+        _check_range(buffer, offset, width)
+        pack(buffer.view, offset, bank(machine)[code[pc + 3] >> shift] & mask)
         return pc + 4
 
-    def store_pair(machine: Machine, pc: int) -> int:
-        code = machine.code
-        buffer = _writable(machine, code[pc + 1])
-        offset = (machine.i64[code[pc + 2] >> 1] & _U64) * width
-        if offset + width > buffer.length:
-            _check_range(buffer, offset, width)
-        pack(buffer.view, offset, machine.i64[code[pc + 3] >> 1] & mask)
-        return pc + 4
-
-    return store if width < 8 else store_pair
+    return store
 
 
 def _fill(dtype: str) -> Handler:
     width = np.dtype(dtype).itemsize
-    mask = (1 << 8 * width) - 1
+    (bank, shift), mask = BANKS[max(32, 8 * width)], (1 << 8 * width) - 1
 
     def fill(machine: Machine, pc: int) -> int:
         code, i64 = machine.code, machine.i64
@@ -99,8 +81,7 @@ def _fill(dtype: str) -> Handler:
         offset = (i64[code[pc + 2] >> 1] & _U64) * width
         length = (i64[code[pc + 3] >> 1] & _U64) * width
         _check_range(buffer, offset, length)
-        pattern = i64[code[pc + 4] >> 1] if width == 8 else machine.i32[code[pc + 4]]
-        buffer.data[offset : offset + length].view(dtype)[:] = pattern & mask
+        buffer.data[offset : offset + length].view(dtype)[:] = bank(machine)[code[pc + 4] >> shift] & mask
         return pc + 5
 
     return fill
@@ -122,14 +103,20 @@ def buffer_alloc(machine: Machine, pc: int) -> int:
     return pc + 4
 
 
+def _range(machine: Machine, at: int, buffer: VmBuffer, length: int) -> slice:
+    """The bytes from the offset that an operand word names."""
+    offset = machine.i64[machine.code[at] >> 1] & _U64
+    _check_range(buffer, offset, length)
+    return slice(offset, offset + length)
+
+
 def buffer_clone(machine: Machine, pc: int) -> int:
-    code, i64 = machine.code, machine.i64
-    source = _buffer(machine, code[pc + 1])
-    offset, length = i64[code[pc + 2] >> 1] & _U64, i64[code[pc + 3] >> 1] & _U64
+    code = machine.code
+    source, length = _buffer(machine, code[pc + 1]), machine.i64[code[pc + 3] >> 1] & _U64
     alignment = _alignment(machine, code[pc + 4])
-    _check_range(source, offset, length)
+    copied = _range(machine, pc + 2, source, length)
     copy = VmBuffer(length, alignment)
-    copy.data[:] = source.data[offset : offset + length]
+    copy.data[:] = source.data[copied]
     machine.set_ref(code[pc + 5], machine.table.wrap(copy))
     return pc + 6
 
@@ -142,56 +129,46 @@ def buffer_length(machine: Machine, pc: int) -> int:
 
 def buffer_copy(machine: Machine, pc: int) -> int:
     """Overlapping ranges are copied as if through a temporary."""
-    code, i64 = machine.code, machine.i64
-    source = _buffer(machine, code[pc + 1])
-    source_offset = i64[code[pc + 2] >> 1] & _U64
-    target = _writable(machine, code[pc + 3])
-    target_offset, length = i64[code[pc + 4] >> 1] & _U64, i64[code[pc + 5] >> 1] & _U64
-    _check_range(source, source_offset, length)
-    _check_range(target, target_offset, length)
-    target.view[target_offset : target_offset + length] = source.view[source_offset : source_offset + length]
+    code = machine.code
+    source, target = _buffer(machine, code[pc + 1]), _writable(machine, code[pc + 3])
+    length = machine.i64[code[pc + 5] >> 1] & _U64
+    copied = _range(machine, pc + 2, source, length)
+    target.view[_range(machine, pc + 4, target, length)] = source.view[copied]
     return pc + 6
 
 
 def buffer_compare(machine: Machine, pc: int) -> int:
-    code, i64 = machine.code, machine.i64
+    code = machine.code
     lhs, rhs = _buffer(machine, code[pc + 1]), _buffer(machine, code[pc + 3])
-    lhs_offset, rhs_offset = i64[code[pc + 2] >> 1] & _U64, i64[code[pc + 4] >> 1] & _U64
-    length = i64[code[pc + 5] >> 1] & _U64
-    _check_range(lhs, lhs_offset, length)
-    _check_range(rhs, rhs_offset, length)
-    equal = np.array_equal(
-        lhs.data[lhs_offset : lhs_offset + length], rhs.data[rhs_offset : rhs_offset + length]
-    )
-    machine.i32[code[pc + 6]] = int(equal)
+    length = machine.i64[code[pc + 5] >> 1] & _U64
+    left, right = _range(machine, pc + 2, lhs, length), _range(machine, pc + 4, rhs, length)
+    machine.i32[code[pc + 6]] = int(np.array_equal(lhs.data[left], rhs.data[right]))
     return pc + 7
 
 
 def buffer_hash(machine: Machine, pc: int) -> int:
     code, i64 = machine.code, machine.i64
     buffer = _buffer(machine, code[pc + 1])
-    offset, length = i64[code[pc + 2] >> 1] & _U64, i64[code[pc + 3] >> 1] & _U64
-    _check_range(buffer, offset, length)
-    result = siphash(buffer.view[offset : offset + length])
+    result = siphash(buffer.view[_range(machine, pc + 2, buffer, i64[code[pc + 3] >> 1] & _U64)])
     i64[code[pc + 4] >> 1] = result - (1 << 64) if result >> 63 else result
     return pc + 5
 
 
 HANDLERS: Final[dict[str, Handler]] = {
-    "buffer.load.i8.u": _load("B", 1),
-    "buffer.load.i8.s": _load("b", 1),
-    "buffer.load.i16.u": _load("H", 1),
-    "buffer.load.i16.s": _load("h", 1),
-    "buffer.load.i32": _load("i", 1),
-    "buffer.load.f32": _load("i", 1),
-    "buffer.load.i64": _load("q", 2),
-    "buffer.load.f64": _load("q", 2),
-    "buffer.store.i8": _store("B", 0xFF),
-    "buffer.store.i16": _store("H", 0xFFFF),
-    "buffer.store.i32": _store("I", 0xFFFFFFFF),
-    "buffer.store.f32": _store("I", 0xFFFFFFFF),
-    "buffer.store.i64": _store("Q", _U64),
-    "buffer.store.f64": _store("Q", _U64),
+    "buffer.load.i8.u": _load("B"),
+    "buffer.load.i8.s": _load("b"),
+    "buffer.load.i16.u": _load("H"),
+    "buffer.load.i16.s": _load("h"),
+    "buffer.load.i32": _load("i"),
+    "buffer.load.f32": _load("i"),
+    "buffer.load.i64": _load("q"),
+    "buffer.load.f64": _load("q"),
+    "buffer.store.i8": _store("B"),
+    "buffer.store.i16": _store("H"),
+    "buffer.store.i32": _store("I"),
+    "buffer.store.f32": _store("I"),
+    "buffer.store.i64": _store("Q"),
+    "buffer.store.f64": _store("Q"),
     "buffer.fill.i8": _fill("u1"),
     "buffer.fill.i16": _fill("<u2"),
     "buffer.fill.i32": _fill("<u4"),

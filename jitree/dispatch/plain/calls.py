@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.plain.handler import Handler, take
 from jitree.errors import NotFoundError
 from jitree.regs.machine import STOP, Machine
+from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 
 def call_internal(machine: Machine, pc: int) -> int:
     code = machine.code
-    callee = machine.module.function(code[pc + 2])
     first = pc + 5
     results = first + 3 * code[pc + 3]
+    passed = (code[at : at + 3] for at in range(first, results, 3))
+    return _call(machine, pc, machine.module.function(code[pc + 2]), passed, results)
+
+
+def _call(
+    machine: Machine, pc: int, callee: FunctionRecord, passed: Iterable[Sequence[int]], results: int
+) -> int:
+    """Enters a function. ``passed`` are its arguments: tag, source, destination; ``results`` is the place of
+    the list of its results."""
     i32, i64, refs = machine.i32, machine.i64, machine.refs
-    machine.push(callee, pc + code[pc + 1], results)
-    for at in range(first, results, 3):
-        tag, source, destination = code[at], code[at + 1], code[at + 2]
+    machine.push(callee, pc + machine.code[pc + 1], results)
+    for tag, source, destination in passed:
         if tag == TAG_VALUE32:
             machine.i32[destination] = i32[source]
         elif tag == TAG_VALUE64:
             machine.i64[destination >> 1] = i64[source >> 1]
         else:
-            machine.refs[destination] = _pass(machine, refs, source, tag)
+            machine.refs[destination] = take(machine, refs, source, tag == TAG_REF_MOVE)
     return callee.start
 
 
@@ -54,25 +63,9 @@ def _call_across(machine: Machine, pc: int) -> int:
         raise NotFoundError(f"optional import '{name}' was not resolved and cannot be called")
     first = pc + 6
     results = first + 2 * code[pc + 4]
-    i32, i64, refs = machine.i32, machine.i64, machine.refs
-    machine.push(callee, pc + code[pc + 1], results)
-    for at, destination in zip(range(first, results, 2), callee.argument_slots, strict=True):
-        tag, source = code[at], code[at + 1]
-        if tag == TAG_VALUE32:
-            machine.i32[destination] = i32[source]
-        elif tag == TAG_VALUE64:
-            machine.i64[destination >> 1] = i64[source >> 1]
-        else:
-            machine.refs[destination] = _pass(machine, refs, source, tag)
-    return callee.start
-
-
-def _pass(machine: Machine, refs: memoryview, source: int, tag: int) -> int:
-    handle: int = refs[source]
-    if tag == TAG_REF_MOVE:
-        refs[source] = 0
-        return handle
-    return machine.table.retain(handle)
+    places = zip(range(first, results, 2), callee.argument_slots, strict=True)
+    passed = ((code[at], code[at + 1], destination) for at, destination in places)
+    return _call(machine, pc, callee, passed, results)
 
 
 def return_(machine: Machine, pc: int) -> int:
@@ -86,7 +79,7 @@ def return_(machine: Machine, pc: int) -> int:
         elif tag == TAG_VALUE64:
             values.append(i64[source >> 1])
         else:
-            values.append(_pass(machine, refs, source, tag))
+            values.append(take(machine, refs, source, tag == TAG_REF_MOVE))
     results, at = machine.caller_results()
     return_pc = machine.pop()
     for value in values:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from jitree.errors import InvalidArgumentError
 from jitree.regs.machine import Machine
@@ -15,6 +16,21 @@ Handler = Callable[[Machine, int], int]
 
 Returns STOP when the engine must stop. When it raises, nothing of the instruction has happened.
 """
+
+BANKS: Final[dict[int, tuple[Callable[[Machine], memoryview], int]]] = {
+    32: (attrgetter("i32"), 0), 64: (attrgetter("i64"), 1),
+}  # fmt: skip
+"""By width: a machine's view of registers with values, floats as bits; by how many bits a slot is shifted to
+be an index of it."""
+
+
+def take(machine: Machine, refs: memoryview, register: int, moves: int) -> int:
+    """The handle in a register as a reference of the caller: moved out, or counted again."""
+    handle: int = refs[register]
+    if moves:
+        refs[register] = 0
+        return handle
+    return machine.table.retain(handle)
 
 
 def reference_to(cls: type[T], name: str) -> Callable[[Machine, int], T]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain.handler import Handler, reference_to
+from jitree.codegen.numbers import i32, i64
+from jitree.dispatch.plain.handler import BANKS, Handler, reference_to
 from jitree.errors import StatusError
-from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I32, LIST_I64
+from jitree.regs.layout import VALUE_TYPE_CODES
 from jitree.regs.list import VmList
 from jitree.regs.machine import Machine
 
@@ -41,41 +42,26 @@ def list_resize(machine: Machine, pc: int) -> int:
     return pc + 3
 
 
-def _get32(value_code: int) -> Handler:
+def _get(kind: str) -> Handler:
+    value_code, (bank, shift) = VALUE_TYPE_CODES[kind], BANKS[int(kind[1:])]
+    narrowed = i64 if shift else i32
+
     def get(machine: Machine, pc: int) -> int:
-        code, i32 = machine.code, machine.i32
-        bits = _list(machine, code[pc + 1]).get_bits(i32[code[pc + 2]] & _U32, value_code)
-        i32[code[pc + 3]] = ((bits + 0x80000000) & _U32) - 0x80000000
+        code = machine.code
+        bits = _list(machine, code[pc + 1]).get_bits(machine.i32[code[pc + 2]] & _U32, value_code)
+        bank(machine)[code[pc + 3] >> shift] = narrowed(bits)
         return pc + 4
 
     return get
 
 
-def _get64(value_code: int) -> Handler:
-    def get(machine: Machine, pc: int) -> int:
-        code = machine.code
-        items = _list(machine, code[pc + 1])
-        machine.i64[code[pc + 3] >> 1] = items.get_bits(machine.i32[code[pc + 2]] & _U32, value_code)
-        return pc + 4
+def _set(kind: str) -> Handler:
+    value_code, (bank, shift) = VALUE_TYPE_CODES[kind], BANKS[int(kind[1:])]
 
-    return get
-
-
-def _set32(value_code: int) -> Handler:
-    def set_value(machine: Machine, pc: int) -> int:
-        code, i32 = machine.code, machine.i32
-        items = _list(machine, code[pc + 1])
-        items.set_bits(i32[code[pc + 2]] & _U32, value_code, i32[code[pc + 3]])
-        return pc + 4
-
-    return set_value
-
-
-def _set64(value_code: int) -> Handler:
     def set_value(machine: Machine, pc: int) -> int:
         code = machine.code
         items = _list(machine, code[pc + 1])
-        items.set_bits(machine.i32[code[pc + 2]] & _U32, value_code, machine.i64[code[pc + 3] >> 1])
+        items.set_bits(machine.i32[code[pc + 2]] & _U32, value_code, bank(machine)[code[pc + 3] >> shift])
         return pc + 4
 
     return set_value
@@ -109,14 +95,8 @@ HANDLERS: Final[dict[str, Handler]] = {
     "list.reserve": list_reserve,
     "list.size": list_size,
     "list.resize": list_resize,
-    "list.get.i32": _get32(LIST_I32),
-    "list.get.f32": _get32(LIST_F32),
-    "list.get.i64": _get64(LIST_I64),
-    "list.get.f64": _get64(LIST_F64),
+    **{f"list.get.{kind}": _get(kind) for kind in ("i32", "i64", "f32", "f64")},
+    **{f"list.set.{kind}": _set(kind) for kind in ("i32", "i64", "f32", "f64")},
     "list.get.ref": list_get_ref,
-    "list.set.i32": _set32(LIST_I32),
-    "list.set.f32": _set32(LIST_F32),
-    "list.set.i64": _set64(LIST_I64),
-    "list.set.f64": _set64(LIST_F64),
     "list.set.ref": list_set_ref,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.plain.handler import Handler, take
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.regs.machine import Machine
 
@@ -22,15 +22,6 @@ def require_type(machine: Machine, handle: int, type_index: int) -> None:
             raise InvalidArgumentError(
                 f"source ref type mismatch: expected {names.name(expected)} but have {names.name(actual)}"
             )
-
-
-def _take(machine: Machine, register: int, move: int) -> int:
-    """The handle in a register as a reference of the caller."""
-    handle: int = machine.refs[register]
-    if move:
-        machine.refs[register] = 0
-        return handle
-    return machine.table.retain(handle)
 
 
 def const_ref_zero(machine: Machine, pc: int) -> int:
@@ -54,7 +45,7 @@ def _store_global(machine: Machine, slot: int, type_index: int, register: int, m
     require_type(machine, machine.refs[register], type_index)
     ref_globals = machine.module.ref_globals
     old = ref_globals[slot]
-    ref_globals[slot] = _take(machine, register, move)
+    ref_globals[slot] = take(machine, machine.refs, register, move)
     machine.table.release(old)
 
 
@@ -94,7 +85,7 @@ def select_ref(machine: Machine, pc: int) -> int:
     code, refs = machine.code, machine.refs
     chosen, other = (pc + 3, pc + 5) if machine.i32[code[pc + 1]] else (pc + 5, pc + 3)
     require_type(machine, refs[code[chosen]], code[pc + 2])
-    handle = _take(machine, code[chosen], code[chosen + 1])
+    handle = take(machine, machine.refs, code[chosen], code[chosen + 1])
     if code[other + 1]:
         machine.set_ref(code[other], 0)
     machine.set_ref(code[pc + 7], handle)
@@ -106,20 +97,20 @@ def switch_ref(machine: Machine, pc: int) -> int:
     index, count = machine.i32[code[pc + 1]], code[pc + 5]
     chosen = pc + 6 + 2 * index if 0 <= index < count else pc + 3
     require_type(machine, machine.refs[code[chosen]], code[pc + 2])
-    machine.set_ref(code[pc + 6 + 2 * count], _take(machine, code[chosen], code[chosen + 1]))
+    machine.set_ref(code[pc + 6 + 2 * count], take(machine, machine.refs, code[chosen], code[chosen + 1]))
     return pc + 7 + 2 * count
 
 
 def cast_any_ref(machine: Machine, pc: int) -> int:
     code = machine.code
     require_type(machine, machine.refs[code[pc + 1]], code[pc + 3])
-    machine.set_ref(code[pc + 4], _take(machine, code[pc + 1], code[pc + 2]))
+    machine.set_ref(code[pc + 4], take(machine, machine.refs, code[pc + 1], code[pc + 2]))
     return pc + 5
 
 
 def assign_ref(machine: Machine, pc: int) -> int:
     code = machine.code
-    machine.set_ref(code[pc + 3], _take(machine, code[pc + 1], code[pc + 2]))
+    machine.set_ref(code[pc + 3], take(machine, machine.refs, code[pc + 1], code[pc + 2]))
     return pc + 4
 
 
