@@ -34,13 +34,9 @@ class AsynchronousFunction(Function):
         wait, signal, packed = self._begin(arguments, named)
         results = self._invoke([*packed, wait, signal])
         self._wait(signal)
-        return self._unpack(results)
+        return self.unpack(results)
 
-    async def async_(self, *arguments: Any, **named: Any) -> Any:
-        """Submits the call and awaits its results."""
-        from jitree.api.call_gate import pass_through
-
-        await pass_through()
+    async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         wait, signal, packed = self._begin(arguments, named)
         try:
             results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
@@ -50,7 +46,7 @@ class AsynchronousFunction(Function):
         except BaseException:  # the task was cancelled
             signal.interrupt(wait)
             raise
-        return self._unpack(results)
+        return self.unpack(results)
 
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and returns its results, which may still be computed."""
@@ -60,8 +56,9 @@ class AsynchronousFunction(Function):
             results = self._context.submit(self._vm_function, [*packed, wait, signal])
         except StatusError as error:
             self._fail(error)
-        self._have_called(begun)
-        return self._unpack(results, None if signal.is_reached() else signal)
+        if not self._is_settled:
+            self._have_called(begun)
+        return self.unpack(results, None if signal.is_reached() else signal)
 
     def _begin(
         self, arguments: tuple[Any, ...], named: dict[str, Any]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from jitree.api.calls.argument_order import ArgumentOrder
 from jitree.api.calls.declaration import Parameter, Signature
-from jitree.api.calls.packing import packers, unpackers
+from jitree.api.calls.packing import Unpacker, packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
 from jitree.base.endings import require_interpreter
@@ -18,6 +19,7 @@ from jitree.hal.buffer import BufferView
 
 if TYPE_CHECKING:
     import inspect
+    from collections.abc import Sequence
 
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
@@ -61,6 +63,16 @@ class _PythonSignature:
         ])  # fmt: skip
 
 
+def unpacked(results: list[Any], unpackers: Sequence[Unpacker], device: Device, fence: Fence | None) -> Any:
+    """What a call gives to Python."""
+    results = [own(value, device) if type(value) is BufferView else value for value in results]
+    if len(unpackers) == 1:
+        return unpackers[0](results[0], device, fence)
+    if not results:
+        return None
+    return tuple(unpack(value, device, fence) for unpack, value in zip(unpackers, results, strict=True))
+
+
 class Function(Unique):
     """An exported function: call it with arrays and numbers.
 
@@ -70,8 +82,7 @@ class Function(Unique):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
-        "_is_settled", "_packers", "_result_count", "_session", "_unpackers", "_vm_function", "order",
-        "signature",
+        "_is_settled", "_packers", "_session", "_vm_function", "order", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -98,8 +109,8 @@ class Function(Unique):
         )
         self._argument_count = len(self._packers)
         self.order = ArgumentOrder(signature, vm_function.name, self._device)
-        self._unpackers = unpackers(signature, convention.results)
-        self._result_count = len(self._unpackers)
+        self.unpackers = unpackers(signature, convention.results)
+        """Of the results."""
 
     def transfer(self) -> ArrayTransfer:
         """How arrays of a call reach the device."""
@@ -190,7 +201,7 @@ class Function(Unique):
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        return self._unpack(self._invoke(self._pack(arguments, named)))
+        return self.unpack(self._invoke(self._pack(arguments, named)))
 
     @property
     def is_direct(self) -> bool:
@@ -205,17 +216,32 @@ class Function(Unique):
         self.forget()
         self._direct = None
 
-    async def async_(self, *arguments: Any, **named: Any) -> Any:
+    async def async_(self, /, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
         from jitree.api.call_gate import pass_through
 
         await pass_through()
+        made = self.attempt(*arguments, **named)
+        if made is not NotImplemented:
+            return await made if type(made) is CoroutineType else made
+        begun = time.thread_time()
+        results = await self._invoke_async(*arguments, **named)
+        if not self._is_settled:
+            self._have_called(begun)
+        return results
+
+    def attempt(self, /, *arguments: Any, **named: Any) -> Any:
+        """A call by machine code without waiting: its results, a coroutine that gives them, or NotImplemented
+        where machine code does not make it."""
+        return NotImplemented
+
+    async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         packed = self._pack(arguments, named)
         try:
             results = await self._context.invoke_async(self._vm_function, packed)
         except StatusError as error:
             self._fail(error)
-        return self._unpack(results)
+        return self.unpack(results)
 
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Starts the call and returns its results, which may still be computed.
@@ -254,15 +280,8 @@ class Function(Unique):
         except StatusError as error:
             self._fail(error)
 
-    def _unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
-        results = [own(value, self._device) if type(value) is BufferView else value for value in results]
-        if self._result_count == 1:
-            return self._unpackers[0](results[0], self._device, fence)
-        if not results:
-            return None
-        return tuple(
-            unpack(value, self._device, fence) for unpack, value in zip(self._unpackers, results, strict=True)
-        )
+    def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
+        return unpacked(results, self.unpackers, self._device, fence)
 
     def _in_call(self, error: StatusError) -> StatusError:
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")

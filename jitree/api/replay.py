@@ -87,18 +87,18 @@ class ReplayingFunction(Function):
                 if self._may_write:
                     for array in arguments:
                         array._elements = None  # what the host has read may be old
-                return self._unpack(*made)
+                return self.unpack(*made)
         packed = self._pack(arguments, named)
         if not self._is_known:
             self._variables = replay_state.find_variables(self._context)
             self._is_known = True
         variables = self._variables
         if variables is None:
-            return self._unpack(self._invoke(packed))
+            return self.unpack(self._invoke(packed))
         if variables:
             with self.invoker.lock:  # no other thread changes them meanwhile
-                return self._unpack(*self._call(arguments, packed, variables))
-        return self._unpack(*self._call(arguments, packed, variables))
+                return self.unpack(*self._call(arguments, packed, variables))
+        return self.unpack(*self._call(arguments, packed, variables))
 
     def _call(
         self, arguments: tuple[Any, ...], packed: list[object], variables: replay_state.Variables

@@ -8,12 +8,17 @@ https://dmlc.github.io/dlpack/latest/c_api.html has the layout of the records.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from jitree.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jitree.types import ElementType
 
 CPU_DEVICE: Final = (1, 0)
 """(kDLCPU, 0)"""
@@ -29,6 +34,9 @@ _CODES: Final = {
 }
 """Type codes of dlpack.h 1.1 by name in ml_dtypes."""
 _NAMES: Final = {code: name for name, code in _CODES.items()}
+_KINDS: Final = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
+"""Type codes by ``numpy.dtype.kind``."""
+_ONE_LANE: Final = 1 << 16
 
 
 NAME: Final = b"dltensor"
@@ -83,6 +91,56 @@ pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ch
 """The address of a capsule's record; the arguments as of :data:`is_valid`."""
 
 
+EXCHANGE_ATTRIBUTE: Final = "__dlpack_c_exchange_api__"
+EXCHANGE_NAME: Final = b"dlpack_exchange_api"
+_MAJOR: Final = 1
+_LONGEST_CHAIN: Final = 16
+"""Of interfaces for older versions."""
+
+
+class ExchangeInterface(ctypes.Structure):
+    """DLPackExchangeAPI."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_of_object", ctypes.c_void_p),
+        ("object_of_managed", ctypes.c_void_p),
+        ("tensor_of_object", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    )
+
+
+def exchange_interface(capsule: object) -> ExchangeInterface | None:
+    """The functions in C of a type with such an attribute, if they are of a version that is known."""
+    if not is_valid(id(capsule), EXCHANGE_NAME):
+        return None
+    address = pointer(id(capsule), EXCHANGE_NAME)
+    for _ in range(_LONGEST_CHAIN):
+        interface = ExchangeInterface.from_address(address)
+        if interface.major == _MAJOR:
+            return interface
+        address = interface.previous
+        if not address:
+            break
+    return None
+
+
+def describing_function(capsule: object) -> int:
+    """The address of ``dltensor_from_py_object_no_sync``, 0 without one."""
+    interface = exchange_interface(capsule)
+    return 0 if interface is None else interface.tensor_of_object or 0
+
+
+def tensor_type(row: ElementType) -> int | None:
+    """The word of a tensor that has the type of its elements, None for types that DLPack does not have."""
+    dtype = row.dtype
+    code = _CODES.get(dtype.name, _KINDS.get(dtype.kind))
+    return None if code is None else code | dtype.itemsize << 11 | _ONE_LANE
+
+
 def _tensor(capsule: Any) -> Any:
     """A capsule's tensor, to be read or changed; None if it is no capsule of DLPack."""
     if is_valid(id(capsule), NAME):
@@ -108,6 +166,19 @@ def is_importable(value: object) -> bool:
     return device is not None and device()[0] == CPU_DEVICE[0]
 
 
+def require_elements(value: Any) -> None:
+    """BufferError for a tensor whose memory holds the negative of its elements, which capsules do not say."""
+    is_negative = getattr(value, "is_neg", None)
+    if is_negative is not None and is_negative():
+        raise BufferError("its memory holds the negative of its elements; pass tensor.resolve_neg()")
+
+
+def require_memory(address: int | None, shape: Sequence[int]) -> None:
+    """BufferError for an array that has elements and no memory, as those do that only stand for one."""
+    if not address and 0 not in shape:
+        raise BufferError("it has no memory")
+
+
 class _Exchange:
     """A producer whose capsules numpy understands."""
 
@@ -119,6 +190,8 @@ class _Exchange:
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._producer.__dlpack__(**options)
         tensor = _tensor(capsule)
+        if tensor is not None:
+            require_memory(tensor.data, tensor.shape[: tensor.rank])
         if tensor is not None and tensor.code in _NAMES and tensor.lanes == 1:
             self.name = _NAMES[tensor.code]
             tensor.code = _UNSIGNED
@@ -133,6 +206,7 @@ def import_array(value: Any) -> npt.NDArray[Any]:
     """A numpy array over the memory of a DLPack producer. INVALID_ARGUMENT for types that no array has."""
     exchange = _Exchange(value)
     try:
+        require_elements(value)
         array = np.from_dlpack(exchange)
     except (BufferError, RuntimeError) as error:
         raise InvalidArgumentError(

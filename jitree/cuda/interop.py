@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.dlpack import require_elements, require_memory
 from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError
@@ -91,6 +92,7 @@ class CudaExchange:
             ) from error
 
     def _import_dlpack(self, value: Any) -> BufferView:
+        require_elements(value)
         self._require_here(int(value.__dlpack_device__()[1]))
         stream = int(self._stream.handle)
         try:
@@ -99,6 +101,7 @@ class CudaExchange:
             capsule = value.__dlpack__(stream=stream)
         taken = capsules.Taken(capsule)
         contents = taken.contents
+        require_memory(contents.address, contents.shape)
         if not capsules.is_row_major(contents.shape, contents.strides):
             raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
         if contents.lanes != 1:

@@ -91,7 +91,7 @@ class Invoker:
         """Called when an outermost call that a thread waited for has ended, with its error; not if it never
         left machine code."""
         self._direct: Machine | None = None
-        self._is_direct_going_on = False
+        self.is_direct_going_on = False
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
         self._idle: list[Machine] = []
         self._crowded_until = 0.0
@@ -177,7 +177,7 @@ class Invoker:
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
-        if machine is not None and not self.gate[_NESTING] and not self._is_direct_going_on:
+        if machine is not None and not self.gate[_NESTING] and not self.is_direct_going_on:
             if not self.gate[_READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
             self.gate[_READY] = 1
@@ -187,13 +187,18 @@ class Invoker:
         if machine.state[_STATE_PROMPT] == CROWDED and not self._is_crowded():
             machine.state[_STATE_PROMPT] = PATIENT
         try:
-            self._is_direct_going_on = True
+            self.is_direct_going_on = True
             entry.go_on(machine)
-            for pending in self._rest(machine):
+            for pending in self.rest(machine):
                 self.wait_unlocked(pending.wait)
             self.end_call(None)
         finally:
-            self._is_direct_going_on = False
+            self.is_direct_going_on = False
+
+    def free_direct(self, machine: Machine) -> None:
+        """Ends a direct call that has left frames."""
+        machine.release_frames()
+        machine.state[_STATE_FRAME] = machine.frames_address
 
     def abandon(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Ends a direct call that failed, and adds to the error where that was."""
@@ -201,10 +206,9 @@ class Invoker:
             machine.pc = machine.adopt()
         try:
             self.end_call(error)
-            self._explain(error, machine, function)
+            self.explain(error, machine, function)
         finally:
-            machine.release_frames()
-            machine.state[_STATE_FRAME] = machine.frames_address
+            self.free_direct(machine)
             self.gate[_NESTING] = 0
             self.settle()
 
@@ -220,7 +224,11 @@ class Invoker:
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
-        call, shortcomings = self._call(function, arguments, SUBMITTED), list[str]()
+        return await self.drive(self._call(function, arguments, SUBMITTED))
+
+    async def drive(self, call: Call) -> list[Any]:
+        """Makes a call and awaits whatever it waits for."""
+        shortcomings = list[str]()
         step: Callable[[], Awaited] = partial(next, call)
         while True:
             try:
@@ -321,14 +329,14 @@ class Invoker:
             start(machine)
             with self._watched(function, machine):
                 self.engine.run(machine)
-                yield from self._rest(machine)
+                yield from self.rest(machine)
             found = results(machine)
             self.require_faultless()
             return found
         except RecursionError as error:
             raise self._overflow(machine, function) from error
         except BaseException as error:
-            self._explain(error, machine, function)
+            self.explain(error, machine, function)
             raise
         finally:
             end(machine)
@@ -386,7 +394,7 @@ class Invoker:
         if len(self._idle) < _POOLED_MACHINES and not self.closed:
             self._idle.append(machine)
 
-    def _rest(self, machine: Machine) -> Iterator[Awaited]:
+    def rest(self, machine: Machine) -> Iterator[Awaited]:
         """What a call that has begun waits for, until it is complete."""
         while machine.pending is not None:
             yield machine.pending
@@ -451,7 +459,7 @@ class Invoker:
         texts, self.shortcomings[:] = list(self.shortcomings), []
         return texts
 
-    def _explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
+    def explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
         a local names the error would keep everything the call used alive until the garbage collector runs."""
         backtrace.annotate(error, machine)
@@ -470,7 +478,7 @@ class Invoker:
 
     def _overflow(self, machine: Machine, function: VmFunction) -> ResourceExhaustedError:
         error = ResourceExhaustedError("stack overflow in Python code that the program called")
-        self._explain(error, machine, function)
+        self.explain(error, machine, function)
         return error
 
 

@@ -93,7 +93,7 @@ def elements_of(python: Python, array: int) -> int:
     # Python writes the address of a view last.
     if dtype == 0 or handle.address == 0:
         return 0
-    return over_memory(python, dtype, rank, dimensions, handle.address, owner)
+    return over_memory(python, dtype, rank, dimensions, 0, handle.address, owner)
 
 
 def dtype_of(python: Python, code: int) -> int:
@@ -106,15 +106,18 @@ def dtype_of(python: Python, code: int) -> int:
     return 0
 
 
-def over_memory(python: Python, dtype: int, rank: int, dimensions: int, address: int, base: int) -> int:
-    """A new contiguous numpy array over memory that ``base`` keeps; 0 without an exception if it fails."""
+def over_memory(
+    python: Python, dtype: int, rank: int, dimensions: int, strides: int, address: int, base: int
+) -> int:
+    """A new numpy array over memory that ``base`` keeps, contiguous where ``strides``, in bytes, is 0; 0
+    without an exception if it fails."""
     made = call(
         python.new_array,
         python.ndarray_type,
         retained(python, dtype),
         rank,
         dimensions,
-        0,
+        strides,
         address,
         NDARRAY_PLAIN,
         0,

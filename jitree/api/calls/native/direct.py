@@ -9,17 +9,22 @@ the slow path, which converts, or says what is wrong.
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from jitree.api.calls.declaration import Signature
+from jitree.api.calls.declaration import Signature, storage_names
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
     MAXIMUM_RANK,
     PASS_ARRAY,
+    PASS_BF16,
+    PASS_BITS,
+    PASS_CONSUMED,
+    PASS_F16,
     PASS_F32,
     PASS_F64,
     PASS_I32,
@@ -28,28 +33,34 @@ from jitree.api.calls.native.layout import (
     RESULT,
 )
 from jitree.api.calls.native.objects import new_capsule
-from jitree.api.calls.number_packing import IntegerPacker, narrow_float, number_packer
+from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
 from jitree.api.calls.packing import number_unpacker, packers, unpack_reference
-from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, tensor_packer
+from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker, tensor_packer
 from jitree.api.calls.transfers import copy_to_device
-from jitree.api.function import Function
+from jitree.api.function import Function, unpacked
+from jitree.base.dlpack import tensor_type
 from jitree.base.elements import is_packed
 from jitree.base.layout import Record
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
+from jitree.dispatch.setting_aside import go_on_promptly
 from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.regs.layout import ENTRY, FRAME
+from jitree.regs.layout import FRAME
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.api.array import Array
     from jitree.api.calls.declaration import DeclaredTensor, Parameter
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
+    from jitree.api.calls.native.producers import Producers
     from jitree.dispatch.engine import EngineEntry
-    from jitree.hal.buffer import Buffer, BufferView
+    from jitree.dispatch.invocation import Call
+    from jitree.hal.buffer import BufferView
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
@@ -59,9 +70,7 @@ _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r"
 _FRAME_VALUES: Final = FRAME.word("values")
 _FRAME_REFS: Final = FRAME.word("refs")
 _WRITE: Final = int(MemoryAccess.WRITE)
-_ENTRY_KIND: Final = ENTRY.word("kind")
-_ENTRY_ADDRESS: Final = ENTRY.word("address")
-_ENTRY_LENGTH: Final = ENTRY.word("length")
+_NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
 
 
 class Unsuitable(Exception):
@@ -115,7 +124,8 @@ def direct_call(
         "acquire": invoker.lock.acquire, "release": invoker.lock.release,
         "wait_at_gate": invoker.wait_at_gate, "require_faultless": invoker.require_faultless,
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
-        "go_on": rest.go_on, "give_up": rest.give_up, "take_reference": rest.take_reference,
+        "go_on": rest.go_on, "set_aside": rest.set_aside, "when_reached": rest.when_reached,
+        "give_up": rest.give_up, "take_reference": rest.take_reference,
         "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
         "fence": None,
     }  # fmt: skip
@@ -136,6 +146,7 @@ class _Rest:
         self._invoker = function.invoker
         self._device = function.device
         self._declaration = function.declaration
+        self._unpackers = function.unpackers
         self._vm_function = vm_function
         self._entry = entry
         self._machine = machine
@@ -148,10 +159,49 @@ class _Rest:
             machine.pc = RUNNING
             invoker.carry_on(machine, self._entry)
         except BaseException as error:
-            invoker.abandon(error, machine, self._vm_function)
-            if isinstance(error, StatusError):
-                error.with_context(f"`{self._declaration}`")
+            self._end(error)
             raise
+
+    def set_aside(self, signal: int) -> Coroutine[Any, Any, Any] | None:
+        """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its
+        results. ``signal``: the handle of the fence that it reaches, 0 for none."""
+        invoker, machine, entry = self._invoker, self._machine, self._entry
+        try:
+            machine.pc = RUNNING
+            call = go_on_promptly(invoker, machine, entry, self._vm_function)
+        except BaseException as error:
+            self._end(error)
+            raise
+        if call is None:
+            return None
+        fence = cast("Fence | None", invoker.table.object(signal))
+        return self._finish(call, fence)
+
+    async def _finish(self, call: Call, fence: Fence | None) -> Any:
+        try:
+            results = await self._invoker.drive(call)
+        except StatusError as error:
+            error.with_context(f"`{self._declaration}`")
+            raise
+        made = unpacked(results, self._unpackers, self._device, None)
+        return made if fence is None else await self.when_reached(fence, made)
+
+    async def when_reached(self, fence: Fence, results: Any) -> Any:
+        """Results, when a fence is reached."""
+        try:
+            await fence
+        except StatusError as error:
+            error.with_context(f"`{self._declaration}`")
+            raise
+        except BaseException:  # the task was cancelled
+            fence.interrupt(None)
+            raise
+        return results
+
+    def _end(self, error: BaseException) -> None:
+        self._invoker.abandon(error, self._machine, self._vm_function)
+        if isinstance(error, StatusError):
+            error.with_context(f"`{self._declaration}`")
 
     def give_up(self) -> None:
         """Ends a call that :meth:`go_on` was interrupted in before it had begun. May be called again."""
@@ -212,14 +262,18 @@ class _Rows:
         self._keeper = keeper
         self._interface = interface
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
-        self._registers = _Registers(function.invoker.table, self._refs, vm_function.host.ref_count)
         self._copies = isinstance(function.device.device_allocator, HeapAllocator)
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
-        """In the order in which they are passed: what is taken from the caller for good comes last, when
-        nothing can be refused any more."""
-        fields = [{"position": position} | self._argument(*row) for position, row in enumerate(rows)]
-        return records(ARGUMENT, sorted(fields, key=lambda values: rows[values["position"]][0].consumed))
+        storage = storage_names(self._function.signature)
+        fields = []
+        for position, row in enumerate(rows):
+            name = row[0].name
+            known = {"position": position, "name": self._keep(sys.intern(name))}
+            if name in storage:
+                known["storage"] = 1 + storage.index(name)
+            fields.append(known | self._argument(*row))
+        return records(ARGUMENT, fields)
 
     def results(self, rows: Iterable[Row]) -> array[int]:
         return records(RESULT, [self._result(*row) for row in rows])
@@ -245,8 +299,10 @@ class _Rows:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
-        if parameter.tensor is None or parameter.consumed:
+        if parameter.tensor is None:
             return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)
+        if parameter.consumed:
+            register["kind"] = PASS_CONSUMED
         return register | self._array(parameter, parameter.tensor)
 
     def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, int]:
@@ -255,18 +311,22 @@ class _Rows:
         if isinstance(packer, IntegerPacker):
             low, high = packer.unchanged
             return convert | {"low": low, "high": high}
-        if kind in (PASS_I32, PASS_I64) or narrow_float(parameter.type) is not None:
-            raise Unsuitable
+        if isinstance(packer, FloatBitsPacker):
+            if kind != PASS_I32:
+                raise Unsuitable
+            return convert | {"kind": _NARROW.get(parameter.type, PASS_BITS)}
         return convert
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
-        """Lists, buffers, and tensors that the program may overwrite: packed by Python."""
-        packer = _ReferencePacker(self._function, self._keeper, parameter, item, self._registers)
+        """Lists and buffers: packed by Python."""
+        packer = _ReferencePacker(self._function, self._keeper, parameter, item)
         return {"convert": self._keep(packer.pack)}
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, int]:
         acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
-        fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
+        is_written = acceptance.is_written
+        fields = {"marker": self._keep(acceptance.marker)}
+        fields["accept"] = self._keep(acceptance.accept if is_written else acceptance.accept_any)
         row, shape = tensor.element_type, tensor.shape
         if row is None or is_packed(row):
             return fields
@@ -275,9 +335,9 @@ class _Rows:
             return fields
         dimensions = {f"dimension_{index}": -1 if size is None else size for index, size in enumerate(shape)}
         return fields | dimensions | {
-            "convert": self._keep(acceptance.packer.host_array),
+            "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
-            "rank": len(shape), "access": 0 if parameter.storage_of is None else _WRITE,
+            "tensor_type": tensor_type(row) or 0, "rank": len(shape), "access": _WRITE if is_written else 0,
         }  # fmt: skip
 
     def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
@@ -287,6 +347,8 @@ class _Rows:
             if tensor is not None and tensor.element_type is not None:
                 self._interface.learn(tensor.element_type)
             return register | {"view_kind": self._function.invoker.table.ref_types.lookup("hal.buffer_view")}
+        if register["kind"] == PASS_I32 and parameter.type in _NARROW:
+            return register | {"kind": _NARROW[parameter.type]}
         unpack = number_unpacker(parameter.type)
         return register | {"convert": 0 if unpack is None else self._keep(unpack)}
 
@@ -305,10 +367,28 @@ def fill(words: array[int], record: Record, values: Mapping[str, int], start: in
         words[start + record.word(field)] = value
 
 
-def _may_view(array: Array, keeper: Keeper) -> bool:
-    """Whether the view of an array may be asked for with the lock of ``keeper`` held. Making that of another
-    session's array takes its lock, which a thread may have that waits for this one."""
-    return array._keeper in (None, keeper) or array._view is not None
+def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.NDArray[Any] | None:
+    """As :meth:`TensorPacker.host_array`. Machine code looks at such arrays itself from then on."""
+    array = packer.host_array(value)
+    if array is not None:
+        producers.learn(value)
+    return array
+
+
+def _view_at_once(array: Array, keeper: Keeper) -> BufferView | None:
+    """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
+    another session's array takes its lock, which a thread may have that waits for this one."""
+    other = array._keeper
+    if array.fence is not None:
+        return None
+    if other is None or other is keeper or array._view is not None:
+        return array.view
+    if not other.lock.acquire(blocking=False):
+        return None
+    try:
+        return array.view
+    finally:
+        other.lock.release()
 
 
 class _Acceptance:
@@ -319,81 +399,58 @@ class _Acceptance:
     ) -> None:
         self.packer = tensor_packer(parameter, tensor, function.transfer())
         self._tensor = tensor
-        self._is_written = parameter.storage_of is not None
+        self._table = function.invoker.table
+        self.is_written = parameter.consumed or parameter.storage_of is not None
         self._code = -1 if tensor.element_type is None else tensor.element_type.code
         self._keeper = keeper
-        self.marker = keeper.marker(tensor, self._is_written)
+        self.marker = keeper.marker(tensor, parameter.storage_of is not None)
         """What stands for such parameters in the session: arrays remember it when they are accepted."""
 
     def accept(self, array: Array) -> bool:
         """Gives the array an owner if need be; the lock must be held. False: the slow path must look at
         it."""
-        if array.fence is not None or not _may_view(array, self._keeper):
+        return self._fits(array) and array.be_passed(self._keeper, self.marker)
+
+    def accept_any(self, array: Array) -> bool | int:
+        """As :meth:`accept`, but a new reference to its handle if the array belongs to another session."""
+        if not self._fits(array):
             return False
-        if self._is_written or not array.matches(self._code, self._tensor.shape):
-            try:
-                self.packer.check(array.view)
-            except StatusError:
-                return False
-        return array.be_passed(self._keeper, self.marker)
+        return array.be_passed(self._keeper, self.marker) or self._table.wrap(array.view)
 
-
-class _Registers:
-    """The references that a call passes, as far as they are in their registers."""
-
-    def __init__(self, table: HandleTable, address: int, count: int) -> None:
-        self._table = table
-        self._handles = (ctypes.c_int64 * count).from_address(address)
-        self._memory = table.ref_types.lookup("hal.buffer_view"), table.ref_types.lookup("hal.buffer")
-        self._fence = table.ref_types.lookup("hal.fence")
-
-    def are_apart_from(self, buffer: Buffer) -> bool:
-        """Whether nothing that is passed lies in a buffer. False also where its entry does not tell."""
-        table, start, end = self._table, buffer.address, buffer.address + buffer.byte_length
-        for handle in filter(None, self._handles[:]):
-            word = (handle - table.base) >> 3
-            kind = table.i32[2 * word + _ENTRY_KIND]
-            if kind in self._memory:
-                address, length = table.i64[word + _ENTRY_ADDRESS], table.i64[word + _ENTRY_LENGTH]
-                if length and (not address or (address < end and start < address + length)):
-                    return False
-            elif kind != self._fence:
-                return False
+    def _fits(self, array: Array) -> bool:
+        if array._keeper is self._keeper and array.fence is None and self._is_known(array):
+            return True
+        view = _view_at_once(array, self._keeper)
+        if view is None:
+            return False
+        try:
+            self.packer.check(view)
+        except StatusError:
+            return False
         return True
+
+    def _is_known(self, array: Array) -> bool:
+        """Whether it fits as far as its handle tells."""
+        return not self.is_written and array.matches(self._code, self._tensor.shape)
 
 
 class _ReferencePacker:
     """Handles for what is passed by reference. FAILED_PRECONDITION for what only the slow path takes."""
 
-    def __init__(
-        self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, registers: _Registers
-    ) -> None:
-        self._registers = registers
+    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, item: Item) -> None:
         transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
         self._keeper = keeper
         self._table = function.invoker.table
-        self._takes_donations = sum(argument.consumed for argument in function.signature.arguments) == 1
-        """When another argument may be refused after a donated one, donating it could not be undone."""
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
-        if isinstance(value, Donation):
-            return self._pack_donation(value)
         return self._table.wrap(self._packer.pack(value))
-
-    def _pack_donation(self, donation: Donation) -> int:
-        if not self._takes_donations:
-            raise FailedPreconditionError("one of several arguments that can be donated")
-        view = cast("BufferView", self._packer.pack(donation))
-        if not self._registers.are_apart_from(view.buffer):
-            raise FailedPreconditionError("another argument may lie in the memory of the array")
-        donation.array.give_up()
-        return self._table.wrap(view)
 
     def _present_view(self, array: Array) -> BufferView:
         """The view of an array whose elements are there. No thread may wait with the context's lock."""
-        if array.fence is not None or not _may_view(array, self._keeper):
+        view = _view_at_once(array, self._keeper)
+        if view is None:
             raise FailedPreconditionError("the view cannot be had without waiting")
-        return array.view
+        return view

@@ -9,13 +9,13 @@ from __future__ import annotations
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.api.calls.native.results import take_results
-from jitree.codegen.primitives import load64, store64
+from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.fences import is_reached
 from jitree.modules.hal.native.records import Entry, State
 from jitree.regs.counting import retain
-from jitree.regs.layout import PATIENT
+from jitree.regs.layout import PROMPT
 
 
 def pass_fences(python: Python, record: CallRecord, state: State) -> bool:
@@ -59,7 +59,7 @@ def take_signalled(
     fence = invoke_with_number(python, record.pending, place_of(signal))
     if fence == 0:
         return 0
-    if prompt == PATIENT and fence != python.none:
+    if prompt != PROMPT and fence != python.none:
         store64(awaited, fence)
         return take_results(python, record)
     record.fence = fence
@@ -75,5 +75,18 @@ def when_reached(python: Python, record: CallRecord, fence: Entry, results: int)
     if results != 0 and not is_done(python, invoke_with(python, record.wait_for, place_of(fence))):
         drop(python, results)
         results = 0
+    drop(python, place_of(fence))
+    return results
+
+
+def to_be_awaited(python: Python, record: CallRecord, fence: Entry, results: int) -> int:
+    """As :func:`when_reached`, but gives a coroutine that waits."""
+    if results != 0:
+        arguments = stack(16)
+        store64(arguments, place_of(fence))
+        store64(arguments + 8, results)
+        rest = call(python.vectorcall, record.when_reached, arguments, 2, 0)
+        drop(python, results)
+        results = rest
     drop(python, place_of(fence))
     return results

@@ -6,40 +6,44 @@ usual is done by Python: the whole call, when nothing has happened yet, or what 
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arguments import pass_argument
+from jitree.api.calls.native.arguments import pass_arguments
 from jitree.api.calls.native.fences import (
     drop_signal,
     pass_fences,
     take_signalled,
     taken_signal,
+    to_be_awaited,
     when_reached,
 )
-from jitree.api.calls.native.layout import ARGUMENT, CALL, CAPSULE_POINTER_AT
+from jitree.api.calls.native.layout import CALL, CAPSULE_POINTER_AT
+from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.owners import take_back
 from jitree.api.calls.native.python import (
     drop,
     forgets_error,
     invoke,
     invoke_with,
+    invoke_with_number,
     is_done,
     is_instance,
     retained,
 )
-from jitree.api.calls.native.records import Argument, CallRecord, FrameRecord, GateRecord, Python
+from jitree.api.calls.native.records import CallRecord, FrameRecord, GateRecord, Python
 from jitree.api.calls.native.results import take_results
-from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.primitives import call, lesser, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry, State
 from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE
+from jitree.regs.machine import PROMPT_FUEL
 
-_ARGUMENT_SIZE = ARGUMENT.size
 _FRAME_SIZE = FRAME.size
 _FRAME_WORDS = CALL["frame_0"]
 _STATE_WORDS = CALL["state_0"]
 _STATE_BEGIN = STATE["pc"]
 _STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
 
+_AWAITED = 3
 _SLOWLY = -1
 """In place of a result: nothing has happened, Python is to make the call."""
 
@@ -63,6 +67,15 @@ def submit_method(self: int, arguments: int, count: int, names: int) -> int:
     return call(python.vectorcall, python.submit_slowly, arguments, count, names)
 
 
+def attempt_method(self: int, arguments: int, count: int, names: int) -> int:
+    """As :func:`function_method`, for ``Function.attempt``."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    result = call_by_record(python, arguments, count, names, _AWAITED)
+    if result != _SLOWLY:
+        return result
+    return call(python.vectorcall, python.attempt_slowly, arguments, count, names)
+
+
 def place_method(self: int, arguments: int, count: int, names: int) -> int:
     """A builtin of two arguments, a DirectCall that runs nothing and its one argument: the array that this
     becomes, or None if that takes Python."""
@@ -73,8 +86,8 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
 
 
 def call_by_record(python: Python, arguments: int, count: int, names: int, prompt: int) -> int:
-    """``prompt`` is what STATE.prompt says meanwhile: PATIENT to wait for the results, PROMPT to return
-    arrays that may still be computed."""
+    """``prompt``: PATIENT to wait for the results, PROMPT to return arrays that may still be computed,
+    ``_AWAITED`` to return a coroutine where there is something to wait for."""
     if count < 1 or not is_instance(python, load64(arguments), python.function_type):
         return _SLOWLY
     direct = load64(load64(arguments) + python.function_direct)
@@ -94,14 +107,18 @@ def call_in_order(
     python: Python, record: CallRecord, arguments: int, count: int, names: int, prompt: int
 ) -> int:
     """With arguments that have names."""
+    values = stack(8 * record.argument_count)
+    if put_in_order(python, record, arguments, count, names, values):
+        return call_through_gate(python, record, values, record.argument_count, prompt)
     ordered = call(python.vectorcall, record.order, arguments, count, names)
     if ordered == 0:
         return 0
     length = call(python.length, ordered)
-    values = stack(8 * length)
-    for index in range(length):
-        store64(values + 8 * index, call(python.get_item, ordered, index))
-    result = call_through_gate(python, record, values, length, prompt)
+    result = _SLOWLY
+    if length == record.argument_count:
+        for index in range(length):
+            store64(values + 8 * index, call(python.get_item, ordered, index))
+        result = call_through_gate(python, record, values, length, prompt)
     drop(python, ordered)
     return result
 
@@ -118,7 +135,11 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
     store64(awaited, 0)
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
     fence = Entry(load64(awaited))
-    return result if not fence else when_reached(python, record, fence, result)
+    if not fence:
+        return result
+    if prompt == _AWAITED:
+        return to_be_awaited(python, record, fence, result)
+    return when_reached(python, record, fence, result)
 
 
 def enter_gate(python: Python, record: CallRecord) -> bool:
@@ -149,15 +170,25 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     gate.nesting = 1
     if not tidy(python, record, state):
         return settle(python, record, 0)
-    # Arguments last, and of these what is donated: it cannot be had again for another try.
+    # Arguments last: what is donated cannot be had again for another try.
     if not pass_fences(python, record, state) or not pass_arguments(python, record, arguments):
         drop_registers(record, state)
         return settle(python, record, _SLOWLY if forgets_error(python) else 0)
     signal = taken_signal(record)
     if prompt != PATIENT:
-        state.prompt = prompt
+        state.prompt = PROMPT
+    if prompt == _AWAITED:
+        state.fuel = lesser(state.fuel, PROMPT_FUEL)
     left = enter(python, record, state)
-    is_complete = left == 0 or is_done(python, invoke(python, record.go_on))
+    if left != LEFT_EXIT and prompt == _AWAITED:
+        rest = invoke_with_number(python, record.set_aside, place_of(signal))
+        if rest != 0 and rest != python.none:  # the machine is its own now
+            drop_signal(state, signal)
+            gate.nesting = 0
+            return rest
+        is_complete = is_done(python, rest)
+    else:
+        is_complete = left == LEFT_EXIT or is_done(python, invoke(python, record.go_on))
     if prompt != PATIENT:
         state.prompt = PATIENT
     if not is_complete:
@@ -207,16 +238,6 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
 def drained(python: Python, record: CallRecord, state: State) -> bool:
     """Frees the objects of Python's that machine code has released. False with an exception set."""
     return not state.released or is_done(python, invoke(python, record.drain))
-
-
-def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
-        value = load64(arguments + 8 * argument.position)
-        if not pass_argument(python, record, argument, value):
-            return False
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
-    return True
 
 
 def enter(python: Python, record: CallRecord, state: State) -> int:

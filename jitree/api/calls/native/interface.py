@@ -12,10 +12,14 @@ import numpy as np
 
 from jitree.api.array import Array, replace_methods
 from jitree.api.asynchronous import AsynchronousFunction
+from jitree.api.calls.declaration import OUT
 from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
+from jitree.api.calls.native.producers import DLPACK, NAMES, VERSION, Producers
+from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
+from jitree.base import dlpack
 from jitree.codegen import image
 from jitree.errors import InternalError
 from jitree.types import ELEMENT_TYPES, ElementType
@@ -23,7 +27,8 @@ from jitree.types import ELEMENT_TYPES, ElementType
 _FUNCTIONS: Final = {
     "retain": "Py_IncRef", "drop": "Py_DecRef",
     "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
-    "vectorcall": "PyObject_Vectorcall", "length": "PyObject_Size",
+    "vectorcall": "PyObject_Vectorcall", "call_method": "PyObject_VectorcallMethod",
+    "get_attribute": "PyObject_GetAttr", "capsule_pointer": "PyCapsule_GetPointer", "length": "PyObject_Size",
     "long_value": "PyLong_AsLongLongAndOverflow", "new_long": "PyLong_FromLongLong",
     "new_float": "PyFloat_FromDouble", "new_tuple": "PyTuple_New", "set_item": "PyTuple_SetItem",
     "get_item": "PyTuple_GetItem", "new_object": "PyType_GenericAlloc",
@@ -37,6 +42,8 @@ _NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50}
 """PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, in the table of numpy's C interface."""
 _ARRAY_SLOTS: Final = ("_device", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view")
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
+_VERSIONED_NAME: Final = ctypes.c_char_p(dlpack.VERSIONED_NAME)
+_UNVERSIONED_NAME: Final = ctypes.c_char_p(dlpack.NAME)
 _ONE_ARGUMENT: Final = 0x8
 """METH_O"""
 _ANY_ARGUMENTS: Final = 0x82
@@ -62,13 +69,17 @@ class Interface:
         self._words = array("q", bytes(PYTHON.size))
         self._dtypes = array("q", bytes(DTYPE.size * MAXIMUM_DTYPES))
         self._kept: list[object] = []
+        self.producers = Producers()
+        """Types of other libraries' arrays that machine code knows."""
         self.record: int = self._words.buffer_info()[0]
         """The address of the PYTHON record."""
         self._set(_addresses())
         self._set({f"array{name}": offset for name, offset in slot_offsets(Array, _ARRAY_SLOTS).items()})
         self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
+        self._set({"donation_array": slot_offsets(Donation, ("array",))["array"]})
         self._set({"direct_record": slot_offsets(direct_class, ("record",))["record"]})
         self._set({"destroy_owner": code.addresses["destroy_owner"], "dtypes": self._dtypes.buffer_info()[0]})
+        self._set({"exchanges": self.producers.address})
         self._capsule = new_capsule(self.record)
         for row in ELEMENT_TYPES:
             if row.numpy_name in np.sctypeDict:
@@ -133,7 +144,9 @@ def _addresses() -> dict[str, int]:
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
         "int_type": int, "float_type": float,
-        "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
+        "tuple_type": tuple, "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
+        "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK, "dlpack_names": NAMES,
+        "dlpack_version": VERSION,
     }  # fmt: skip
     return {
         **functions,
@@ -141,6 +154,8 @@ def _addresses() -> dict[str, int]:
         **{field: id(value) for field, value in objects.items()},
         "copy_memory": _address(ctypes.CDLL(None).memcpy),
         "owner_name": _address(_OWNER_NAME),
+        "versioned_name": _address(_VERSIONED_NAME),
+        "unversioned_name": _address(_UNVERSIONED_NAME),
     }
 
 
@@ -186,9 +201,11 @@ def _load(code: image.Image, direct_class: type) -> Interface:
     look = interface.method("array_method", Array.__array__, "array_slowly")
     view = interface.method("buffer_method", Array.__buffer__, "buffer_slowly")
     call = interface.method("function_method", Function.__call__, "call_slowly")
+    attempt = interface.method("attempt_method", Function.attempt, "attempt_slowly")
     submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_slowly")
     interface.require_complete()
     replace_methods(look, view, interface.function("find_elements"))
     Function.__call__ = call  # type: ignore[method-assign]
+    Function.attempt = attempt  # type: ignore[method-assign]
     AsynchronousFunction.submit = submit  # type: ignore[method-assign]
     return interface

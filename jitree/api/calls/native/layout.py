@@ -18,6 +18,9 @@ PYTHON: Final = Record(
     i64 save_thread         # PyEval_SaveThread
     i64 restore_thread      # PyEval_RestoreThread
     i64 vectorcall          # PyObject_Vectorcall
+    i64 call_method         # PyObject_VectorcallMethod
+    i64 get_attribute       # PyObject_GetAttr
+    i64 capsule_pointer     # PyCapsule_GetPointer
     i64 length              # PyObject_Size
     i64 long_value          # PyLong_AsLongLongAndOverflow
     i64 new_long            # PyLong_FromLongLong
@@ -59,8 +62,19 @@ PYTHON: Final = Record(
     i64 function_type       # jitree.Function
     i64 function_direct     # offset of the slot in a Function
     i64 direct_record       # offset of the slot in a DirectCall
-    i64 call_slowly      # Python methods that do what machine code does not: Function.__call__,
-    i64 submit_slowly    # AsynchronousFunction.submit,
+    i64 donation_type       # jitree.calls.Donation
+    i64 donation_array      # offset of the slot in a Donation
+    i64 out_name            # "out"
+    i64 dlpack_name         # "__dlpack__"
+    i64 dlpack_names        # the names of its arguments, ("max_version",)
+    i64 dlpack_version      # (1, 0)
+    i64 versioned_name      # of a DLPack capsule, C strings
+    i64 unversioned_name
+    i64 exchanges           # address of EXCHANGE records
+    i64 tuple_type
+    i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
+    i64 submit_slowly       # AsynchronousFunction.submit,
+    i64 attempt_slowly      # Function.attempt,
     i64 array_slowly     # Array.__array__,
     i64 buffer_slowly    # Array.__buffer__
     i64 dtype_count
@@ -72,6 +86,49 @@ PYTHON: Final = Record(
 DTYPE: Final = Record("dtype", "i64 code\ni64 dtype")
 """An element type (:mod:`jitree.types`) and the numpy dtype of its arrays."""
 MAXIMUM_DTYPES: Final = 64
+
+EXCHANGE: Final = Record(
+    "exchange",
+    """
+    i64 type                # 0: the record is free
+    i64 describe            # dltensor_from_py_object_no_sync; 0: only by `__dlpack__`
+    i64 names               # how that is called: PYTHON.dlpack_names, or 0 before DLPack 1.0
+    i64 lazy_attribute      # name of an attribute, and
+    i64 lazy_method         # of methods that give False for arrays whose memory holds their elements, or 0
+    i64 lazy_complex        # the same for arrays of complex numbers
+    """,
+)
+"""A type of arrays of another library, and how to find out where an array of it lies."""
+MAXIMUM_EXCHANGES: Final = 16
+
+TENSOR: Final = Record(
+    "tensor",
+    """
+    i64 data
+    i32 device_kind
+    i32 device_number
+    i32 rank
+    i32 type                # code, bits, lanes: 8, 8, 16 bits
+    i64 shape
+    i64 strides             # in elements; 0 = dense
+    i64 byte_offset
+    """,
+)
+"""DLTensor of DLPack."""
+VERSIONED: Final = Record(
+    "versioned",
+    """
+    i32 major
+    i32 minor
+    i64 context
+    i64 deleter
+    i64 flags
+    i64 tensor
+    """,
+)
+"""DLManagedTensorVersioned, whose TENSOR begins at ``tensor``; one without a version begins with it."""
+TENSOR_ON_HOST: Final = 1
+"""kDLCPU"""
 
 MAXIMUM_RETURNED: Final = 1020
 OWNERS: Final = Record(
@@ -117,12 +174,14 @@ CALL: Final = Record(
     i64 drain               # of the table: frees what machine code has released,
     i64 drain_deferred      # and what others have dropped
     i64 go_on               # of the DirectCall: the rest of a call that machine code has left,
+    i64 set_aside           # the same without waiting: gives None, or a coroutine that completes it,
     i64 give_up             # its end if that was interrupted before it began
     i64 take_reference      # a result that is no array
     i64 supply              # makes sure that there is memory for an argument of some size
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none
     i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
-    i64 wait_for            # and waits for it, without the lock
+    i64 wait_for            # waits for it, without the lock,
+    i64 when_reached        # or gives a coroutine that waits for it
     i64 fence               # of the arrays that are returned by the call in progress, or None
     """
     + "".join(f"i64 frame_{index}\n" for index in range(FRAME.size // 8))
@@ -136,14 +195,23 @@ PASS_I64: Final = 1
 PASS_F32: Final = 2
 PASS_F64: Final = 3
 PASS_ARRAY: Final = 4
-PASS_REFERENCE: Final = 5
+PASS_CONSUMED: Final = 5
+"""As arguments: an array that the program may overwrite."""
+PASS_REFERENCE: Final = 6
 """As arguments: a reference to what Python makes of the value."""
+PASS_BITS: Final = 7
+"""A number whose bits Python makes, in an i32."""
+PASS_F16: Final = 8
+PASS_BF16: Final = 9
+"""Floats, whose bits are in an i32."""
 
 ARGUMENT: Final = Record(
     "argument",
     """
     i64 kind                # PASS_*
     i64 position            # among the arguments of a call
+    i64 name                # of the parameter, in Python
+    i64 storage             # n + 1: of the n-th result that is put into an argument's memory
     i64 place               # address of the register
     i64 low                 # of integers: what is passed as it is
     i64 high
@@ -153,6 +221,7 @@ ARGUMENT: Final = Record(
     i64 dtype               # of numpy arrays that are copied; 0 = none are
     i64 item_size           # bytes
     i64 element_type
+    i64 tensor_type         # TENSOR.type of such arrays; 0 = none are
     i64 rank
     i64 access              # MemoryAccess bits that device arrays must allow
     """

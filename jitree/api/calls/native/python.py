@@ -65,6 +65,14 @@ def is_true(python: Python, result: int) -> bool:
     return result == python.true
 
 
+def is_false(python: Python, result: int) -> bool:
+    """As :func:`is_true`, whether it gave False."""
+    if result == 0:
+        return False
+    drop(python, result)
+    return result == python.false
+
+
 def forgets_error(python: Python) -> bool:
     """Drops an exception, if one is set, unless it ends more than a call: Ctrl-C, the end of the process."""
     if call(python.error_occurred) == 0:

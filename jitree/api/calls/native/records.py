@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import ARGUMENT, CALL, DTYPE, NDARRAY, OWNERS, PYTHON, RESULT
+from jitree.api.calls.native.layout import (
+    ARGUMENT,
+    CALL,
+    DTYPE,
+    EXCHANGE,
+    NDARRAY,
+    OWNERS,
+    PYTHON,
+    RESULT,
+    TENSOR,
+    VERSIONED,
+)
 from jitree.codegen.record import MemoryRecord
 from jitree.modules.hal.native.records import State
 from jitree.regs.layout import FRAME, GATE
@@ -23,6 +34,18 @@ class CallRecord(MemoryRecord, layout=CALL):
 
 
 class Dtype(MemoryRecord, layout=DTYPE):
+    pass
+
+
+class Exchange(MemoryRecord, layout=EXCHANGE):
+    pass
+
+
+class Tensor(MemoryRecord, layout=TENSOR):
+    pass
+
+
+class Versioned(MemoryRecord, layout=VERSIONED):
     pass
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import new_result
-from jitree.api.calls.native.layout import PASS_F32, PASS_F64, PASS_I32, PASS_I64, RESULT
+from jitree.api.calls.native.layout import PASS_ARRAY, PASS_F64, PASS_I32, PASS_I64, RESULT
+from jitree.api.calls.native.numbers import widened
 from jitree.api.calls.native.python import drop, invoke_with_number, retained
 from jitree.api.calls.native.records import CallRecord, Python, Result
-from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64, widen
+from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 
@@ -55,10 +56,10 @@ def take_register(python: Python, record: CallRecord, result: Result) -> int:
         return call(python.new_long, load32(place))
     if kind == PASS_I64:
         return call(python.new_long, load64(place))
-    if kind == PASS_F32:
-        return call_double(python.new_float, widen(load32(place)))
     if kind == PASS_F64:
         return call_double(python.new_float, load64(place))
+    if kind != PASS_ARRAY:
+        return call_double(python.new_float, widened(kind, load32(place)))
     handle = Entry(load64(place))
     store64(place, 0)
     if handle and handle.kind == result.view_kind:

@@ -1,0 +1,108 @@
+"""Device arrays as arguments: passed by their handle, or copied. Machine code."""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.copies import fits, pass_elements
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
+from jitree.api.calls.native.owners import handle_of
+from jitree.api.calls.native.python import drop, invoke_with, is_true, retained
+from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
+from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.records import Entry
+from jitree.regs.counting import retain
+from jitree.types import ENCODING_DENSE
+
+
+def pass_owned(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array: its handle, if it has one in the context or gets one, else a copy of its elements."""
+    if load64(array + python.array_passed_as) == argument.marker or is_of_type(
+        python, record, argument, array
+    ):
+        return pass_owner(python, argument, array)
+    if (
+        argument.access == 0
+        and is_elsewhere(python, record, array)
+        and pass_copied(python, record, argument, array)
+    ):
+        return True
+    accepted = invoke_with(python, argument.accept, array)
+    if accepted == 0:
+        return False
+    if accepted == python.true:
+        is_passed = pass_owner(python, argument, array)
+    else:
+        is_passed = accepted != python.false and pass_handle(python, argument, accepted)
+    drop(python, accepted)
+    return is_passed
+
+
+def pass_owner(python: Python, argument: Argument, array: int) -> bool:
+    owner = load64(array + python.array_owner)
+    store64(argument.place, place_of(retain(Entry(handle_of(owner)))))
+    return True
+
+
+def pass_kept(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array for a program that may overwrite it, and whose caller keeps it."""
+    return pass_copied(python, record, argument, array) or (
+        is_true(python, invoke_with(python, argument.accept, array))
+        and pass_copied(python, record, argument, array)
+    )
+
+
+def pass_copied(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A copy of a device array of any session."""
+    owner = load64(array + python.array_owner)
+    if argument.dtype == 0 or owner == 0 or owner == python.none:
+        return False
+    handle = Entry(handle_of(owner))
+    if load64(array + python.array_fence) != python.none or handle.element_type != argument.element_type:
+        return False
+    if handle.encoding != ENCODING_DENSE:
+        return False
+    dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
+    retained(python, owner)
+    is_passed = pass_elements(python, record, argument, handle, dimensions)
+    drop(python, owner)
+    return is_passed
+
+
+def is_elsewhere(python: Python, record: CallRecord, array: int) -> bool:
+    """Whether a device array has its handle in another session."""
+    owner = load64(array + python.array_owner)
+    if owner == 0 or owner == python.none:
+        return False
+    return load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners)
+
+
+def is_of_type(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """Whether a device array has a handle in the context, of the declared type, and its elements. The array
+    remembers that. Of others Python has to tell."""
+    none = python.none
+    owner = load64(array + python.array_owner)
+    owners = record.owners
+    if argument.dtype == 0 or owner == 0 or owner == none:
+        return False
+    if load64(owner + CAPSULE_CONTEXT_AT) != place_of(owners) or load64(array + python.array_fence) != none:
+        return False
+    handle = Entry(handle_of(owner))
+    if handle.element_type != argument.element_type or handle.encoding != ENCODING_DENSE:
+        return False
+    dimensions = place_of(handle) + owners.extension
+    if not fits(argument, handle.rank, dimensions):
+        return False
+    if argument.access & ~load64(dimensions + 8 * MAXIMUM_RANK):
+        return False
+    place = array + python.array_passed_as
+    before = load64(place)
+    store64(place, retained(python, argument.marker))
+    drop(python, before)
+    return True
+
+
+def pass_handle(python: Python, argument: Argument, number: int) -> bool:
+    """A reference to a handle, which is taken over."""
+    overflow = stack(4)
+    store64(argument.place, call(python.long_value, number, overflow))
+    return True

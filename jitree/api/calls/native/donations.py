@@ -1,0 +1,106 @@
+"""Arrays that a call gives to the program for good. Machine code.
+
+They are taken from their owners when all arguments have been passed, and none can be refused any more.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.device_arrays import is_of_type, pass_owner
+from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_CONSUMED
+from jitree.api.calls.native.owners import handle_of
+from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
+from jitree.api.calls.native.records import Argument, CallRecord, Python
+from jitree.codegen.primitives import load64, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord
+
+_ARGUMENT_SIZE = ARGUMENT.size
+
+
+def pass_donated(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """The array of a donation: its handle in the context."""
+    if type_of(array) != python.array_type:
+        return False
+    if not is_of_type(python, record, argument, array) and not (
+        is_true(python, invoke_with(python, argument.accept, array))
+        and is_of_type(python, record, argument, array)
+    ):
+        return False
+    return pass_owner(python, argument, array)
+
+
+def give_up_donations(python: Python, record: CallRecord, arguments: int) -> bool:
+    """Takes donated arrays from their owners. False, and nothing has happened, where that may not be."""
+    argument = Argument(record.arguments)
+    count = 0
+    for _ in range(record.argument_count):
+        array = donated(python, argument, arguments)
+        if array != 0:
+            if not may_be_given(python, record, argument, array, arguments):
+                return False
+            count += 1
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    if count == 0:
+        return True
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        array = donated(python, argument, arguments)
+        if array != 0:
+            give_up(python, array)
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def donated(python: Python, argument: Argument, arguments: int) -> int:
+    """The array that is donated as an argument, 0 if none is."""
+    if not PASS_ARRAY <= argument.kind <= PASS_CONSUMED:
+        return 0
+    value = load64(arguments + 8 * argument.position)
+    return load64(value + python.donation_array) if type_of(value) == python.donation_type else 0
+
+
+def may_be_given(python: Python, record: CallRecord, argument: Argument, array: int, arguments: int) -> bool:
+    """Whether an array still has the handle that is passed, is not passed a second time, and nothing else
+    that is passed lies in its memory. False also where an entry does not tell."""
+    for index in range(record.argument_count):
+        if load64(arguments + 8 * index) == array:
+            return False
+    owner = load64(array + python.array_owner)
+    if owner == 0 or owner == python.none or handle_of(owner) != load64(argument.place):
+        return False
+    handle = Entry(handle_of(owner))
+    handle_pool = record.state.handle_pool
+    if not handle_pool or handle.address == 0:
+        return False
+    refs = record.refs
+    for index in range(record.ref_count):
+        place = refs + 8 * index
+        if place != argument.place and not is_apart(handle_pool, handle, Entry(load64(place))):
+            return False
+    return True
+
+
+def is_apart(handle_pool: HandlePoolRecord, handle: Entry, other: Entry) -> bool:
+    if not other or other.kind == handle_pool.fence:
+        return True
+    if other.kind != handle_pool.buffer_view and other.kind != handle_pool.buffer:
+        return False
+    if other.length == 0:
+        return True
+    start, end = handle.address, handle.address + handle.length
+    return other.address != 0 and not (other.address < end and start < other.address + other.length)
+
+
+def give_up(python: Python, array: int) -> None:
+    """As :meth:`jitree.api.array.Array.give_up`."""
+    clear(python, array + python.array_passed_as)
+    clear(python, array + python.array_view)
+    clear(python, array + python.array_elements)
+    clear(python, array + python.array_owner)
+    clear(python, array + python.array_keeper)
+
+
+def clear(python: Python, place: int) -> None:
+    before = load64(place)
+    store64(place, retained(python, python.none))
+    drop(python, before)

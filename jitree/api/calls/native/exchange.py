@@ -1,0 +1,154 @@
+"""Arrays of other libraries as arguments: where they lie says DLPack, by its functions in C where their type
+has these, else by ``__dlpack__``. Machine code.
+
+They are copied, as numpy arrays are, while nothing else of Python's runs. What is not as usual is left to the
+slow path, whatever the other library says of it.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.arrays import over_memory
+from jitree.api.calls.native.copies import SCATTERED, new_copy, refuse, scatter
+from jitree.api.calls.native.layout import (
+    EXCHANGE,
+    MAXIMUM_EXCHANGES,
+    MAXIMUM_RANK,
+    TENSOR,
+    TENSOR_ON_HOST,
+    VERSIONED,
+)
+from jitree.api.calls.native.python import drop, forgets_error, is_false
+from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, Versioned
+from jitree.codegen.primitives import call, call_int, load64, stack, store64
+from jitree.codegen.record import place_of
+from jitree.modules.hal.native.records import Entry
+
+_EXCHANGE_SIZE = EXCHANGE.size
+_TENSOR_SIZE = TENSOR.size
+_VERSIONED_TENSOR = VERSIONED["tensor"]
+_COMPLEX = 5
+"""kDLComplex"""
+_KNOWN_VERSION = 1
+_OFFSET_FLAG = -(1 << 63)
+"""PY_VECTORCALL_ARGUMENTS_OFFSET"""
+
+
+def exchange_of(python: Python, cls: int) -> Exchange:
+    """What is known of a type, 0 if nothing is."""
+    exchange = Exchange(python.exchanges)
+    for _ in range(MAXIMUM_EXCHANGES):
+        if exchange.type == cls:
+            return exchange
+        exchange = Exchange(place_of(exchange) + _EXCHANGE_SIZE)
+    return Exchange(0)
+
+
+def pass_foreign(
+    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
+) -> bool:
+    """Whether it has been copied. If not an exception may be set."""
+    if argument.tensor_type == 0:
+        return False
+    if exchange.describe == 0:
+        return pass_capsule(python, record, argument, exchange, value)
+    if not has_elements(python, argument, exchange, value):
+        return False
+    tensor = Tensor(stack(_TENSOR_SIZE))
+    if call_int(exchange.describe, value, place_of(tensor)) != 0 or call(python.error_occurred) != 0:
+        return False
+    return pass_tensor(python, record, argument, tensor)
+
+
+def has_elements(python: Python, argument: Argument, exchange: Exchange, value: int) -> bool:
+    """Whether the array's memory holds its elements, and nothing else is to know of them. The functions in C
+    do not look at that."""
+    name = exchange.lazy_attribute
+    if name != 0 and not is_false(python, call(python.get_attribute, value, name)):
+        return False
+    name = exchange.lazy_method
+    if name != 0 and not is_false(python, call_method(python, value, name)):
+        return False
+    name = exchange.lazy_complex
+    if name == 0 or argument.tensor_type & 255 != _COMPLEX:
+        return True
+    return is_false(python, call_method(python, value, name))
+
+
+def call_method(python: Python, value: int, name: int) -> int:
+    arguments = stack(16)
+    store64(arguments + 8, value)
+    return call(python.call_method, name, arguments + 8, 1 | _OFFSET_FLAG, 0)
+
+
+def pass_capsule(
+    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
+) -> bool:
+    """By ``__dlpack__``. The capsule is not used up: its own end gives the tensor back."""
+    arguments = stack(24)
+    store64(arguments + 8, value)
+    store64(arguments + 16, python.dlpack_version)
+    names = exchange.names
+    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | _OFFSET_FLAG, names)
+    if capsule == 0:
+        return False
+    tensor = tensor_of(python, capsule)
+    is_passed = bool(tensor) and pass_tensor(python, record, argument, tensor)
+    drop(python, capsule)
+    return is_passed
+
+
+def tensor_of(python: Python, capsule: int) -> Tensor:
+    """The tensor of a capsule, 0 if it is none that is known. An exception may be set then."""
+    address = call(python.capsule_pointer, capsule, python.versioned_name)
+    if address != 0:
+        return Tensor(address + _VERSIONED_TENSOR if Versioned(address).major == _KNOWN_VERSION else 0)
+    if not forgets_error(python):
+        return Tensor(0)
+    return Tensor(call(python.capsule_pointer, capsule, python.unversioned_name))
+
+
+def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
+    if tensor.device_kind != TENSOR_ON_HOST or tensor.type != argument.tensor_type:
+        return False
+    rank, shape = tensor.rank, tensor.shape
+    if rank != argument.rank or (rank != 0 and shape == 0):
+        return False
+    data = tensor.data + tensor.byte_offset
+    is_dense = is_row_major(tensor)
+    view = new_copy(python, record, argument, rank, shape, data if is_dense else SCATTERED)
+    if not view:
+        return False
+    if view.length != 0 and (tensor.data == 0 or not copied(python, argument, tensor, view, is_dense)):
+        return refuse(record, view)
+    store64(argument.place, place_of(view))
+    return True
+
+
+def copied(python: Python, argument: Argument, tensor: Tensor, view: Entry, is_dense: bool) -> bool:
+    data = tensor.data + tensor.byte_offset
+    if is_dense:
+        call(python.copy_memory, view.address, data, view.length)
+        return True
+    strides = stack(8 * MAXIMUM_RANK)
+    for index in range(argument.rank):
+        store64(strides + 8 * index, load64(tensor.strides + 8 * index) * argument.item_size)
+    source = over_memory(python, argument.dtype, argument.rank, tensor.shape, strides, data, python.none)
+    if source == 0:
+        return False
+    is_copied = scatter(python, argument.dtype, argument, tensor.shape, view, source)
+    drop(python, source)
+    return is_copied
+
+
+def is_row_major(tensor: Tensor) -> bool:
+    """Whether elements lie one after the other. Its rank is that of the argument."""
+    strides = tensor.strides
+    if strides == 0:
+        return True
+    expected = 1
+    for index in range(tensor.rank - 1, -1, -1):
+        size = load64(tensor.shape + 8 * index)
+        if size != 1 and load64(strides + 8 * index) != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,86 @@
+"""Types of other libraries' arrays that machine code of calls looks at itself
+(:mod:`jitree.api.calls.native.exchange`).
+
+A type is learned when Python has taken one of its arrays, and forgotten when it dies. Its own functions in C
+(``__dlpack_c_exchange_api__``) count as long as no class between overrides ``__dlpack__``.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet, ref
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
+from jitree.base import dlpack
+
+DLPACK: Final = sys.intern("__dlpack__")
+NAMES: Final = ("max_version",)
+VERSION: Final = (1, 0)
+"""What machine code passes by these names."""
+_DEVICE: Final = "__dlpack_device__"
+_LAZY: Final = {"lazy_attribute": "requires_grad", "lazy_method": "is_neg", "lazy_complex": "is_conj"}
+"""What libraries call it when an array is more than its memory: it takes part in a derivation, or its
+elements are the negative or the conjugates of what lies there."""
+_LAZY_NAMES: Final = {field: sys.intern(name) for field, name in _LAZY.items()}
+_WORDS: Final = EXCHANGE.size // 8
+
+
+class Producers:
+    """The EXCHANGE records of the process."""
+
+    def __init__(self) -> None:
+        self._words = array("q", bytes(EXCHANGE.size * MAXIMUM_EXCHANGES))
+        self.address: int = self._words.buffer_info()[0]
+        self._kept: dict[int, tuple[object, ...]] = {}
+        self._seen: WeakSet[type] = WeakSet()
+        self._next = 0
+
+    def learn(self, value: object) -> None:
+        """Has machine code take arrays like one that Python has just taken, in host memory."""
+        cls = type(value)
+        if cls in self._seen:
+            return
+        self._seen.add(cls)
+        if issubclass(cls, (np.ndarray, np.generic, Array)) or not hasattr(cls, DLPACK):
+            return
+        capsule = _exchange_capsule(cls)
+        fields = dlpack.describing_function(capsule)
+        row = {"describe": fields} if fields else {"names": id(NAMES) if _takes_version(value) else 0}
+        if fields:
+            row |= {field: id(name) for field, name in _LAZY_NAMES.items() if hasattr(cls, name)}
+        number, self._next = self._next, (self._next + 1) % MAXIMUM_EXCHANGES
+        self._kept[number] = ref(cls, partial(self._forget, number)), capsule
+        self._words[number * _WORDS : (number + 1) * _WORDS] = array("q", bytes(EXCHANGE.size))
+        for field, word in {**row, "type": id(cls)}.items():
+            self._words[number * _WORDS + EXCHANGE.word(field)] = word
+
+    def _forget(self, number: int, dead: object) -> None:
+        kept = self._kept.get(number)
+        if kept is not None and kept[0] is dead:
+            self._words[number * _WORDS + EXCHANGE.word("type")] = 0
+            del self._kept[number]
+
+
+def _exchange_capsule(cls: type) -> object:
+    """The attribute, None where a class overrides the methods of one further up that has it."""
+    for base in cls.__mro__:
+        if dlpack.EXCHANGE_ATTRIBUTE in vars(base):
+            return getattr(cls, dlpack.EXCHANGE_ATTRIBUTE, None)
+        if DLPACK in vars(base) or _DEVICE in vars(base):
+            return None
+    return None
+
+
+def _takes_version(value: Any) -> bool:
+    """Whether ``__dlpack__`` takes what it takes from DLPack 1.0 on."""
+    try:
+        value.__dlpack__(max_version=VERSION)
+    except Exception:  # whatever its code raises
+        return False
+    return True

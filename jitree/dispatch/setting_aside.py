@@ -1,0 +1,51 @@
+"""Direct calls that something awaits: what they wait for is not waited for on the thread that made them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jitree.dispatch.pending import YIELD
+from jitree.regs.layout import PATIENT, STATE
+
+if TYPE_CHECKING:
+    from jitree.dispatch.engine import EngineEntry
+    from jitree.dispatch.function import BytecodeFunction
+    from jitree.dispatch.invocation import Call, Invoker
+    from jitree.regs.machine import Machine
+
+_STATE_PROMPT = STATE.word("prompt")
+
+
+def go_on_promptly(
+    invoker: Invoker, machine: Machine, entry: EngineEntry, function: BytecodeFunction
+) -> Call | None:
+    """As :meth:`Invoker.carry_on`, without waiting: the rest of the call if it has to wait for something, to
+    whom the machine belongs until it ends."""
+    call = None
+    try:
+        invoker.is_direct_going_on = True
+        entry.go_on(machine)
+        if machine.pending is None:
+            invoker.end_call(None)
+        else:
+            call = _rest(invoker, function, machine)
+            next(call)  # from here on it has an end even if nothing awaits it
+    finally:
+        invoker.is_direct_going_on = call is not None
+    return call
+
+
+def _rest(invoker: Invoker, function: BytecodeFunction, machine: Machine) -> Call:
+    try:
+        yield YIELD
+        yield from invoker.rest(machine)
+        found = function.unpack(machine)
+        invoker.require_faultless()
+        return found
+    except BaseException as error:
+        invoker.explain(error, machine, function)
+        raise
+    finally:
+        invoker.free_direct(machine)
+        machine.state[_STATE_PROMPT] = PATIENT
+        invoker.is_direct_going_on = False

@@ -1,0 +1,160 @@
+"""Times what arguments and calls of other kinds cost beyond the plain call with arrays of the session.
+
+    python perf/arguments.py [--device local-sync] [--tier fast] [--seconds 0.3] [--only REGEX]
+
+Each line has the time of a call and that of its plain counterpart, measured alternately in one run: their ratio
+and their difference. Rows of torch are there where torch is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from comparison import alternate
+
+import jitree
+
+PROGRAMS = Path(__file__).parent / "programs"
+_AWAITED = 200
+"""Calls of a row of awaited ones."""
+
+Row = tuple[str, Callable[[], Any], Callable[[], Any]]
+"""What it is, the plain call, the other one."""
+
+
+class _Producer:
+    """An array with the Python protocol of DLPack only."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+class _Donations:
+    """Gives a fresh array of the device to each call."""
+
+    def __init__(self, session: jitree.Session, array: np.ndarray[Any, Any]) -> None:
+        self._make = partial(session.to_device, array)
+
+    def plain(self, function: Any) -> Any:
+        return function(self._make())
+
+    def donated(self, function: Any) -> Any:
+        return function(jitree.donate(self._make()))
+
+
+def _awaited(function: Any, *arguments: Any) -> Callable[[], Any]:
+    async def calls() -> float:
+        begun = time.perf_counter()
+        for _ in range(_AWAITED):
+            await function.async_(*arguments)
+        return time.perf_counter() - begun
+
+    return lambda: asyncio.run(calls())
+
+
+def _repeated(function: Any, *arguments: Any) -> Callable[[], Any]:
+    async def calls() -> None:
+        for _ in range(_AWAITED):
+            function(*arguments)
+
+    return lambda: asyncio.run(calls())
+
+
+def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
+    m = session.load(PROGRAMS / "arguments.vmfb")
+    o = other.load(PROGRAMS / "arguments_async.vmfb")
+    array = np.arange(16, dtype=np.float32)
+    large = np.ones(1 << 18, np.float32)
+    x, y, away = session.to_device(array), session.to_device(array), other.to_device(array)
+    for _ in range(5):
+        foreign = o.add(away, away)
+    add = partial(m.add, x, y)
+    yield "numpy", add, partial(m.add, array, array)
+    yield "numpy 2", add, partial(m.add, x, array)
+    yield "by name", add, partial(m.add, input0=x, input1=y)
+    yield "tuple", add, partial(m.two, x, y)
+    yield "rank 0", add, partial(m.scalar, session.to_device(array[3]), session.to_device(array[3]))
+    yield (
+        "numpy scalar",
+        partial(m.scalar, *[np.array(3, np.float32)] * 2),
+        partial(m.scalar, *[np.float32(3)] * 2),
+    )
+    yield "numbers", partial(m.scalar, *[np.array(3, np.float32)] * 2), partial(m.scalar, 3.0, 3.0)
+    yield "producer", partial(m.add, x, array), partial(m.add, x, _Producer(array))
+    yield "session", add, partial(m.add, x, foreign)
+    yield "session, no handle", add, partial(m.add, x, away)
+    yield "out", partial(m.into, x, y), partial(m.into, x, out=y)
+    yield "out of numpy", partial(m.into, x, y), partial(m.into, x, out=np.asarray(y))
+    donations = _Donations(session, array)
+    yield (
+        "donate",
+        partial(donations.plain, m.add.__class__ and (lambda v: m.add(v, v))),
+        partial(donations.donated, m.next),
+    )
+    yield "consumed", partial(donations.plain, lambda v: m.add(v, v)), partial(donations.plain, m.next)
+    single = partial(m.single, 1.0, 2.0)
+    yield "f16", single, partial(m.half, 1.0, 2.0)
+    yield "bf16", single, partial(m.brain, 1.0, 2.0)
+    yield "bf16 scalars", single, partial(m.brain, *[ml_dtypes.bfloat16(2)] * 2)
+    yield "list of i32", single, partial(m.list, [1, 2])
+    yield "list of i32, 20", single, partial(m.list, [1, 2] * 10)
+    yield "list", single, partial(m.mixed, [1, 2])
+    yield "submit", add, partial(m.add.submit, x, y)
+    yield "async model", partial(m.add, x, y), partial(o.add, away, away)
+    yield "async submit", partial(o.add, away, away), partial(o.add.submit, away, away)
+    yield "async f16", partial(o.single, 1.0, 2.0), partial(o.half, 1.0, 2.0)
+    yield f"await * {_AWAITED}", _repeated(m.add, x, y), _awaited(m.add, x, y)
+    yield f"await async * {_AWAITED}", _repeated(o.add, away, away), _awaited(o.add, away, away)
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        t = torch.arange(16, dtype=torch.float32)
+        yield "torch", partial(m.three, x, y, x), partial(m.three, t, t, t)
+        yield "numpy, three", partial(m.three, x, y, x), partial(m.three, array, array, array)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times arguments and calls of other kinds")
+    parser.add_argument("--device", default="local-sync")
+    parser.add_argument("--tier", default="fast")
+    parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    with (
+        jitree.Session(device=options.device, tier=options.tier) as session,
+        jitree.Session(device=options.device, tier=options.tier) as other,
+    ):
+        for name, plain, call in rows(session, other):
+            if not re.search(options.only, name):
+                continue
+            for _ in range(70):
+                plain(), call()
+            before, now = alternate([plain, call], options.seconds)
+            count = int(name.rpartition("* ")[2]) if "* " in name else 1
+            print(
+                f"{name:20s} plain {before * 1e6 / count:8.2f} us  this {now * 1e6 / count:8.2f} us  "
+                f"ratio {now / before:6.2f}  beyond {(now - before) * 1e6 / count:7.2f} us",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+// Programs for perf/arguments.py: arguments of other kinds than arrays of the same session, no work.
+// iree-compile 3.13.0 --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu
+//   --iree-llvmcpu-target-cpu=generic --iree-vm-bytecode-module-strip-source-map arguments.mlir -o arguments.vmfb
+// With --iree-execution-model=async-external: arguments_async.vmfb
+module @arguments {
+
+  func.func @add(%x: tensor<16xf32>, %y: tensor<16xf32>) -> tensor<16xf32> {
+    %0 = arith.addf %x, %y : tensor<16xf32>
+    return %0 : tensor<16xf32>
+  }
+
+  func.func @into(%x: tensor<16xf32>, %out: tensor<16xf32> {iree.abi.output = 0 : index}) -> tensor<16xf32> {
+    %0 = arith.addf %x, %x : tensor<16xf32>
+    return %0 : tensor<16xf32>
+  }
+
+  func.func @next(%x: tensor<16xf32> {iree.abi.consume}) -> tensor<16xf32> {
+    %0 = arith.addf %x, %x : tensor<16xf32>
+    return %0 : tensor<16xf32>
+  }
+
+  func.func @three(%x: tensor<16xf32>, %y: tensor<16xf32>, %z: tensor<16xf32>) -> tensor<16xf32> {
+    %0 = arith.addf %x, %y : tensor<16xf32>
+    %1 = arith.mulf %0, %z : tensor<16xf32>
+    return %1 : tensor<16xf32>
+  }
+
+  func.func @two(%x: tensor<16xf32>, %y: tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) {
+    %0 = arith.addf %x, %y : tensor<16xf32>
+    return %0, %x : tensor<16xf32>, tensor<16xf32>
+  }
+
+  func.func @scalar(%x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {
+    %0 = arith.addf %x, %y : tensor<f32>
+    return %0 : tensor<f32>
+  }
+
+  func.func @single(%a: f32, %b: f32) -> f32 {
+    %0 = arith.addf %a, %b : f32
+    return %0 : f32
+  }
+
+  func.func @half(%a: f16, %b: f16) -> f16 {
+    return %b : f16
+  }
+
+  func.func @brain(%a: bf16, %b: bf16) -> bf16 {
+    return %b : bf16
+  }
+
+  func.func @list(%values: !util.list<i32>) -> i32 {
+    %c1 = arith.constant 1 : index
+    %0 = util.list.get %values[%c1] : !util.list<i32> -> i32
+    return %0 : i32
+  }
+
+  func.func @mixed(%values: !util.list<?>) -> i32 {
+    %c1 = arith.constant 1 : index
+    %0 = util.list.get %values[%c1] : !util.list<?> -> i32
+    return %0 : i32
+  }
+}

@@ -1,0 +1,198 @@
+"""Awaited calls that machine code makes: complete at once, or set aside until what they wait for happens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Function, HostExport, HostModule, Session
+from jitree.dispatch.pending import Pending
+from jitree.errors import AbortedError, DataLossError
+from jitree.regs.layout import GATE
+from tests.api.direct import X, direct, live, needs_machine_code
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
+from tests.assembler import Assembler
+
+pytestmark = needs_machine_code
+
+
+class Slow(HostModule):
+    """A host function that has to be waited for: one for each call of it, opened by the test."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = False
+        self.futures: list[asyncio.Future[None]] = []
+
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("answer", "0i_i", self._answer)]
+
+    def _answer(self, state: object, value: int) -> Any:
+        if not self.waits:
+            return value + 1
+        future = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+
+        def resume() -> int:
+            if value < 0:
+                raise DataLossError("negative")
+            return value + 1
+
+        return Pending(lambda timeout: True, resume, lambda: future)
+
+    async def reached(self, count: int) -> None:
+        while len(self.futures) < count:
+            await asyncio.sleep(0)
+
+    def open(self) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_result(None)
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session("local-sync", tier="fast") as session:
+        yield session
+
+
+@pytest.fixture
+def slow(session: Session) -> Slow:
+    slow = Slow()
+    session.append_module(slow)
+    program = Assembler("program").import_function("slow.answer", "0i_i")
+    program.function("f", "0i_i", "%i1 = call @slow.answer [%i0]\n%i1 = add.i32 %i1, %i0\nreturn [%i1]")
+    session.load(program.build())
+    direct(session["program.f"], 1)
+    slow.waits = True
+    return slow
+
+
+def is_free(session: Session) -> bool:
+    return (
+        session.context.invoker.ready is not None and session.context.invoker.gate[GATE.word("nesting")] == 0
+    )
+
+
+def test_awaited_calls_become_direct(session: Session) -> None:
+    add = session.load(ARITHMETIC).add
+
+    async def main() -> None:
+        for number in range(6):
+            assert np.array_equal(await add.async_(X, input1=X + number), X + X + number)
+
+    asyncio.run(main())
+    assert add.is_direct and type(add.attempt(X, X)) is type(add(X, X))
+
+
+def test_a_call_that_waits_lets_others_run(session: Session, slow: Slow) -> None:
+    function = session["program.f"]
+
+    async def main() -> None:
+        first = asyncio.ensure_future(function.async_(5))
+        await slow.reached(1)
+        assert not is_free(session)
+        others = [asyncio.ensure_future(function.async_(number)) for number in range(10)]
+        await slow.reached(11)
+        slow.waits = False
+        assert function(7) == 15
+        slow.open()
+        assert await first == 11
+        assert await asyncio.gather(*others) == [2 * number + 1 for number in range(10)]
+
+    asyncio.run(main())
+    assert is_free(session) and function(1) == 3 and live(session) == 0
+
+
+def test_a_failure_after_waiting(session: Session, slow: Slow) -> None:
+    function = session["program.f"]
+
+    async def main() -> None:
+        call = asyncio.ensure_future(function.async_(-5))
+        await slow.reached(1)
+        slow.open()
+        with pytest.raises(DataLossError, match=r"(?s)negative.*invoking function 'f'.*@f"):
+            await call
+
+    asyncio.run(main())
+    assert is_free(session)
+
+
+class Refusing(HostModule):
+    name = "refusing"
+    refuses = False
+
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("answer", "0i_i", self._answer)]
+
+    def _answer(self, state: object, value: int) -> int:
+        if self.refuses:
+            raise AbortedError("refused")
+        return value
+
+
+def test_a_failure_before(session: Session) -> None:
+    refusing = Refusing()
+    session.append_module(refusing)
+    program = Assembler("program").import_function("refusing.answer", "0i_i")
+    program.function("f", "0i_i", "%i1 = call @refusing.answer [%i0]\nreturn [%i1]")
+    function = direct(session.load(program.build()).f, 1)
+    refusing.refuses = True
+    with pytest.raises(AbortedError, match="refused"):
+        asyncio.run(function.async_(1))
+    assert is_free(session)
+
+
+def test_a_call_that_is_cancelled(session: Session, slow: Slow) -> None:
+    function = session["program.f"]
+
+    async def main() -> None:
+        call = asyncio.ensure_future(function.async_(5))
+        await slow.reached(1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(main())
+    slow.waits = False
+    assert is_free(session) and function(1) == 3 and live(session) == 0
+
+
+def test_a_call_that_nothing_awaits(session: Session, slow: Slow) -> None:
+    function: Function = session["program.f"]
+
+    async def main() -> None:
+        made = function.attempt(5)
+        assert not is_free(session)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            del made
+            gc.collect()
+
+    asyncio.run(main())
+    slow.waits = False
+    assert function(1) == 3 and is_free(session)
+
+
+def test_functions_that_are_asynchronous(session: Session) -> None:
+    """Their fence is awaited, whatever they return."""
+    add = session.load(ASYNCHRONOUS).add
+    x = np.arange(64, dtype=np.float32)
+
+    async def main() -> None:
+        for _ in range(6):
+            result = await add.async_(x, x)
+            assert result.ready and np.array_equal(result, x + x)
+
+    asyncio.run(main())
+    before = live(session)
+    asyncio.run(main())
+    assert add.is_direct and live(session) == before
