@@ -2,8 +2,8 @@
 
     python perf/arguments.py [--device local-sync] [--tier fast] [--seconds 0.3] [--only REGEX]
 
-Each line has the time of a call and that of its plain counterpart, measured alternately in one run: their ratio
-and their difference. Rows of torch are there where torch is installed.
+Each line has the time of a call and that of its plain counterpart, measured alternately in one run: their
+ratio and their difference. Rows of torch are there where torch is installed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     m = session.load(PROGRAMS / "arguments.vmfb")
     o = other.load(PROGRAMS / "arguments_async.vmfb")
     array = np.arange(16, dtype=np.float32)
-    large = np.ones(1 << 18, np.float32)
     x, y, away = session.to_device(array), session.to_device(array), other.to_device(array)
     for _ in range(5):
         foreign = o.add(away, away)

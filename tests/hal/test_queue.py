@@ -410,7 +410,7 @@ def test_file_that_shrinks_fails_the_fence(device: Device, tmp_path: Path) -> No
 
 
 def test_profiling(device: Device, tmp_path: Path) -> None:
-    profiler: Profiler = device.profiler  # type: ignore[attr-defined]
+    profiler: Profiler = device.profiler
     path = tmp_path / "trace.json"
     device.profiling_end()
     device.profiling_begin(ProfilingMode.QUEUE_OPERATIONS, str(path))

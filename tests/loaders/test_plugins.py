@@ -195,7 +195,7 @@ def test_sessions_take_plugins() -> None:
     with pytest.raises(NotFoundError, match=r"loading executable plugin 'none\.so'"):
         jitree.Session("local-sync", executable_plugins=["none.so"])
     with jitree.Session("local-sync", executable_plugins=[{"f": 1}]) as session:
-        assert len(session.device.loaders) == len(create_loaders())  # type: ignore[attr-defined]
+        assert len(session.device.loaders) == len(create_loaders())
     instance = Instance(loaders=())
     with pytest.raises(InvalidArgumentError, match="plugins and modules have to be given to the loaders"):
         jitree.Session("local-sync", executable_plugins=[{"f": 1}], instance=instance)

@@ -49,7 +49,7 @@ def test_damage_is_found_by_both_and_the_rest_is_right(path: Path, monkeypatch: 
     for _ in range(FLIPS):
         damaged = bytearray(archive.flatbuffer)
         damaged[source.randrange(len(damaged))] ^= 1 << source.randrange(8)
-        found = findings(damaged, monkeypatch)
+        found = findings(bytes(damaged), monkeypatch)
         try:
             module = read_module(archive._replace(flatbuffer=memoryview(damaged).toreadonly()))
         except StatusError as error:
@@ -77,7 +77,7 @@ def module_with(slot: int, build: str, monkeypatch: pytest.MonkeyPatch) -> list[
     elif build == "vtable":
         element = vector + 4 + struct.unpack_from("<I", data, vector + 4)[0]
         struct.pack_into("<i", data, element, -(1 << 20))
-    return findings(data, monkeypatch)
+    return findings(bytes(data), monkeypatch)
 
 
 def tables_position(data: bytearray, slot: int) -> int:
