@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, TypeVar
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, OutOfRangeError
 
 Number = TypeVar("Number", int, float)
 _I32, _I64, _F32, _F64 = Struct("=i"), Struct("=q"), Struct("=f"), Struct("=d")
@@ -176,6 +176,21 @@ def require_unsigned_division(rhs: int) -> None:
     """Refuses a division by zero."""
     if rhs == 0:
         raise InvalidArgumentError("integer division by zero")
+
+
+def require_exact(value: int, *operands: int) -> None:
+    """Refuses what does not fit in 64 bits."""
+    if i64(value) != value:
+        raise OutOfRangeError(
+            f"the size that the program computes of {' and '.join(map(str, operands))} does not fit in 64 "
+            f"bits: {value}"
+        )
+
+
+def require_count(x: int) -> None:
+    """Refuses what is no number of workgroups."""
+    if u32(x) != x:
+        raise OutOfRangeError(f"the program dispatches {x} workgroups; there are 0 to {2**32 - 1}")
 
 
 def signed_quotient(lhs: int, rhs: int) -> int:

@@ -22,7 +22,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     semantics_integer, semantics_float, semantics_conversion, functions, binary64,
 )  # fmt: skip
 
-_DIVISIONS: Final = ("signed", "unsigned")
+_REFUSALS: Final = ("signed_division", "unsigned_division", "exact", "count")
 
 
 class Semantic(NamedTuple):
@@ -37,9 +37,9 @@ class Semantic(NamedTuple):
     result_type: str
     math_function: str | None = None
     """Name of the C library function, when the instruction is a call of it."""
-    division: str | None = None
-    """``signed`` or ``unsigned``, when the function refuses quotients of its first two operands
-    (:func:`~jitree.codegen.numbers.require_signed_division`). Machine code checks them before."""
+    refusal: str | None = None
+    """``x``, when the function refuses operands by ``require_x`` of :mod:`jitree.codegen.numbers`, in
+    divisions the first two. Machine code checks them before."""
 
 
 def _math_name(row: Instruction) -> str | None:
@@ -56,8 +56,8 @@ def _find(row: Instruction) -> Semantic | None:
             stated = zip(kinds, function.__annotations__.values(), strict=True)
             *arguments, result = (kind.replace("f", "i") if name == "int" else kind for kind, name in stated)
             called = set(function.__code__.co_names)
-            refused = [kind for kind in _DIVISIONS if f"require_{kind}_division" in called]
-            return Semantic(function, tuple(arguments), result, None, *refused)
+            refusals = [kind for kind in _REFUSALS if f"require_{kind}" in called]
+            return Semantic(function, tuple(arguments), result, None, *refusals)
     name = _math_name(row)
     return Semantic(MATH[name], tuple(kinds[:-1]), kinds[-1], name) if name is not None else None
 

@@ -171,8 +171,8 @@ def _choice(condition: Any, *given: Any) -> Any:
     return signature(kind, types.boolean, kind, kind)
 
 
-def _divided(left: Any, right: Any, minimum: Any) -> Any:
-    return signature(types.none, left, right, minimum)
+def _refused(*given: Any) -> Any:
+    return signature(types.none, *given)
 
 
 def _nothing(builder: Any, stated: Any, given: Sequence[Any]) -> None:
@@ -231,7 +231,8 @@ def _make_known() -> None:
     for function, count, accepts, emit in _OPERATIONS:
         primitive(function, _alike(count, accepts), emit)
     primitive(numbers.choose, _choice, _instruction("select"))
-    primitive(numbers.require_signed_division, _divided, _nothing)
+    for function in (numbers.require_signed_division, numbers.require_exact, numbers.require_count):
+        primitive(function, _refused, _nothing)
 
 
 _make_known()

@@ -15,6 +15,7 @@ from jitree.codegen.numbers import (
     i32,
     i64,
     integer,
+    require_count,
     round_half_away,
     u32,
     u64,
@@ -30,6 +31,11 @@ def trunc_i32_i16(x: int) -> int:
 
 
 def trunc_i64_i32(x: int) -> int:
+    return i32(x)
+
+
+def trunc_i64_i32_exact(x: int) -> int:
+    require_count(x)
     return i32(x)
 
 

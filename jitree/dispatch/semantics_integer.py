@@ -12,6 +12,7 @@ from jitree.codegen.numbers import (
     i64,
     leading_zeros_32,
     leading_zeros_64,
+    require_exact,
     require_signed_division,
     require_unsigned_division,
     shift_right_logical,
@@ -96,6 +97,26 @@ def fma_i64(a: int, b: int, c: int) -> int:
     return i64(a * b + c)
 
 
+def add_i64_exact(lhs: int, rhs: int) -> int:
+    require_exact(lhs + rhs, lhs, rhs)
+    return i64(lhs + rhs)
+
+
+def sub_i64_exact(lhs: int, rhs: int) -> int:
+    require_exact(lhs - rhs, lhs, rhs)
+    return i64(lhs - rhs)
+
+
+def mul_i64_exact(lhs: int, rhs: int) -> int:
+    require_exact(lhs * rhs, lhs, rhs)
+    return i64(lhs * rhs)
+
+
+def fma_i64_exact(a: int, b: int, c: int) -> int:
+    require_exact(a * b + c, a, b, c)
+    return i64(a * b + c)
+
+
 def not_i32(x: int) -> int:
     return ~x
 
@@ -141,6 +162,11 @@ def shr_i32_u(x: int, amount: int) -> int:
 
 
 def shl_i64(x: int, amount: int) -> int:
+    return i64(x << (amount & 63))
+
+
+def shl_i64_exact(x: int, amount: int) -> int:
+    require_exact(x << (amount & 63), x, amount)
     return i64(x << (amount & 63))
 
 

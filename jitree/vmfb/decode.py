@@ -6,6 +6,7 @@ from jitree.vmfb.native import decoding
 from jitree.vmfb.program import Program
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
+from jitree.vmfb.sizes import may_compute_sizes
 
 
 def decode_module(module: ModuleTables) -> Program:
@@ -13,11 +14,12 @@ def decode_module(module: ModuleTables) -> Program:
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.
     Raises the status of the failed check with function, byte offset and mnemonic as contexts. Machine code
-    does it where that is there; what it does not accept is looked at again, by what says why.
+    does it where that is there; what it does not accept is looked at again, by what says why, and so is what
+    may compute sizes (:mod:`jitree.vmfb.sizes`).
     """
     signatures = read_signatures(module)
     program = decoding.decode(module, signatures)
-    if program is None:
+    if program is None or may_compute_sizes(module, program):
         from jitree.vmfb import specification
 
         program = specification.decode(module, signatures)

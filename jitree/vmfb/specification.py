@@ -13,6 +13,7 @@ from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.program import Program, decoded_functions
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import FunctionSignature
+from jitree.vmfb.sizes import check_sizes
 from jitree.vmfb.walk import FunctionWalk
 
 
@@ -22,10 +23,11 @@ def decode(module: ModuleTables, signatures: tuple[FunctionSignature, ...]) -> P
     linkage = Linkage(module, signatures)
     layout = CodeLayout()
     ends = [0]
-    for function in module.functions:
-        walk = walk_function(module, function, linkage)
-        carry_comparisons(walk.blocks)
-        layout.add(walk.blocks)
+    bodies = [walk_function(module, function, linkage).blocks for function in module.functions]
+    check_sizes(bodies, linkage)
+    for blocks in bodies:
+        carry_comparisons(blocks)
+        layout.add(blocks)
         ends.append(len(layout.words))
     fuse(layout.words, layout.instruction_words)
     return Program(

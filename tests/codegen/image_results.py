@@ -19,12 +19,11 @@ import numpy as np
 from jitree import Session
 from jitree.codegen import image
 from jitree.codegen.image import shipped
-from jitree.dispatch.semantics import SEMANTICS
 from jitree.modules.vmvx import native
 from jitree.tools.cache_warm import own_recipes
 from tests.dispatch.loop_function import use_the_function
 from tests.dispatch.semantics_reference import edge_columns
-from tests.dispatch.test_semantics import by_loop, valid
+from tests.dispatch.test_semantics import COMPARED, by_loop, valid
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 from tests.modules.test_vmvx_native import buffer, compiled
@@ -35,7 +34,7 @@ _ELEMENTS = _TILES * 8
 
 def instructions() -> Iterator[bytes]:
     """Every instruction on edge values, by the loop."""
-    for mnemonic in SEMANTICS:
+    for mnemonic in COMPARED:
         result = by_loop(mnemonic, valid(mnemonic, edge_columns(mnemonic)))
         if result.dtype.kind == "f":
             result[np.isnan(result)] = np.nan

@@ -53,7 +53,7 @@ def emit_copied_compare(handler: Handler, mnemonic: str, position: int) -> str:
 def _compute(handler: Handler, mnemonic: str, semantic: Semantic, position: int) -> str:
     kinds = semantic.argument_types
     arguments = [handler.value(kind, position + number) for number, kind in enumerate(kinds)]
-    handler.require_quotient(semantic, arguments)
+    handler.require_valid(mnemonic, semantic, arguments)
     typed = ", ".join(f"{LLVM_TYPES[k]} {a}" for k, a in zip(kinds, arguments, strict=True))
     function = _function(handler, mnemonic, semantic)
     return handler.let(f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})")

@@ -133,7 +133,7 @@ def _lower_scalar(emitter: Emitter, instruction: SsaInstruction) -> None:
             else text
             for value, text in zip(instruction.operands, arguments, strict=True)
         ]
-    emitter.require_quotient(SEMANTICS[mnemonic], arguments)
+    emitter.require_valid(mnemonic, SEMANTICS[mnemonic], arguments)
     condition = rows.condition(emitter.let, emitter.module.declare, mnemonic, arguments)
     if condition is not None:
         emitter.conditions[result] = condition

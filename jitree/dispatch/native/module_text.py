@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 LLVM_TYPES: Final = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
 UNLIKELY: Final = ", !prof !1"
 LIKELY: Final = ", !prof !2"
+_EXACT: Final = {"add": ("add",), "sub": ("sub",), "mul": ("mul",), "fma": ("mul", "add"), "shl": ("shl",)}
+"""LLVM's instructions on the operands one after the other."""
 _FIRST_FREE: Final = 100
 """Numbers of metadata below belong to the prelude."""
 
@@ -64,13 +66,32 @@ class FunctionText:
         self.branch(condition, going_on, self.side_exit(), LIKELY)
         self.label(going_on)
 
-    def require_quotient(self, semantic: Semantic, arguments: Sequence[str]) -> None:
+    def require_valid(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
+        """A side exit where an instruction fails."""
+        if semantic.refusal == "exact":
+            self._require_exact(mnemonic, semantic, arguments)
+        elif semantic.refusal == "count":
+            self.require(self.let(f"icmp ult i64 {arguments[0]}, {1 << 32}"))
+        elif semantic.refusal is not None:
+            self._require_quotient(semantic, arguments)
+
+    def _require_exact(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
+        """A side exit where the result in 128 bits is not the one in 64."""
+        if mnemonic == "shl.i64.exact":
+            arguments = [arguments[0], self.let(f"and i32 {arguments[1]}, 63")]
+        kinds = zip(semantic.argument_types, arguments, strict=True)
+        first, *others = (self.let(f"sext {kind} {argument} to i128") for kind, argument in kinds)
+        for operation, other in zip(_EXACT[mnemonic.split(".")[0]], others, strict=True):
+            first = self.let(f"{operation} i128 {first}, {other}")
+        narrow = self.let(f"trunc i128 {first} to i64")
+        again = self.let(f"sext i64 {narrow} to i128")
+        self.require(self.let(f"icmp eq i128 {first}, {again}"))
+
+    def _require_quotient(self, semantic: Semantic, arguments: Sequence[str]) -> None:
         """A side exit where a division fails: by zero, and where the quotient does not fit."""
-        if semantic.division is None:
-            return
         kind, (lhs, rhs) = semantic.argument_types[0], arguments[:2]
         self.require(self.let(f"icmp ne {kind} {rhs}, 0"))
-        if semantic.division == "signed":
+        if semantic.refusal == "signed_division":
             is_minimum = self.let(f"icmp eq {kind} {lhs}, {-(1 << (int(kind[1:]) - 1))}")
             is_negation = self.let(f"icmp eq {kind} {rhs}, -1")
             overflow = self.let(f"and i1 {is_minimum}, {is_negation}")

@@ -7,7 +7,7 @@ can fail are in only with divisors that cannot make them fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts, llvm_type
@@ -30,7 +30,9 @@ def is_pure(item: SsaInstruction | Value) -> bool:
     if mnemonic.startswith("const.") and mnemonic != "const.ref.rodata":
         return True
     semantic = SEMANTICS.get(mnemonic)
-    if semantic is None or (semantic.division is not None and not _never_fails(item.operands[1])):
+    if semantic is None or (
+        semantic.refusal is not None and not _never_fails(semantic.refusal, item.operands)
+    ):
         return False
     if mnemonic.startswith("fpowi"):  # written out for its exponent
         return item.operands[1].operation.startswith("const.")
@@ -43,7 +45,11 @@ def can_compute(mnemonic: str) -> bool:
     return mnemonic in _WRITTEN or (row is not None and not row.text)
 
 
-def _never_fails(divisor: Value) -> bool:
+def _never_fails(refusal: str, operands: Sequence[Value]) -> bool:
+    """Whether it is a division by a constant that fits every number."""
+    if not refusal.endswith("division"):
+        return False
+    divisor = operands[1]
     return divisor.operation in ("const.i32", "const.i64") and divisor.literals[0] not in (0, -1)
 
 

@@ -1,0 +1,259 @@
+"""Arithmetic that sizes of memory come from does not wrap around.
+
+A kernel gets the extents of its tensors one by one, and memory for their product. If that product has
+wrapped around, the memory is too small, and no check of the memory can tell. So what flows into 64-bit
+arguments of the HAL (lengths, offsets, extents) and into numbers of workgroups is followed backwards through
+the module, and the additions, multiplications and so on found there become instructions that fail where the
+exact result does not fit.
+
+What makes a number of arbitrary bits is not followed: remainders, masks, switches. Programs let such bits
+wrap on purpose. Before a ``select`` only products are exact, since a sum may be the one that is not chosen:
+programs add lengths to 2**63 - 1, which stands for the end, and then choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from jitree.vmfb.blocks import CodeBlock, Edge
+from jitree.vmfb.cconv import RegisterSlot
+from jitree.vmfb.isa import INSTRUCTIONS
+from jitree.vmfb.linkage import Linkage
+from jitree.vmfb.words import INTERNAL_FORMS, OPCODE, TAG_VALUE64
+
+_MODULES: Final = ("hal", "hal_inline", "hal_loader", "io_parameters")
+_FIRST_COUNT: Final = {
+    "hal.command_buffer.dispatch": 3,
+    "hal.command_buffer.dispatch2": 3,
+    "hal_loader.executable.dispatch": 2,
+}
+"""Argument that is the first of three numbers of workgroups."""
+_SUFFIX: Final = ".exact"
+_EXACT: Final = {
+    OPCODE[name.removesuffix(_SUFFIX)]: opcode for name, opcode in OPCODE.items() if name.endswith(_SUFFIX)
+}
+"""Opcode word of the instruction that fails where the one with this opcode word wraps around."""
+_SUMS: Final = (OPCODE["add.i64"], OPCODE["sub.i64"])
+_SELECT, _AND = OPCODE["select.i64"], OPCODE["and.i64"]
+_CONSTANT, _ZERO = OPCODE["const.i64"], OPCODE["const.i64.zero"]
+_FOLLOWED: Final = {
+    OPCODE[f"{name}.i64.{sign}"] for name in ("div", "shr", "min", "max") for sign in ("s", "u")
+} | {_SELECT, _AND, *_EXACT, *_EXACT.values()}
+"""Instructions whose operands decide on a size if their result does."""
+_INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OPCODE["return"]
+_COMPUTE: Final = {_INTERNAL, *_EXACT}
+_WITH_MOVES: Final = {OPCODE[name] for name in ("br", "yield", "break")}
+_WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
+_WRITES: Final = [
+    _WIDTHS.get(row.operands[-1].kind, 0) if row.operands and row.operands[-1].output else 0
+    for row in INSTRUCTIONS
+] + [0] * len(INTERNAL_FORMS)
+"""By opcode word, how many slots an instruction writes, calls aside; its last word is the first of them."""
+
+Sized = dict[int, bool]
+"""Registers (value slots; of pairs the lower ones) that decide on a size, and whether sums count too."""
+Position = tuple[CodeBlock, int]
+"""In front of which instruction of a block, counted in ``starts``."""
+
+
+def check_sizes(functions: Sequence[Sequence[CodeBlock]], linkage: Linkage) -> None:
+    """Replaces the opcode words of all arithmetic that decides on a size, in the blocks of all functions."""
+    sinks = {
+        ordinal: _FIRST_COUNT.get(row.full_name)
+        for ordinal, row in enumerate(linkage.imports)
+        if row.full_name.partition(".")[0] in _MODULES
+    }
+    if sinks:
+        _Flow(functions, sinks).run()
+
+
+class _Flow:
+    """What flows into sizes."""
+
+    def __init__(self, functions: Sequence[Sequence[CodeBlock]], sinks: dict[int, int | None]) -> None:
+        self._functions = functions
+        self._sinks = sinks
+        """By ordinal of an import of which arguments are sizes, its first number of workgroups."""
+        self._at_start: list[dict[int, Sized]] = [{} for _ in functions]
+        """By function and block: what decides on a size from the start of the block on."""
+        self._results: list[Sized] = [{} for _ in functions]
+        """By function, those of its results, by number, that callers make sizes of."""
+        self._callers: list[set[int]] = [set() for _ in functions]
+        self._waiting = {ordinal for ordinal, blocks in enumerate(functions) if _may_compute(blocks)}
+        self._seen: set[int] = set()
+
+    def run(self) -> None:
+        while self._waiting:
+            ordinal = self._waiting.pop()
+            self._seen.add(ordinal)
+            before = self._arguments(ordinal)
+            self._follow(ordinal)
+            if self._arguments(ordinal) != before:
+                self._waiting |= self._callers[ordinal]
+
+    def _follow(self, ordinal: int) -> None:
+        """Looks at all blocks of a function, the last one first, and again at those before a changed one."""
+        blocks, known = self._functions[ordinal], self._at_start[ordinal]
+        before: dict[int, list[CodeBlock]] = {block.offset: [] for block in blocks}
+        for block in blocks:
+            for edge in block.exit.edges:
+                before[edge.target].append(block)
+        waiting = dict.fromkeys(blocks)
+        while waiting:
+            block, _ = waiting.popitem()
+            sized = self._before(ordinal, block)
+            if sized != known.get(block.offset, {}):
+                known[block.offset] = sized
+                waiting |= dict.fromkeys(before[block.offset])
+
+    def _arguments(self, ordinal: int) -> Sized:
+        """Registers at the entry of a function that decide on a size."""
+        return self._at_start[ordinal].get(0, {})
+
+    def _before(self, ordinal: int, block: CodeBlock) -> Sized:
+        words, end = block.words, len(block.words)
+        sized = self._after(ordinal, block)
+        for number in reversed(range(len(block.starts))):
+            start = block.starts[number]
+            opcode = words[start]
+            if width := _WRITES[opcode]:
+                register = words[end - 1]
+                if width == 2:
+                    sized.pop(register + 1, None)
+                if (sums := sized.pop(register, None)) is not None and opcode in _FOLLOWED:
+                    self._operands(ordinal, (block, number), sums, sized)
+            elif opcode == _IMPORT:
+                self._import(words[start:end], sized)
+            elif opcode == _INTERNAL:
+                self._call(ordinal, words[start:end], sized)
+            end = start
+        return sized
+
+    def _after(self, ordinal: int, block: CodeBlock) -> Sized:
+        """What decides on a size in front of the exit of a block."""
+        words = block.exit.words
+        sized: Sized = {}
+        if words[0] == _RETURN:
+            return {words[3 + 2 * number]: sums for number, sums in self._results[ordinal].items()}
+        for edge in block.exit.edges:
+            behind = dict(self._at_start[ordinal].get(edge.target, {}))
+            for source, destination in reversed(_moves(words, edge)):
+                if (sums := behind.pop(destination, None)) is not None:
+                    _add(behind, [source], sums)
+            for register, sums in behind.items():
+                _add(sized, [register], sums)
+        return sized
+
+    def _operands(self, ordinal: int, position: Position, sums: bool, sized: Sized) -> None:
+        """Adds the operands of an instruction that decides on a size, and makes it exact."""
+        block, number = position
+        words, start = block.words, block.starts[number]
+        opcode = words[start]
+        row = INSTRUCTIONS[opcode]
+        kinds = enumerate(row.operands[:-1], start + 1)
+        operands = [words[at] for at, operand in kinds if operand.kind == "r.i64"]
+        if opcode == _AND and any(self._is_mask(ordinal, position, operand) for operand in operands):
+            return
+        if sums or opcode not in _SUMS:
+            words[start] = _EXACT.get(opcode, opcode)
+        _add(sized, operands, sums and opcode != _SELECT)
+
+    def _import(self, words: Sequence[int], sized: Sized) -> None:
+        ordinal, count = words[3:5]
+        registers = iter(words[6:])
+        pairs = list(zip(registers, registers, strict=True))
+        _drop(sized, pairs[count:])
+        if ordinal in self._sinks:
+            for tag, register in pairs[:count]:
+                if tag == TAG_VALUE64:
+                    sized[register] = True
+            if (first := self._sinks[ordinal]) is not None:
+                sized.update((register, True) for _, register in pairs[first : first + 3])
+
+    def _call(self, ordinal: int, words: Sequence[int], sized: Sized) -> None:
+        callee, count = words[2:4]
+        arguments, results = words[5 : 5 + 3 * count], words[5 + 3 * count :]
+        known = dict(self._results[callee])
+        for number, register in enumerate(results[1::2]):
+            if register in sized:
+                _add(self._results[callee], [number], sized[register])
+        if self._results[callee] != known or callee not in self._seen:
+            self._waiting.add(callee)
+        self._callers[callee].add(ordinal)
+        _drop(sized, zip(results[::2], results[1::2], strict=True))
+        for source, slot in zip(arguments[1::3], arguments[2::3], strict=True):
+            if slot in self._arguments(callee):
+                _add(sized, [source], self._arguments(callee)[slot])
+
+    def _is_mask(self, ordinal: int, position: Position, register: int) -> bool:
+        """Whether a register holds a constant that takes more away than the lowest bits, as rounding does."""
+        values = list(self._constants(ordinal, position, register))
+        return all(value is not None and (value >= 0 or value & -value != -value) for value in values)
+
+    def _constants(self, ordinal: int, position: Position, register: int) -> Iterator[int | None]:
+        """What a register may hold in front of an instruction; None for what is no constant."""
+        blocks = self._functions[ordinal]
+        waiting, seen = [position], set()
+        while waiting:
+            block, number = waiting.pop()
+            writer = _last_writer(block, number, register)
+            if writer is not None:
+                yield _constant(block.words[writer:])
+                continue
+            if block is blocks[0]:
+                yield None
+            for other in blocks:
+                edges = [edge for edge in other.exit.edges if edge.target == block.offset]
+                if any(register in dict(_moves(other.exit.words, edge)).values() for edge in edges):
+                    yield None
+                elif edges and other.offset not in seen:
+                    seen.add(other.offset)
+                    waiting.append((other, len(other.starts)))
+
+
+def _may_compute(blocks: Sequence[CodeBlock]) -> bool:
+    """Whether a function has arithmetic, or calls one that may have some."""
+    return any(block.words[start] in _COMPUTE for block in blocks for start in block.starts)
+
+
+def _add(sized: Sized, registers: Iterable[int], sums: bool) -> None:
+    for register in registers:
+        sized[register] = sums or sized.get(register, False)
+
+
+def _drop(sized: Sized, results: Iterable[RegisterSlot]) -> None:
+    """Takes the results of a call away."""
+    for tag, register in results:
+        sized.pop(register, None)
+        if tag == TAG_VALUE64:
+            sized.pop(register + 1, None)
+
+
+def _moves(words: Sequence[int], edge: Edge) -> list[tuple[int, int]]:
+    """(source, destination) of each move on an edge of an exit."""
+    moves = words[3:] if words[0] in _WITH_MOVES else edge.moves
+    return list(zip(moves[1::3], moves[2::3], strict=True))
+
+
+def _last_writer(block: CodeBlock, number: int, register: int) -> int | None:
+    """Where the last instruction before a place in a block begins that writes a register."""
+    words, starts = block.words, block.starts
+    ends = [*starts[1:], len(words)]
+    for start, end in reversed(list(zip(starts[:number], ends[:number], strict=True))):
+        opcode = words[start]
+        if opcode == _IMPORT:
+            written = words[start + 7 + 2 * words[start + 4] : end : 2]
+        elif opcode == _INTERNAL:
+            written = words[start + 6 + 3 * words[start + 3] : end : 2]
+        else:
+            written = list(range(words[end - 1], words[end - 1] + _WRITES[opcode]))
+        if register in written:
+            return start
+    return None
+
+
+def _constant(words: Sequence[int]) -> int | None:
+    if words[0] == _ZERO:
+        return 0
+    return (words[1] & 0xFFFFFFFF) | (words[2] << 32) if words[0] == _CONSTANT else None
