@@ -21,8 +21,10 @@ from jitree.types import BY_NAME, ElementType, element_type
 
 START: Final = "@"
 REMAINING: Final = "*"
-_DAMAGE: Final = (ValueError, OSError, EOFError, BadZipFile, zlib.error, NotImplementedError, RuntimeError)
-"""What numpy and zipfile raise for archives that are damaged, encrypted or packed in unknown ways."""
+_DAMAGE: Final = (
+    ValueError, OverflowError, OSError, EOFError, BadZipFile, zlib.error, NotImplementedError, RuntimeError,
+)  # fmt: skip
+"""What numpy and zipfile raise for files that are damaged, encrypted or packed in unknown ways."""
 
 
 def is_numpy_file(path: str) -> bool:
@@ -103,13 +105,22 @@ def _open_archive(path: str) -> Iterator[NpzFile]:
     """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
     if not Path(path).is_file():
         raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist")
+    with _reading(path, "archive"), open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
+        yield archive
+
+
+@contextmanager
+def _reading(path: str, what: str) -> Iterator[None]:
+    """INVALID_ARGUMENT for what numpy cannot read, RESOURCE_EXHAUSTED for what does not fit in memory."""
     try:
-        with open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
-            yield archive
+        with np.errstate(all="ignore"):  # sizes that do not fit 64 bits
+            yield
     except errors.StatusError:
         raise
     except _DAMAGE as error:
-        raise errors.InvalidArgumentError(f"`{path}` is not a numpy archive: {error}") from None
+        raise errors.InvalidArgumentError(f"`{path}` is not a numpy {what}: {error}") from None
+    except MemoryError as error:
+        raise errors.ResourceExhaustedError(f"`{path}` does not fit in memory: {error}") from None
 
 
 def _member(archive: NpzFile, name: str) -> hv.HostTensor:
@@ -128,11 +139,9 @@ def _at_end(file: BinaryIO) -> bool:
 
 def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
     if _at_end(file):
-        raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
-    try:
+        raise OutOfRangeError(f"end-of-file: no further array in `{path}`")
+    with _reading(path, "array file"):
         array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    except ValueError as error:
-        raise errors.InvalidArgumentError(f"`{path}` is not a numpy array file: {error}") from None
     return array
 
 

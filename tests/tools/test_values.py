@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -92,6 +93,34 @@ def test_a_bad_tensor_text_says_what_is_wrong(text: str, code: str, message: str
     error = read_error(text)
     assert error.code is StatusCode[code]
     assert message in error.message
+
+
+@pytest.mark.parametrize("name", ["sizes.npy", "sizes.npz"])
+@pytest.mark.parametrize(
+    ("shape", "code"),
+    [
+        ((10**30,), "INVALID_ARGUMENT"),
+        ((2**63, 0), "INVALID_ARGUMENT"),
+        ((2**32, 2**32), "INVALID_ARGUMENT"),
+        ((2**45,), "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_files_that_claim_impossible_sizes(
+    tmp_path: Path, name: str, shape: tuple[int, ...], code: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    data = io.BytesIO()
+    np.lib.format.write_array_header_1_0(data, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    data.write(bytes(64))
+    path = tmp_path / name
+    if name.endswith(".npy"):
+        path.write_bytes(data.getvalue())
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a.npy", data.getvalue())
+    error = read_error(f"@{path}")
+    assert error.code is StatusCode[code]
+    assert str(path) in error.message
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
