@@ -181,10 +181,20 @@ def require_unsigned_division(rhs: int) -> None:
 def require_exact(value: int, *operands: int) -> None:
     """Refuses what does not fit in 64 bits."""
     if i64(value) != value:
-        raise OutOfRangeError(
-            f"the size that the program computes of {' and '.join(map(str, operands))} does not fit in 64 "
-            f"bits: {value}"
-        )
+        raise _inexact(64, value, operands)
+
+
+def require_exact_32(value: int, *operands: int) -> None:
+    """Refuses what does not fit in 32 bits."""
+    if i32(value) != value:
+        raise _inexact(32, value, operands)
+
+
+def _inexact(bits: int, value: int, operands: tuple[int, ...]) -> OutOfRangeError:
+    return OutOfRangeError(
+        f"the size that the program computes of {' and '.join(map(str, operands))} does not fit in {bits} "
+        f"bits: {value}"
+    )
 
 
 def require_count(x: int) -> None:

@@ -22,7 +22,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     semantics_integer, semantics_float, semantics_conversion, functions, binary64,
 )  # fmt: skip
 
-_REFUSALS: Final = ("signed_division", "unsigned_division", "exact", "count")
+_REFUSALS: Final = ("signed_division", "unsigned_division", "exact", "exact_32", "count")
 
 
 class Semantic(NamedTuple):

@@ -231,8 +231,8 @@ def _make_known() -> None:
     for function, count, accepts, emit in _OPERATIONS:
         primitive(function, _alike(count, accepts), emit)
     primitive(numbers.choose, _choice, _instruction("select"))
-    for function in (numbers.require_signed_division, numbers.require_exact, numbers.require_count):
-        primitive(function, _refused, _nothing)
+    for name in ("signed_division", "exact", "exact_32", "count"):
+        primitive(getattr(numbers, f"require_{name}"), _refused, _nothing)
 
 
 _make_known()

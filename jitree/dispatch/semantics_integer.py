@@ -13,6 +13,7 @@ from jitree.codegen.numbers import (
     leading_zeros_32,
     leading_zeros_64,
     require_exact,
+    require_exact_32,
     require_signed_division,
     require_unsigned_division,
     shift_right_logical,
@@ -95,6 +96,31 @@ def rem_i64_u(lhs: int, rhs: int) -> int:
 
 def fma_i64(a: int, b: int, c: int) -> int:
     return i64(a * b + c)
+
+
+def add_i32_exact(lhs: int, rhs: int) -> int:
+    require_exact_32(lhs + rhs, lhs, rhs)
+    return i32(lhs + rhs)
+
+
+def sub_i32_exact(lhs: int, rhs: int) -> int:
+    require_exact_32(lhs - rhs, lhs, rhs)
+    return i32(lhs - rhs)
+
+
+def mul_i32_exact(lhs: int, rhs: int) -> int:
+    require_exact_32(lhs * rhs, lhs, rhs)
+    return i32(lhs * rhs)
+
+
+def fma_i32_exact(a: int, b: int, c: int) -> int:
+    require_exact_32(a * b + c, a, b, c)
+    return i32(a * b + c)
+
+
+def shl_i32_exact(x: int, amount: int) -> int:
+    require_exact_32(x << (amount & 31), x, amount)
+    return i32(x << (amount & 31))
 
 
 def add_i64_exact(lhs: int, rhs: int) -> int:

@@ -139,7 +139,7 @@ def _at_end(file: BinaryIO) -> bool:
 
 def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
     if _at_end(file):
-        raise OutOfRangeError(f"end-of-file: no further array in `{path}`")
+        raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
     with _reading(path, "array file"):
         array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array

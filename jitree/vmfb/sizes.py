@@ -34,12 +34,15 @@ _EXACT: Final = {
     OPCODE[name.removesuffix(_SUFFIX)]: opcode for name, opcode in OPCODE.items() if name.endswith(_SUFFIX)
 }
 """Opcode word of the instruction that fails where the one with this opcode word wraps around."""
-_SUMS: Final = (OPCODE["add.i64"], OPCODE["sub.i64"])
-_SELECT, _AND = OPCODE["select.i64"], OPCODE["and.i64"]
+_SUMS: Final = {OPCODE[f"{name}.{kind}"] for name in ("add", "sub") for kind in ("i32", "i64")}
+_TRUNCATION: Final = OPCODE["trunc.i64.i32"]
+_SELECTS: Final = {OPCODE["select.i32"], OPCODE["select.i64"]}
+_AND: Final = OPCODE["and.i64"]
 _CONSTANT, _ZERO = OPCODE["const.i64"], OPCODE["const.i64.zero"]
 _FOLLOWED: Final = {
-    OPCODE[f"{name}.i64.{sign}"] for name in ("div", "shr", "min", "max") for sign in ("s", "u")
-} | {_SELECT, _AND, *_EXACT, *_EXACT.values()}
+    OPCODE[f"{name}.{kind}.{sign}"]
+    for name in ("div", "shr", "min", "max") for kind in ("i32", "i64") for sign in ("s", "u")
+} | {OPCODE["ext.i32.i64.s"], _AND, *_SELECTS, *_EXACT, *_EXACT.values()}  # fmt: skip
 """Instructions whose operands decide on a size if their result does."""
 _INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OPCODE["return"]
 _COMPUTE: Final = {_INTERNAL, *_EXACT}
@@ -51,8 +54,10 @@ _WRITES: Final = [
 ] + [0] * len(INTERNAL_FORMS)
 """By opcode word, how many slots an instruction writes, calls aside; its last word is the first of them."""
 
-Sized = dict[int, bool]
-"""Registers (value slots; of pairs the lower ones) that decide on a size, and whether sums count too."""
+_PRODUCTS, _SUMS_TOO, _COUNT = range(3)
+"""What has to be exact of what decides on a size; of a number of workgroups the truncation to 32 bits too."""
+Sized = dict[int, int]
+"""Registers (value slots; of pairs the lower ones) that decide on a size, and what has to be exact."""
 Position = tuple[CodeBlock, int]
 """In front of which instruction of a block, counted in ``starts``."""
 
@@ -121,8 +126,8 @@ class _Flow:
                 register = words[end - 1]
                 if width == 2:
                     sized.pop(register + 1, None)
-                if (sums := sized.pop(register, None)) is not None and opcode in _FOLLOWED:
-                    self._operands(ordinal, (block, number), sums, sized)
+                if (extent := sized.pop(register, None)) is not None and opcode in _FOLLOWED:
+                    self._operands(ordinal, (block, number), extent, sized)
             elif opcode == _IMPORT:
                 self._import(words[start:end], sized)
             elif opcode == _INTERNAL:
@@ -135,29 +140,30 @@ class _Flow:
         words = block.exit.words
         sized: Sized = {}
         if words[0] == _RETURN:
-            return {words[3 + 2 * number]: sums for number, sums in self._results[ordinal].items()}
+            return {words[3 + 2 * number]: extent for number, extent in self._results[ordinal].items()}
         for edge in block.exit.edges:
             behind = dict(self._at_start[ordinal].get(edge.target, {}))
             for source, destination in reversed(_moves(words, edge)):
-                if (sums := behind.pop(destination, None)) is not None:
-                    _add(behind, [source], sums)
-            for register, sums in behind.items():
-                _add(sized, [register], sums)
+                if (extent := behind.pop(destination, None)) is not None:
+                    _add(behind, [source], extent)
+            for register, extent in behind.items():
+                _add(sized, [register], extent)
         return sized
 
-    def _operands(self, ordinal: int, position: Position, sums: bool, sized: Sized) -> None:
+    def _operands(self, ordinal: int, position: Position, extent: int, sized: Sized) -> None:
         """Adds the operands of an instruction that decides on a size, and makes it exact."""
         block, number = position
         words, start = block.words, block.starts[number]
         opcode = words[start]
-        row = INSTRUCTIONS[opcode]
-        kinds = enumerate(row.operands[:-1], start + 1)
-        operands = [words[at] for at, operand in kinds if operand.kind == "r.i64"]
+        places = enumerate(INSTRUCTIONS[opcode].operands[:-1], start + 1)
+        operands = [words[at] for at, operand in places if operand.name not in ("cond", "amount")]
+        if opcode == _TRUNCATION and extent != _COUNT:
+            return
         if opcode == _AND and any(self._is_mask(ordinal, position, operand) for operand in operands):
             return
-        if sums or opcode not in _SUMS:
+        if extent != _PRODUCTS or opcode not in _SUMS:
             words[start] = _EXACT.get(opcode, opcode)
-        _add(sized, operands, sums and opcode != _SELECT)
+        _add(sized, operands, _PRODUCTS if opcode in _SELECTS else min(extent, _SUMS_TOO))
 
     def _import(self, words: Sequence[int], sized: Sized) -> None:
         ordinal, count = words[3:5]
@@ -167,9 +173,9 @@ class _Flow:
         if ordinal in self._sinks:
             for tag, register in pairs[:count]:
                 if tag == TAG_VALUE64:
-                    sized[register] = True
+                    sized[register] = _SUMS_TOO
             if (first := self._sinks[ordinal]) is not None:
-                sized.update((register, True) for _, register in pairs[first : first + 3])
+                sized.update((register, _COUNT) for _, register in pairs[first : first + 3])
 
     def _call(self, ordinal: int, words: Sequence[int], sized: Sized) -> None:
         callee, count = words[2:4]
@@ -217,9 +223,9 @@ def _may_compute(blocks: Sequence[CodeBlock]) -> bool:
     return any(block.words[start] in _COMPUTE for block in blocks for start in block.starts)
 
 
-def _add(sized: Sized, registers: Iterable[int], sums: bool) -> None:
+def _add(sized: Sized, registers: Iterable[int], extent: int) -> None:
     for register in registers:
-        sized[register] = sums or sized.get(register, False)
+        sized[register] = max(extent, sized.get(register, _PRODUCTS))
 
 
 def _drop(sized: Sized, results: Iterable[RegisterSlot]) -> None:

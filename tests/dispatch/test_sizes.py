@@ -73,6 +73,14 @@ CHOSEN = """
     call @take [%i0:1]
     return []
 """
+NARROW = """
+    %i2 = mul.i32 %i0, %i1
+    %i3 = const.i32 2
+    %i2 = shl.i32 %i2, %i3
+    %i4 = ext.i32.i64.s %i2
+    call @take [%i4:5]
+    return []
+"""
 LOOP = """
     %i8 = const.i64 1
     br ^head
@@ -209,6 +217,8 @@ PROGRAMS = [
         "0I_v",
         f"%i2 = trunc.i64.i32 %i0\ncall @{DISPATCH} [%r0, %r0, %i2, %i3, %i3, %i3]\nreturn []",
     ),
+    ("narrow", "0ii_v", NARROW),
+    ("extended", "0I_v", "%i2 = trunc.i64.i32 %i0\n%i4 = ext.i32.i64.s %i2\ncall @take [%i4:5]\nreturn []"),
     ("callee", "0I_v", "call @take [%i0:1]\nreturn []"),
     ("caller", "0II_v", "%i0 = mul.i64 %i0, %i2\ncall @callee [%i0:1]\nreturn []"),
     ("result", "0II_I", "%i0 = mul.i64 %i0, %i2\nreturn [%i0:1]"),
@@ -242,6 +252,10 @@ PROGRAMS = [
         ("count", (2**32,), None),
         ("count", (-1,), None),
         ("constant", (-1,), 0),
+        ("narrow", (2**15, 2**13), 2**30),
+        ("narrow", (2**15, 2**14), None),
+        ("narrow", (2**16, 2**16), None),
+        ("extended", (2**32 + 7,), 7),
         ("caller", (2**62, 4), None),
         ("caller", (3, 4), 12),
         ("user", (2**62, 4), None),
@@ -252,7 +266,7 @@ def test_programs(sizes: tuple[Vm, Device], name: str, arguments: tuple[int, ...
     vm, device = sizes
     device.taken.clear()
     if taken is None:
-        with pytest.raises(OutOfRangeError, match=r"64 bits|workgroups") as failure:
+        with pytest.raises(OutOfRangeError, match=r"(64|32) bits|workgroups") as failure:
             vm.call(name, *arguments)
         assert failure.value.backtrace
     else:

@@ -68,7 +68,7 @@ class FunctionText:
 
     def require_valid(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
         """A side exit where an instruction fails."""
-        if semantic.refusal == "exact":
+        if semantic.refusal in ("exact", "exact_32"):
             self._require_exact(mnemonic, semantic, arguments)
         elif semantic.refusal == "count":
             self.require(self.let(f"icmp ult i64 {arguments[0]}, {1 << 32}"))
@@ -76,15 +76,16 @@ class FunctionText:
             self._require_quotient(semantic, arguments)
 
     def _require_exact(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
-        """A side exit where the result in 128 bits is not the one in 64."""
-        if mnemonic == "shl.i64.exact":
-            arguments = [arguments[0], self.let(f"and i32 {arguments[1]}, 63")]
+        """A side exit where the result in 128 bits is another one."""
+        narrow = semantic.result_type
+        if mnemonic.startswith("shl"):
+            arguments = [arguments[0], self.let(f"and i32 {arguments[1]}, {int(narrow[1:]) - 1}")]
         kinds = zip(semantic.argument_types, arguments, strict=True)
         first, *others = (self.let(f"sext {kind} {argument} to i128") for kind, argument in kinds)
         for operation, other in zip(_EXACT[mnemonic.split(".")[0]], others, strict=True):
             first = self.let(f"{operation} i128 {first}, {other}")
-        narrow = self.let(f"trunc i128 {first} to i64")
-        again = self.let(f"sext i64 {narrow} to i128")
+        result = self.let(f"trunc i128 {first} to {narrow}")
+        again = self.let(f"sext {narrow} {result} to i128")
         self.require(self.let(f"icmp eq i128 {first}, {again}"))
 
     def _require_quotient(self, semantic: Semantic, arguments: Sequence[str]) -> None:
