@@ -16,11 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from jitree.vmfb.blocks import CodeBlock, Edge
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.isa import INSTRUCTIONS
 from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.words import INTERNAL_FORMS, OPCODE, TAG_VALUE64
+from jitree.vmfb.program import Program
+from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.words import BASE_OPCODE, INTERNAL_FORMS, OPCODE, TAG_VALUE64
 
 _MODULES: Final = ("hal", "hal_inline", "hal_loader", "io_parameters")
 _FIRST_COUNT: Final = {
@@ -60,6 +64,20 @@ Sized = dict[int, int]
 """Registers (value slots; of pairs the lower ones) that decide on a size, and what has to be exact."""
 Position = tuple[CodeBlock, int]
 """In front of which instruction of a block, counted in ``starts``."""
+
+
+def may_compute_sizes(module: ModuleTables, program: Program) -> bool:
+    """Whether a decoded module has to be decoded with :func:`check_sizes`. Initializers, which have no
+    arguments and count devices, need it only for products."""
+    if not any(row.full_name.partition(".")[0] in _MODULES for row in module.imports):
+        return False
+    opcodes = np.take(np.array(BASE_OPCODE), program.words[np.array(program.instruction_words)])
+    if np.isin(opcodes, [*(_EXACT.keys() - _SUMS - {_TRUNCATION})]).any():
+        return True
+    words = np.array(program.instruction_words)[np.isin(opcodes, [*_EXACT])]
+    starts = [function.start for function in program.functions if function.argument_slots]
+    ends = [function.end for function in program.functions if function.argument_slots]
+    return any(((words >= start) & (words < end)).any() for start, end in zip(starts, ends, strict=True))
 
 
 def check_sizes(functions: Sequence[Sequence[CodeBlock]], linkage: Linkage) -> None:

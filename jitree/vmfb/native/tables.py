@@ -47,7 +47,7 @@ def generate() -> bytes:
     words = array("H", bytes(TABLES.size + 2 * 256 * len(SETS)))
     words[TABLES.word("marker")] = BY_MNEMONIC["block"].opcode
     for row in INSTRUCTIONS:
-        if not row.block_marker:
+        if row.set in SETS and not row.block_marker:
             place = TABLES.size // 2 + 256 * SETS.index(row.set) + row.opcode
             words[place] = _add(words, _plan(row))
     words[TABLES.word("shapes")] = _add(words, _shape_keys())
