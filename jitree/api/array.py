@@ -314,10 +314,8 @@ class Array(NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> Any:
         """Elements as numpy gives them. Of an array in device memory a part is read by itself."""
         if self._elements is None and self._device.array_exchange is not None:
-            from jitree.api.parts import read
-
             self._require_implicit()
-            part = read(self, index)
+            part = _Parts.read(self, index)
             if part is not None:
                 return part
         return self._implicitly()[index]
@@ -329,9 +327,7 @@ class Array(NDArrayOperatorsMixin):
         INVALID_ARGUMENT for other types and for shapes that do not fit, OUT_OF_RANGE outside,
         PERMISSION_DENIED for memory that must stay as it is, FAILED_PRECONDITION for a donated array.
         """
-        from jitree.api.parts import write
-
-        write(self, index, value)
+        _Parts.write(self, index, value)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._implicitly())
@@ -379,6 +375,19 @@ class _MachineCode:
 
     find_elements: Callable[[Array], npt.NDArray[Any] | None] = staticmethod(lambda array: None)
     """The elements of an array that has an owner, None where that takes more than a look at its handle."""
+
+
+class _Parts:
+    """What :mod:`jitree.api.parts` does for arrays, which it is built on."""
+
+    read: Callable[[Array, Any], Any]
+    write: Callable[[Array, Any, Any], None]
+
+
+def use_parts(read: Callable[[Array, Any], Any], write: Callable[[Array, Any, Any], None]) -> None:
+    """From now on indices are understood."""
+    _Parts.read = staticmethod(read)
+    _Parts.write = staticmethod(write)
 
 
 def replace_methods(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from jitree.api.array import Array, use_parts
 from jitree.api.registry import all_drivers
 from jitree.api.session_arguments import listed, require, require_option
 from jitree.base.identity import Unique
@@ -123,3 +124,18 @@ def default_loaders() -> tuple[ExecutableLoader, ...]:
     from jitree.api.executables import create_loaders
 
     return create_loaders()
+
+
+def _read_part(array: Array, index: Any) -> Any:
+    from jitree.api.parts import read
+
+    return read(array, index)
+
+
+def _write_part(array: Array, index: Any, value: Any) -> None:
+    from jitree.api.parts import write
+
+    write(array, index, value)
+
+
+use_parts(_read_part, _write_part)  # arrays cannot import what is made of them
