@@ -40,7 +40,9 @@ class AsynchronousFunction(Function):
         wait, signal, packed = self._begin(arguments, named)
         try:
             results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
-            await signal
+            if not signal.is_reached():
+                self._announce(signal, arguments, named)
+                await signal
         except StatusError as error:
             self._fail(error)
         except BaseException:  # the task was cancelled
@@ -58,7 +60,10 @@ class AsynchronousFunction(Function):
             self._fail(error)
         if not self._is_settled:
             self._have_called(begun)
-        return self.unpack(results, None if signal.is_reached() else signal)
+        if signal.is_reached():
+            return self.unpack(results)
+        self._announce(signal, arguments, named)
+        return self.unpack(results, signal)
 
     def _begin(
         self, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -68,6 +73,14 @@ class AsynchronousFunction(Function):
         pending = [array.fence for array in arrays if array.fence is not None]
         packed = self._pack(arguments, named)
         return Fence.join(pending), Fence.create(self._device), packed
+
+    def _announce(self, signal: Fence, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Makes users of the arrays that the call writes to wait for it."""
+        values = self.order(*arguments, **named) if named else arguments
+        for parameter, value in zip(self.arguments, values, strict=True):
+            if parameter.written:
+                for array in arrays_of((value,)):
+                    array.compute_until(signal)
 
     def _wait(self, signal: Fence) -> None:
         try:

@@ -43,13 +43,17 @@ def check_fill(offset: int, length: int, pattern_length: int) -> None:
 
 def check_overlap(
     source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int
-) -> None:
-    """INVALID_ARGUMENT when a copy would overlap itself."""
-    if source.overlaps(source_offset, target, target_offset, length):
-        raise InvalidArgumentError(
-            f"a copy of {length} bytes from offset {source_offset} to {target_offset} of the same memory "
-            "overlaps itself"
-        )
+) -> bool:
+    """Whether a copy changes anything: a range onto itself does not, and a program that puts a result where
+    its caller wants it makes such copies. INVALID_ARGUMENT when it would overlap itself otherwise."""
+    if not source.overlaps(source_offset, target, target_offset, length):
+        return True
+    if source.address + source_offset == target.address + target_offset:
+        return False
+    raise InvalidArgumentError(
+        f"a copy of {length} bytes from offset {source_offset} to {target_offset} of the same memory "
+        "overlaps itself"
+    )
 
 
 def update_contents(source: memoryview, source_offset: int, length: int) -> memoryview:

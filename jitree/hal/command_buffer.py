@@ -198,7 +198,8 @@ class CommandBuffer(Unique, abc.ABC):
             self._record_update(contents, (target[0], target[1], target[2], len(contents)))
 
     def copy_buffer(self, source: Reference, target: Reference, flags: int = 0) -> None:
-        """Copies between ranges of one length that do not overlap (else INVALID_ARGUMENT)."""
+        """Copies between ranges of one length that do not overlap (else INVALID_ARGUMENT), or are the same:
+        that is nothing, if both are known."""
         self._begin("copy_buffer", _TRANSFER)
         checks.check_flags("copy_buffer", flags)
         source = self._check(source, "copy_buffer", _SOURCE, _READ)
@@ -208,8 +209,8 @@ class CommandBuffer(Unique, abc.ABC):
             source = (source[0], source[1], source[2], target[3])
         if source[1] is None or target[1] is None:
             self.require_apart(source, target)
-        else:
-            checks.check_overlap(source[1], source[2], target[1], target[2], length)
+        elif not checks.check_overlap(source[1], source[2], target[1], target[2], length):
+            return
         if length:
             self._record_copy(source, target)
 
@@ -347,7 +348,8 @@ class CommandBuffer(Unique, abc.ABC):
         self._slots[slot] = known[0] | usage, known[1] | access
 
     def require_apart(self, source: Reference, target: Reference) -> None:
-        """Submissions must have ranges of one length that do not overlap in the slots of a copy."""
+        """Submissions must have ranges of one length that do not overlap, or are the same, in the slots of a
+        copy."""
         self._copies.append((source, target))
 
     def _check_dispatch(

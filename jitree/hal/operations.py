@@ -71,7 +71,7 @@ class Update(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copies between ranges that do not overlap."""
+    """Copies between ranges that do not overlap, or are the same."""
 
     source: Buffer
     source_offset: int
@@ -87,7 +87,6 @@ class Copy(NamedTuple):
         source, source_offset, target, target_offset, length = self
         checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
         checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
-        target.range(target_offset, length)
         checks.check_overlap(source, source_offset, target, target_offset, length)
 
 
@@ -206,7 +205,10 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        copy = Copy(source, source_offset, target, target_offset, source.range(source_offset, length))
+        length = target.range(target_offset, source.range(source_offset, length))
+        copy = Copy(source, source_offset, target, target_offset, length)
+        if source.address + source_offset == target.address + target_offset:
+            copy = copy._replace(length=0)  # onto itself
         self._check_and_submit(queue_affinity, wait, signal, copy, flags)
 
     def queue_read(

@@ -136,6 +136,7 @@ def test_copy_errors(any_device: Device) -> None:
     command_buffer, buffer = record(any_device), allocate(any_device, 16)
     with pytest.raises(InvalidArgumentError, match="overlap"):
         command_buffer.copy_buffer(direct(buffer, 0, 8), direct(buffer, 4, 8))
+    command_buffer.copy_buffer(direct(buffer, 4, 8), direct(buffer.subspan(4), 0, 8))  # onto itself: nothing
     for source, target in (((8, 12), (0, 12)), ((0, 12), (8, 12)), ((0, 4), (14, 4))):
         with pytest.raises(OutOfRangeError):
             command_buffer.copy_buffer(direct(buffer, *source), direct(allocate(any_device, 16), *target))

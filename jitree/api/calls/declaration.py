@@ -56,6 +56,11 @@ class Parameter(NamedTuple):
     consumed: bool = False
     """Whether the program may overwrite the argument."""
 
+    @property
+    def written(self) -> bool:
+        """Whether the program may write to an array that its caller goes on to use."""
+        return self.storage_of is not None or (self.tensor is None and self.type.startswith("!"))
+
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
 

@@ -13,9 +13,12 @@ import sys
 from array import array
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import ref
 
-from jitree.api.calls.declaration import Signature, storage_names
+from jitree.api.calls.declaration import Parameter, Signature, storage_names
+from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.array import Array
-    from jitree.api.calls.declaration import DeclaredTensor, Parameter
+    from jitree.api.calls.declaration import DeclaredTensor
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
     from jitree.api.calls.native.producers import Producers
@@ -75,6 +78,10 @@ _NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
 
 class Unsuitable(Exception):
     """The function has an argument that only the slow path handles."""
+
+
+Written = dict[Parameter, tuple["ref[Array]", ...]]
+"""The arrays of the call in progress that it may still write to when its caller goes on."""
 
 
 class DirectCall:
@@ -104,8 +111,8 @@ def direct_call(
     machine = invoker.direct_machine(entry)
     frame, state = machine.host_words(vm_function.host)
     invoker.settle()
-    rest = _Rest(function, vm_function, entry, machine)
     rows = _Rows(function, vm_function, keeper, frame, interface)
+    rest = _Rest(function, vm_function, entry, machine, rows.written)
     count = len(signature.arguments)
     slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
     arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
@@ -141,7 +148,12 @@ class _Rest:
     """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
 
     def __init__(
-        self, function: Function, vm_function: BytecodeFunction, entry: EngineEntry, machine: Machine
+        self,
+        function: Function,
+        vm_function: BytecodeFunction,
+        entry: EngineEntry,
+        machine: Machine,
+        written: Written,
     ) -> None:
         self._invoker = function.invoker
         self._device = function.device
@@ -150,6 +162,7 @@ class _Rest:
         self._vm_function = vm_function
         self._entry = entry
         self._machine = machine
+        self._written = written
 
     def go_on(self) -> None:
         """Completes a call that machine code has left: its results are in the registers then. Whatever it
@@ -228,7 +241,13 @@ class _Rest:
     def pending(self, handle: int) -> Fence | None:
         """A fence, a reference to which is taken over; None if it has been reached."""
         fence = cast("Fence", self._invoker.table.take(handle))
-        return None if fence.is_reached() else fence
+        if fence.is_reached():
+            return None
+        for reference in chain.from_iterable(self._written.values()):
+            array = reference()
+            if array is not None:
+                array.compute_until(fence)
+        return fence
 
 
 def _supply(table: HandleTable, size: int) -> bool:
@@ -257,6 +276,7 @@ class _Rows:
         interface: Interface,
     ) -> None:
         self.kept: list[object] = []
+        self.written: Written = {}
         self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
@@ -299,7 +319,8 @@ class _Rows:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
-        if parameter.tensor is None:
+        is_written = parameter.written and self._function.signature.fences  # users have to be told
+        if parameter.tensor is None or is_written:
             return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)
         if parameter.consumed:
             register["kind"] = PASS_CONSUMED
@@ -319,7 +340,7 @@ class _Rows:
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
         """Lists and buffers: packed by Python."""
-        packer = _ReferencePacker(self._function, self._keeper, parameter, item)
+        packer = _ReferencePacker(self._function, self._keeper, parameter, item, self.written)
         return {"convert": self._keep(packer.pack)}
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, int]:
@@ -379,7 +400,7 @@ def _view_at_once(array: Array, keeper: Keeper) -> BufferView | None:
     """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
     another session's array takes its lock, which a thread may have that waits for this one."""
     other = array._keeper
-    if array.fence is not None:
+    if not array.is_there():
         return None
     if other is None or other is keeper or array._view is not None:
         return array.view
@@ -418,7 +439,7 @@ class _Acceptance:
         return array.be_passed(self._keeper, self.marker) or self._table.wrap(array.view)
 
     def _fits(self, array: Array) -> bool:
-        if array._keeper is self._keeper and array.fence is None and self._is_known(array):
+        if array._keeper is self._keeper and array.is_there() and self._is_known(array):
             return True
         view = _view_at_once(array, self._keeper)
         if view is None:
@@ -437,7 +458,11 @@ class _Acceptance:
 class _ReferencePacker:
     """Handles for what is passed by reference. FAILED_PRECONDITION for what only the slow path takes."""
 
-    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, item: Item) -> None:
+    def __init__(
+        self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, written: Written
+    ) -> None:
+        self._parameter = parameter
+        self._written = written if function.signature.fences and parameter.written else None
         transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
@@ -446,6 +471,8 @@ class _ReferencePacker:
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
+        if self._written is not None:
+            self._written[self._parameter] = tuple(map(ref, arrays_of((value,))))
         return self._table.wrap(self._packer.pack(value))
 
     def _present_view(self, array: Array) -> BufferView:
