@@ -82,7 +82,7 @@ class Function(Unique):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
-        "_is_settled", "_packers", "_session", "_vm_function", "order", "signature", "unpackers",
+        "_is_settled", "_packers", "_session", "_sizes", "_vm_function", "order", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -111,6 +111,8 @@ class Function(Unique):
         self.order = ArgumentOrder(signature, vm_function.name, self._device)
         self.unpackers = unpackers(signature, convention.results)
         """Of the results."""
+        self._sizes: dict[object, int] | None = None if signature.measure is None else {}
+        """Bytes of workspace that calls need."""
 
     def transfer(self) -> ArrayTransfer:
         """How arrays of a call reach the device."""
@@ -243,6 +245,18 @@ class Function(Unique):
             self._fail(error)
         return self.unpack(results)
 
+    def workspace_size(self, *shapes: Any, **named: Any) -> int:
+        """The bytes that ``workspace=`` of a call with arguments of these shapes must have; 0 for functions
+        that take no such memory.
+
+        A shape (or an array that has it) for each tensor, the number itself for each number, in the order of
+        a call or by name; those that the declaration states may be left out. INVALID_ARGUMENT for others,
+        NOT_FOUND for a program that does not say it.
+        """
+        from jitree.api.calls.workspace import workspace_size
+
+        return workspace_size(self, shapes, named)
+
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Starts the call and returns its results, which may still be computed.
 
@@ -260,7 +274,10 @@ class Function(Unique):
         try:
             if Donation in map(type, arguments):
                 return self._pack_donations(arguments)
-            return [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
+            packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
+            if self._sizes is not None:
+                self._require_workspace(packed, self._sizes)
+            return packed
         except StatusError as error:
             self._in_call(error)
             raise
@@ -271,8 +288,15 @@ class Function(Unique):
         parameters = self.signature.arguments
         require_once(parameters, arguments)
         packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=True)]
+        if self._sizes is not None:
+            self._require_workspace(packed, self._sizes)
         give_up(parameters, arguments, packed)
         return packed
+
+    def _require_workspace(self, packed: list[object], sizes: dict[object, int]) -> None:
+        from jitree.api.calls.workspace import require_enough
+
+        require_enough(self, packed, sizes)
 
     def _invoke(self, packed: list[object]) -> list[Any]:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, Signature, signature_of
+from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signature, signature_of
 from jitree.api.calls.number_packing import describe
 from jitree.api.function import Function
 from jitree.base.identity import Unique
@@ -166,6 +166,9 @@ def create_function(session: Owner, vm_function: VmFunction) -> Function:
     if vm_function.name + TORCH_ASYNC_SUFFIX in vm_function.module.export_names():
         from jitree.api.asynchronous import PairedFunction
 
+        counterpart = session.context.lookup(vm_function.full_name + TORCH_ASYNC_SUFFIX)
+        stated = {key: text for key, text in counterpart.attrs.items() if key.startswith(TRANSIENTS)}
+        signature = signature_of(vm_function.name, vm_function.convention, {**stated, **vm_function.attrs})
         return PairedFunction(session, vm_function, signature)
     replays = session.device.replays
     if replays is not None and len(session.devices) == 1:

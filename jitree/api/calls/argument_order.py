@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jitree.api.calls.declaration import OUT, Signature, storage_names
+from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Signature, storage_names
 from jitree.errors import InvalidArgumentError, StatusError
 
 if TYPE_CHECKING:
-    from jitree.api.array import Array
     from jitree.hal.device import Device
 
 
 class ArgumentOrder:
     """Puts arguments of one function in order. With ``out=``, those by position are the others."""
 
-    __slots__ = ("_declaration", "_device", "_function", "_names", "_storage_names")
+    __slots__ = ("_declaration", "_device", "_function", "_names", "_storage_names", "_workspace")
 
     def __init__(self, signature: Signature, function: str, device: Device) -> None:
         self._declaration = signature.declaration
@@ -23,6 +22,7 @@ class ArgumentOrder:
         self._device = device
         self._names = tuple(parameter.name for parameter in signature.arguments)
         self._storage_names = storage_names(signature)
+        self._workspace = signature.workspace
 
     def __call__(self, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
         """INVALID_ARGUMENT for names that there are not, those given twice, and missing ones."""
@@ -34,14 +34,18 @@ class ArgumentOrder:
 
     def _ordered(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         given = names = self._names
-        storage: dict[str, Array] = {}
+        keywords = " and ".join(name for name in (WORKSPACE, OUT) if name in named)
+        storage: dict[str, Any] = {}
+        if WORKSPACE in named and WORKSPACE not in names:
+            storage[self._require_workspace()] = named.pop(WORKSPACE)
         if OUT in named and OUT not in names:
             from jitree.api.calls.storage_arguments import storage_of  # only calls with it need that
 
-            storage = storage_of(self._storage_names, named.pop(OUT), self._device)
+            storage |= storage_of(self._storage_names, named.pop(OUT), self._device)
+        if storage:
             given = tuple(name for name in names if name not in storage)
             if len(arguments) > len(given):
-                what = f"expected {len(given)} arguments and {OUT} but passed {len(arguments)}"
+                what = f"expected {len(given)} arguments and {keywords} but passed {len(arguments)}"
                 raise InvalidArgumentError(what)
         values = {**storage, **dict(zip(given, arguments, strict=False))}
         for name, value in named.items():
@@ -51,8 +55,21 @@ class ArgumentOrder:
                 known = ", ".join(names) or "none"
                 raise InvalidArgumentError(f"argument '{name}' is unknown; there are: {known}")
             values[name] = value
+        if self._workspace is not None and self._workspace not in values:
+            raise InvalidArgumentError(
+                f"the program needs memory for what it computes in between; pass {WORKSPACE}="
+                "session.empty(function.workspace_size(...), numpy.uint8)"
+            )
         missing = ", ".join(name for name in names if name not in values)
         if missing:
             what = f"expected {len(names)} arguments but passed {len(values)}; missing: {missing}"
             raise InvalidArgumentError(what)
         return (*map(values.__getitem__, names), *arguments[len(given) :])
+
+    def _require_workspace(self) -> str:
+        if self._workspace is None:
+            raise InvalidArgumentError(
+                f"{WORKSPACE}: the program takes no memory for what it computes in between; compile it with "
+                f"an argument that has `{TRANSIENTS}`"
+            )
+        return self._workspace

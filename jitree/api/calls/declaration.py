@@ -14,6 +14,11 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span, item_text
 
+WORKSPACE: Final = "workspace"
+"""The keyword of calls that gives the memory for what the program computes in between."""
+TRANSIENTS: Final = "iree.abi.transients"
+_TRANSIENTS_SIZE: Final = f"{TRANSIENTS}.size"
+_TRANSIENTS_CONSTANT: Final = f"{TRANSIENTS}.size.constant"
 OUT: Final = "out"
 """The keyword of calls that names the storage of their results."""
 DECLARATION: Final = "iree.abi.declaration"
@@ -25,6 +30,7 @@ TORCH_ASYNC_SUFFIX: Final = "$async"
 _HEADS: Final = (["func"], ["sync", "func"], ["async", "func"])
 _TENSOR: Final = "tensor<"
 _STORAGE: Final = r"\biree\.abi\.output\s*=\s*(\d+)"
+_WORKSPACE: Final = r"\biree\.abi\.transients\b"
 _CONSUMED: Final = r"\biree\.abi\.consume\b"
 _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
@@ -55,6 +61,8 @@ class Parameter(NamedTuple):
     """The number of the result that the program puts into this argument's memory."""
     consumed: bool = False
     """Whether the program may overwrite the argument."""
+    workspace: int | None = None
+    """The bytes of memory that the program computes in between in; 0 where that depends on the call."""
 
     @property
     def written(self) -> bool:
@@ -76,6 +84,13 @@ class Signature(NamedTuple):
     """Whether the compiler said more than the calling convention."""
     fences: bool
     """Takes a wait and a signal fence after its arguments."""
+    measure: str | None = None
+    """The function of its module that says how many bytes of workspace a call needs, where that depends."""
+
+    @property
+    def workspace(self) -> str | None:
+        """The argument that memory for what the program computes in between is passed as."""
+        return next((item.name for item in self.arguments if item.workspace is not None), None)
 
 
 def storage_names(signature: Signature) -> tuple[str, ...]:
@@ -93,13 +108,27 @@ def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, s
     if text is not None and parsed is not None:
         arguments, results = parsed
         if _fits(arguments, items) and _fits(results, tuple(convention.results)):
-            return Signature(arguments, results, text, True, fences)
+            return _sized(Signature(arguments, results, text, True, fences), attrs)
     arguments = tuple(Parameter(f"input{index}", item_text(item)) for index, item in enumerate(items))
+    if _TRANSIENTS_SIZE in attrs and arguments:
+        arguments = (*arguments[:-1], arguments[-1]._replace(workspace=0))
     results = tuple(
         Parameter(f"output{index}", TYPE_NAMES[character])
         for index, character in enumerate(convention.results)
     )
-    return Signature(arguments, results, f"func @{name}{convention}", False, fences)
+    return _sized(Signature(arguments, results, f"func @{name}{convention}", False, fences), attrs)
+
+
+def _sized(signature: Signature, attrs: Mapping[str, str]) -> Signature:
+    """With what the compiler says about the size of the workspace."""
+    constant = attrs.get(_TRANSIENTS_CONSTANT, "")
+    if not constant.isdecimal():
+        return signature._replace(measure=attrs.get(_TRANSIENTS_SIZE))
+    arguments = tuple(
+        item if item.workspace is None else item._replace(workspace=int(constant))
+        for item in signature.arguments
+    )
+    return signature._replace(arguments=arguments)
 
 
 def _takes_fences(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> bool:
@@ -190,6 +219,7 @@ def _parameter(text: str, default_name: str) -> Parameter:
         parse_tensor_type(kind),
         None if storage is None else int(storage.group(1)),
         bool(attributes) and re.search(_CONSUMED, attributes) is not None,
+        0 if attributes and re.search(_WORKSPACE, attributes) else None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import Parameter, Signature
+from jitree.api.calls.declaration import WORKSPACE, Parameter, Signature
 from jitree.api.calls.number_packing import NUMBER_BITS, IntegerPacker, narrow_float, number_packer, refused
 from jitree.api.calls.tensor_packing import NUMBERS, OBJECTS, ArrayTransfer, as_array, tensor_packer
 from jitree.api.calls.transfers import native_row
@@ -49,6 +49,8 @@ def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types
         return SpanPacker(parameter, item, transfer, ref_types)
     if item in NUMBER_BITS:
         return number_packer(parameter, item)
+    if parameter.workspace is not None:
+        return WorkspacePacker(parameter, transfer, ref_types)
     if parameter.tensor is not None:
         return tensor_packer(parameter, parameter.tensor, transfer)
     return ReferencePacker(parameter, transfer, ref_types)
@@ -134,6 +136,34 @@ class ReferencePacker:
         if isinstance(value, int):
             return IntegerPacker(Parameter(self._name, "i64"), 64).pack(value)
         return value if isinstance(value, float) else self._pack(value)
+
+
+class WorkspacePacker(ReferencePacker):
+    """Memory for what a program computes in between: kernels rely on its size."""
+
+    __slots__ = ("_least",)
+
+    def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
+        super().__init__(parameter, transfer, ref_types)
+        self._least = parameter.workspace or 0
+
+    def pack(self, value: Any) -> object:
+        packed = super().pack(value)
+        if isinstance(packed, BufferView):
+            packed = packed.buffer
+        if not isinstance(packed, Buffer):
+            raise refused(self._name, "memory for what the program computes in between", value)
+        require_workspace(packed, self._least)
+        return packed
+
+
+def require_workspace(memory: Buffer, least: int) -> None:
+    """INVALID_ARGUMENT for less memory than the program needs."""
+    if memory.byte_length < least:
+        raise InvalidArgumentError(
+            f"{WORKSPACE}: the program needs {least} bytes but got {memory.byte_length}; pass "
+            f"session.empty({least}, numpy.uint8)"
+        )
 
 
 class SpanPacker:

@@ -319,6 +319,8 @@ class _Rows:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
+        if parameter.workspace == 0:  # its size is to be looked at in every call
+            raise Unsuitable
         is_written = parameter.written and self._function.signature.fences  # users have to be told
         if parameter.tensor is None or is_written:
             return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)

@@ -1,0 +1,143 @@
+"""How much memory a function needs from its caller for what it computes in between (``workspace=``).
+
+Compilers state a size, or the name of a function of the module that computes it from the same arguments.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.api.calls.declaration import OUT, TRANSIENTS, Parameter, storage_names
+from jitree.api.calls.number_packing import describe, number_packer
+from jitree.api.calls.packing import require_workspace
+from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.types import ENCODING_OPAQUE
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from jitree.api.calls.declaration import Signature
+    from jitree.dispatch.function import VmFunction
+    from jitree.dispatch.invocation import Invoker
+    from jitree.hal.device import Device
+
+    class Function(Protocol):
+        """What is asked of a function."""
+
+        signature: Signature
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def vm_function(self) -> VmFunction: ...
+        @property
+        def invoker(self) -> Invoker: ...
+        @property
+        def session(self) -> Any: ...
+        @property
+        def device(self) -> Device: ...
+
+
+_MOST_KNOWN: Final = 256
+"""Kinds of calls whose sizes are remembered."""
+
+
+def workspace_size(function: Function, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
+    """As :meth:`Function.workspace_size`."""
+    signature = function.signature
+    workspace = next((item for item in signature.arguments if item.workspace is not None), None)
+    if workspace is None:
+        return 0
+    if workspace.workspace:
+        return workspace.workspace
+    given = _by_name(function, shapes, named)
+    return _measured(function, [
+        _stand_in(parameter, str(item), given.get(parameter.name), function)
+        for parameter, item in zip(
+            signature.arguments, function.vm_function.convention.arguments, strict=False
+        )
+    ])  # fmt: skip
+
+
+def require_enough(function: Function, packed: list[object], sizes: dict[object, int]) -> None:
+    """INVALID_ARGUMENT if the memory is too small for a call. ``sizes``: those of earlier calls."""
+    values = list(packed)
+    position = [item.workspace is not None for item in function.signature.arguments].index(True)
+    memory, values[position] = values[position], None
+    key = tuple(value.shape if isinstance(value, BufferView) else value for value in values)
+    size = sizes.get(key)
+    if size is None:
+        size = sizes[key] = _measured(function, values)
+        if len(sizes) > _MOST_KNOWN:
+            sizes.clear()
+    assert isinstance(memory, Buffer)
+    require_workspace(memory, size)
+
+
+def _measured(function: Function, values: list[object]) -> int:
+    """What the function that the compiler made for it says. NOT_FOUND without one."""
+    name = function.signature.measure
+    if name is None:
+        raise NotFoundError(
+            f"'{function.name}' does not say how much memory it needs: it was compiled without "
+            f"{TRANSIENTS}.size"
+        )
+    measure = function.session.context.lookup(f"{function.vm_function.module.name}.{name}")
+    fences = [None] * (len(measure.convention.arguments) - len(values))
+    return sum(function.invoker.invoke(measure, [*values, *fences]))
+
+
+def _by_name(function: Function, shapes: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """INVALID_ARGUMENT for more shapes than arguments, and for unknown names."""
+    signature = function.signature
+    names = [parameter.name for parameter in signature.arguments if parameter.name != signature.workspace]
+    given = dict(named)
+    if OUT in given and OUT not in names:
+        out = given.pop(OUT)
+        storage = storage_names(signature)
+        several = out if len(storage) > 1 else (out,)
+        if not storage or len(storage) != len(several):
+            raise InvalidArgumentError(f"{OUT}: expected {len(storage)} shapes but got {out!r}")
+        given |= dict(zip(storage, several, strict=True))
+        names = [name for name in names if name not in storage] + list(storage)
+    unknown = [name for name in given if name not in names]
+    if unknown or len(shapes) > len(names):
+        what = f"argument '{unknown[0]}' is unknown" if unknown else f"{len(shapes)} shapes were given"
+        raise InvalidArgumentError(
+            f"workspace_size: {what}; `{signature.declaration}` has: {', '.join(names) or 'none'}"
+        )
+    return given | dict(zip(names, shapes, strict=False))
+
+
+def _stand_in(parameter: Parameter, item: str, given: Any, function: Function) -> object:
+    """What the function that computes the size takes for an argument: it looks at shapes and numbers only, so
+    arrays need no memory."""
+    tensor = parameter.tensor
+    if parameter.name == function.signature.workspace:
+        return None
+    if item != "r":
+        if given is None:
+            raise InvalidArgumentError(f"workspace_size: the number {parameter.name} is missing")
+        return number_packer(parameter, item).pack(given)
+    if given is None and tensor is not None and None not in tensor.shape:
+        given = tensor.shape
+    if given is None:
+        raise InvalidArgumentError(f"workspace_size: the shape of {parameter.name} is missing")
+    try:
+        shape = tuple(map(operator.index, getattr(given, "shape", given)))
+    except TypeError:
+        raise InvalidArgumentError(
+            f"workspace_size: {parameter.name}: expected a shape but got {describe(given)}"
+        ) from None
+    expected = shape if tensor is None else tensor.shape
+    if len(shape) != len(expected) or any(
+        want not in (None, have) for want, have in zip(expected, shape, strict=True)
+    ):
+        raise InvalidArgumentError(
+            f"workspace_size: {parameter.name} is a {tensor} but the shape is {describe(given)}"
+        )
+    row = None if tensor is None else tensor.element_type
+    nothing = function.device.device_allocator.allocate(0, 0, 0)
+    return BufferView(nothing, shape, 0 if row is None else row.code, ENCODING_OPAQUE)

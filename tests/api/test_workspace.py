@@ -1,0 +1,130 @@
+"""Memory of the caller that programs compute in between in (``iree.abi.transients``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.api import function as functions
+from jitree.api.module import Module
+from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, StatusError
+from jitree.hal.fence import Fence
+from tests.api.programs import CACHES, PAGED
+
+X = np.arange(64, dtype=np.float32)
+Y = 4 * X * X + 2 * X
+
+
+@pytest.fixture
+def module(session: Session, monkeypatch: pytest.MonkeyPatch) -> Module:
+    """On the fast tier machine code makes calls from the third one on."""
+    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
+    return session.load(CACHES)
+
+
+def scratch(session: Session, size: int) -> Any:
+    return session.empty(size, np.uint8)
+
+
+@pytest.mark.parametrize("name", ["scratch", "scratch_later"])
+def test_one_size_for_all_calls(module: Module, session: Session, name: str) -> None:
+    function = module[name]
+    size = function.workspace_size((64,))
+    assert size == function.workspace_size() == 512
+    workspace = scratch(session, size)
+    used = []
+    for _ in range(5):
+        before = session.device_allocator.statistics.device.allocated
+        assert np.array_equal(function(X, workspace=workspace), Y)
+        used.append(session.device_allocator.statistics.device.allocated - before)
+    assert set(used[3:]) == {512}, "the argument and the result"
+    assert np.array_equal(function(X, workspace.view.buffer), Y), "by position, and as a buffer"
+    assert function.is_direct == (session.tier == "fast")
+
+
+def test_a_size_that_depends_on_the_shape(module: Module, session: Session) -> None:
+    function = module.scratch_of_shape
+    sizes = []
+    for count in (3, 64, 7, 64):
+        x = np.arange(count, dtype=np.float32)
+        target = session.empty(count)
+        size = function.workspace_size((count,), 1, out=(count,))
+        assert size == function.workspace_size(x, 1, target) == function.workspace_size(x, input1=1, out=x)
+        result = function(x, 1, out=target, workspace=scratch(session, size))
+        assert np.array_equal(result, 4 * x * x + 2 * x)
+        with pytest.raises(InvalidArgumentError, match=f"needs {size} bytes but got {size - 1}"):
+            function(x, 1, out=target, workspace=scratch(session, size - 1))
+        sizes.append(size)
+    assert sizes[1] == sizes[3] > sizes[0]
+
+
+def test_pairs_of_the_torch_front_end(session: Session) -> None:
+    """`decode_bs2`, as sharktank exports it: mutable pages, scratch memory, no declaration."""
+    decode = session.load(PAGED).decode_bs2
+    assert decode.workspace_size() == 64
+    cache, expected = session.to_device(np.zeros((8, 4), np.float32)), np.zeros((8, 4), np.float32)
+    workspace = scratch(session, 64)
+    for step in range(4):
+        token, pages = np.full((2, 4), step + 1, np.float32), np.array([step, step + 4])
+        call = decode.submit if step % 2 else decode
+        result = call(token, pages, cache, workspace=workspace)
+        expected[pages] = token
+        assert np.array_equal(result, token @ expected.T @ expected) and np.array_equal(cache, expected)
+        with pytest.raises(InvalidArgumentError, match="needs 64 bytes but got 63"):
+            call(token, pages, cache, workspace=scratch(session, 63))
+
+
+def test_calls_that_share_a_workspace_take_turns(module: Module, session: Session) -> None:
+    workspace = scratch(session, 512)
+    for _ in range(4):
+        gate = Fence.create(session.device)
+        arguments = [session.to_device(X * factor) for factor in (1, 2)]
+        first = type(arguments[0])(arguments[0].view, session.device, gate)
+        results = [module.scratch_later.submit(x, workspace=workspace) for x in (first, arguments[1])]
+        assert not results[0].ready and not results[1].ready
+        gate.signal()
+        assert np.array_equal(results[0], Y) and np.array_equal(results[1], 16 * X * X + 4 * X)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda m, s: m.scratch(X, workspace=scratch(s, 511)), InvalidArgumentError, "needs 512 bytes"),
+        (lambda m, s: m.scratch(X, workspace=scratch(s, 0)), InvalidArgumentError, "needs 512 bytes"),
+        (lambda m, s: m.scratch(X, workspace=None), InvalidArgumentError, "but got None"),
+        (lambda m, s: m.scratch(X, workspace=3), InvalidArgumentError, "expected !hal.buffer"),
+        (lambda m, s: m.scratch(input0=X), InvalidArgumentError, "pass workspace="),
+        (lambda m, s: m.scratch(X, X, workspace=X), InvalidArgumentError, "and workspace but passed 2"),
+        (lambda m, s: m.into(X, workspace=X), InvalidArgumentError, "takes no memory for what it computes"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((3,)), InvalidArgumentError, "input1 is missing"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((3,), 1), InvalidArgumentError, "shape of input2"),
+        (lambda m, s: m.scratch_of_shape.workspace_size(3, 1), InvalidArgumentError, "expected a shape"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((3, 4), 1, (3,)), InvalidArgumentError, "a tensor"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((3,), 1, (3,), 4), InvalidArgumentError, "4 shapes"),
+        (lambda m, s: m.scratch_of_shape.workspace_size(q=(3,)), InvalidArgumentError, "'q' is unknown"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((-3,), 1, (3,)), OutOfRangeError, "negative"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((1 << 62,), 1, (3,)), OutOfRangeError, "overflows"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    module: Module,
+    session: Session,
+    call: Callable[[Module, Session], Any],
+    error: type[StatusError],
+    text: str,
+) -> None:
+    assert module.into.workspace_size() == 0
+    for _ in range(4):
+        with pytest.raises(error, match=text):
+            call(module, session)
+
+
+def test_a_program_that_does_not_say_it(module: Module) -> None:
+    function = module.scratch_of_shape
+    function.signature = function.signature._replace(measure=None)
+    with pytest.raises(NotFoundError, match="does not say how much memory"):
+        function.workspace_size((3,), 1, (3,))
