@@ -21,6 +21,8 @@ MOVE_BIT: Final = 0x4000
 REF_MASK: Final = 0x3FFF
 IMPORT_BIT: Final = 0x80000000
 """In a function operand: the other bits are an import ordinal."""
+TARGET_LIMIT: Final = 0xFFFFFF
+"""Branch targets lie below."""
 
 Moves = tuple[tuple[int, int], ...]
 """(source, destination) register operands, applied in order."""

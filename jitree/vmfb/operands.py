@@ -5,20 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb import operand_classes
 from jitree.vmfb.blocks import CodeBlock, Edge
 from jitree.vmfb.cconv import RegisterSlot
-from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK
+from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, TARGET_LIMIT
 from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.schema import FunctionRow
 from jitree.vmfb.signature import FunctionSignature
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
-
-TARGET_LIMIT: Final = 0xFFFFFF
-"""Branch targets lie below."""
 
 _UNLIMITED = 1 << 63
 _U16, _U32 = struct.Struct("<H"), struct.Struct("<I")

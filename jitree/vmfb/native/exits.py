@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load32, store32
 from jitree.codegen.record import place_of
-from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK
+from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, TARGET_LIMIT
 from jitree.vmfb.native.layout import (
     MOVES,
     SPECIAL_BR,
@@ -34,7 +34,6 @@ from jitree.vmfb.native.records import (
     halfword,
     unsigned,
 )
-from jitree.vmfb.operands import TARGET_LIMIT
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 BR = OPCODE["br"]
