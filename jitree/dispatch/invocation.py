@@ -11,10 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch import backtrace, conversion, forks
+from jitree.dispatch import conversion, forks
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
-from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.pending import Pending, happened
 from jitree.errors import (
     CancelledError,
@@ -31,6 +30,7 @@ from jitree.regs.records import FunctionTable
 if TYPE_CHECKING:
     import threading
 
+    from jitree.dispatch.grid_call import Cell, GridCall
     from jitree.regs.machine import Awaited
 
 MAXIMUM_NESTING: Final = 64
@@ -361,6 +361,8 @@ class Invoker:
         """Entered while a machine runs a call."""
         if self.watch_call is None:
             return _UNWATCHED
+        from jitree.dispatch import backtrace
+
         machine.seen = ()
         machine.limit_fuel(FIRST_FUEL)
         return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
@@ -462,6 +464,8 @@ class Invoker:
     def explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
         a local names the error would keep everything the call used alive until the garbage collector runs."""
+        from jitree.dispatch import backtrace  # only failures ask
+
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")

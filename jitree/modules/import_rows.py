@@ -47,7 +47,7 @@ class ImportRow(NamedTuple):
 
 def read_table(file: str) -> Iterator[list[str]]:
     """The fields of a file beside this one, line by line; ``-`` stands for an empty one."""
-    with open(os.path.join(os.path.dirname(__file__), file), encoding="ascii") as lines:
+    with open(os.path.join(os.path.dirname(__file__), file), encoding="utf-8") as lines:
         for line in lines:
             if not line.startswith("#"):
                 yield ["" if field == _NOTHING else field for field in line.rstrip("\n").split("\t")]

@@ -22,7 +22,6 @@ from jitree.errors import (
     UnavailableError,
     error_context,
 )
-from jitree.vmfb.recognise import describe_foreign
 
 IDENTIFIER: Final = b"IREE"
 
@@ -164,5 +163,7 @@ def _prefix_offset(data: memoryview) -> int:
 
 
 def _foreign(data: memoryview, what: str) -> InvalidArgumentError:
+    from jitree.vmfb.recognise import describe_foreign  # only errors ask
+
     description = describe_foreign(data)
     return InvalidArgumentError(f"{what}: {description}" if description else what)

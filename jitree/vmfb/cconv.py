@@ -14,7 +14,7 @@ whether a reference moves is a matter of one call and not of the convention.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -46,6 +46,8 @@ Item = str | Span
 
 RegisterSlot = tuple[int, int]
 """(tag, register ordinal)"""
+EntryRule = Callable[[Sequence[int]], tuple[RegisterSlot, ...]]
+"""Argument tags → (tag, register) of each."""
 
 
 class CallingConvention(NamedTuple):

@@ -6,7 +6,7 @@ from jitree.vmfb.native import decoding
 from jitree.vmfb.program import Program
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
-from jitree.vmfb.sizes import may_compute_sizes
+from jitree.vmfb.size_arithmetic import may_compute_sizes
 
 
 def decode_module(module: ModuleTables) -> Program:

@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from jitree.errors import StatusError
-from jitree.vmfb.cconv import TYPE_NAMES, ascending_slots, parse
-from jitree.vmfb.entry import EntryRule, choose_entry_rule
+from jitree.vmfb.cconv import TYPE_NAMES, EntryRule, ascending_slots, parse
 from jitree.vmfb.instructions import (
     IMPORT_BIT,
     MOVE_BIT,
@@ -26,6 +25,7 @@ from jitree.vmfb.instructions import (
 )
 from jitree.vmfb.isa import Instruction, Operand
 from jitree.vmfb.schema import FunctionRow, ModuleTables
+from jitree.vmfb.signature import choose_entry_rule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 OffsetColumn = Callable[[int], str]

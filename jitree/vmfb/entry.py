@@ -7,35 +7,27 @@ value follows such a hole. Then the code decides: slots that it reads before it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jitree.errors import StatusError
-from jitree.vmfb.cconv import RegisterSlot, ascending_slots, first_fit_slots, parse, register_counts
+from jitree.vmfb.cconv import (
+    EntryRule,
+    RegisterSlot,
+    ascending_slots,
+    first_fit_slots,
+    parse,
+    register_counts,
+)
 from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, InstructionRecord, Moves, read_instructions
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
-EntryRule = Callable[[Sequence[int]], tuple[RegisterSlot, ...]]
-"""Argument tags → (tag, register) of each."""
-
-_FIRST_ASCENDING_VERSION = 16
-"""Bytecode version whose compilers all number upwards."""
-_LAST_FIRST_FIT_HAL = 5
-"""Releases that demand at most this version of the hal module (none later than 3.3.0) use first fit."""
-_FIRST_ASCENDING_HAL = 7
 _MAXIMUM_PASSES = 64
 """Over the blocks of one function; compiled code settles in two or three."""
 
 
-def choose_entry_rule(module: ModuleTables) -> EntryRule:
-    """The rule for all functions of a module, which one compiler wrote; upwards when nothing tells."""
-    if module.bytecode_version[0] >= _FIRST_ASCENDING_VERSION:
-        return ascending_slots
-    for dependency in module.dependencies:
-        if dependency.name == "hal" and 1 <= dependency.minimum_version <= _LAST_FIRST_FIT_HAL:
-            return first_fit_slots
-        if dependency.name == "hal" and dependency.minimum_version >= _FIRST_ASCENDING_HAL:
-            return ascending_slots
+def rule_of_code(module: ModuleTables) -> EntryRule:
+    """The rule that the code of a module shows; upwards when nothing tells."""
     for function in module.functions:
         rule = _rule_of_function(module, function)
         if rule is not None:

@@ -35,8 +35,6 @@ SETS: Final = (CORE, EXT_F32, EXT_F64)
 PREFIXES: Final[dict[int, str]] = {0xE0: EXT_F32, 0xE1: EXT_F64}
 """Core opcode bytes that announce an opcode of an extension set."""
 
-VERSIONS: Final = (15, 16, 17)
-
 
 class Operand(NamedTuple):
     """One operand of an instruction."""

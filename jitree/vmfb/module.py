@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
-from jitree.vmfb.isa import VERSIONS
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,
@@ -32,6 +31,8 @@ from jitree.vmfb.verify import require_whole
 if TYPE_CHECKING:
     from jitree.vmfb.debug import DebugDatabase
 
+VERSIONS: Final = (15, 16, 17)
+"""Major bytecode versions."""
 RELEASES: Final[dict[int, str]] = {
     15: "20240129.785 to 3.9.0",
     16: "3.10.0",

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
-from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse, register_counts
-from jitree.vmfb.entry import choose_entry_rule
+from jitree.vmfb.cconv import (
+    CallingConvention,
+    EntryRule,
+    RegisterSlot,
+    ascending_slots,
+    first_fit_slots,
+    parse,
+    register_counts,
+)
 from jitree.vmfb.module import known_features
 from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, FunctionRow, ModuleTables
+
+_FIRST_ASCENDING_VERSION: Final = 16
+"""Bytecode version whose compilers all number upwards."""
+_LAST_FIRST_FIT_HAL: Final = 5
+"""Releases that demand at most this version of the hal module (none later than 3.3.0) use first fit."""
+_FIRST_ASCENDING_HAL: Final = 7
 
 
 class FunctionSignature(NamedTuple):
@@ -56,6 +71,20 @@ def read_signatures(module: ModuleTables) -> tuple[FunctionSignature, ...]:
             )
         )
     return tuple(signatures)
+
+
+def choose_entry_rule(module: ModuleTables) -> EntryRule:
+    """The rule for all functions of a module, which one compiler wrote."""
+    if module.bytecode_version[0] >= _FIRST_ASCENDING_VERSION:
+        return ascending_slots
+    for dependency in module.dependencies:
+        if dependency.name == "hal" and 1 <= dependency.minimum_version <= _LAST_FIRST_FIT_HAL:
+            return first_fit_slots
+        if dependency.name == "hal" and dependency.minimum_version >= _FIRST_ASCENDING_HAL:
+            return ascending_slots
+    from jitree.vmfb.entry import rule_of_code  # old programs without devices only
+
+    return rule_of_code(module)
 
 
 def _check_descriptor(module: ModuleTables, function: FunctionRow) -> None:

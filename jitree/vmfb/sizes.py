@@ -16,40 +16,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-import numpy as np
-
 from jitree.vmfb.blocks import CodeBlock, Edge
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.isa import INSTRUCTIONS
 from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.program import Program
-from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.words import BASE_OPCODE, INTERNAL_FORMS, OPCODE, TAG_VALUE64
+from jitree.vmfb.opcodes import INTERNAL_FORMS
+from jitree.vmfb.size_arithmetic import EXACT, MODULES, SUMS, TRUNCATION
+from jitree.vmfb.words import OPCODE, TAG_VALUE64
 
-_MODULES: Final = ("hal", "hal_inline", "hal_loader", "io_parameters")
 _FIRST_COUNT: Final = {
     "hal.command_buffer.dispatch": 3,
     "hal.command_buffer.dispatch2": 3,
     "hal_loader.executable.dispatch": 2,
 }
 """Argument that is the first of three numbers of workgroups."""
-_SUFFIX: Final = ".exact"
-_EXACT: Final = {
-    OPCODE[name.removesuffix(_SUFFIX)]: opcode for name, opcode in OPCODE.items() if name.endswith(_SUFFIX)
-}
-"""Opcode word of the instruction that fails where the one with this opcode word wraps around."""
-_SUMS: Final = {OPCODE[f"{name}.{kind}"] for name in ("add", "sub") for kind in ("i32", "i64")}
-_TRUNCATION: Final = OPCODE["trunc.i64.i32"]
 _SELECTS: Final = {OPCODE["select.i32"], OPCODE["select.i64"]}
 _AND: Final = OPCODE["and.i64"]
 _CONSTANT, _ZERO = OPCODE["const.i64"], OPCODE["const.i64.zero"]
 _FOLLOWED: Final = {
     OPCODE[f"{name}.{kind}.{sign}"]
     for name in ("div", "shr", "min", "max") for kind in ("i32", "i64") for sign in ("s", "u")
-} | {OPCODE["ext.i32.i64.s"], _AND, *_SELECTS, *_EXACT, *_EXACT.values()}  # fmt: skip
+} | {OPCODE["ext.i32.i64.s"], _AND, *_SELECTS, *EXACT, *EXACT.values()}  # fmt: skip
 """Instructions whose operands decide on a size if their result does."""
 _INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OPCODE["return"]
-_COMPUTE: Final = {_INTERNAL, *_EXACT}
+_COMPUTE: Final = {_INTERNAL, *EXACT}
 _WITH_MOVES: Final = {OPCODE[name] for name in ("br", "yield", "break")}
 _WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
 _WRITES: Final = [
@@ -66,26 +56,12 @@ Position = tuple[CodeBlock, int]
 """In front of which instruction of a block, counted in ``starts``."""
 
 
-def may_compute_sizes(module: ModuleTables, program: Program) -> bool:
-    """Whether a decoded module has to be decoded with :func:`check_sizes`. Initializers, which have no
-    arguments and count devices, need it only for products."""
-    if not any(row.full_name.partition(".")[0] in _MODULES for row in module.imports):
-        return False
-    opcodes = np.take(np.array(BASE_OPCODE), program.words[np.array(program.instruction_words)])
-    if np.isin(opcodes, [*(_EXACT.keys() - _SUMS - {_TRUNCATION})]).any():
-        return True
-    words = np.array(program.instruction_words)[np.isin(opcodes, [*_EXACT])]
-    starts = [function.start for function in program.functions if function.argument_slots]
-    ends = [function.end for function in program.functions if function.argument_slots]
-    return any(((words >= start) & (words < end)).any() for start, end in zip(starts, ends, strict=True))
-
-
 def check_sizes(functions: Sequence[Sequence[CodeBlock]], linkage: Linkage) -> None:
     """Replaces the opcode words of all arithmetic that decides on a size, in the blocks of all functions."""
     sinks = {
         ordinal: _FIRST_COUNT.get(row.full_name)
         for ordinal, row in enumerate(linkage.imports)
-        if row.full_name.partition(".")[0] in _MODULES
+        if row.full_name.partition(".")[0] in MODULES
     }
     if sinks:
         _Flow(functions, sinks).run()
@@ -175,12 +151,12 @@ class _Flow:
         opcode = words[start]
         places = enumerate(INSTRUCTIONS[opcode].operands[:-1], start + 1)
         operands = [words[at] for at, operand in places if operand.name not in ("cond", "amount")]
-        if opcode == _TRUNCATION and extent != _COUNT:
+        if opcode == TRUNCATION and extent != _COUNT:
             return
         if opcode == _AND and any(self._is_mask(ordinal, position, operand) for operand in operands):
             return
-        if extent != _PRODUCTS or opcode not in _SUMS:
-            words[start] = _EXACT.get(opcode, opcode)
+        if extent != _PRODUCTS or opcode not in SUMS:
+            words[start] = EXACT.get(opcode, opcode)
         _add(sized, operands, _PRODUCTS if opcode in _SELECTS else min(extent, _SUMS_TOO))
 
     def _import(self, words: Sequence[int], sized: Sized) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.vmfb.isa import BY_MNEMONIC
-from jitree.vmfb.words import OPCODE
+from jitree.vmfb.opcodes import OPCODE
 
 
 class Part(NamedTuple):

@@ -50,8 +50,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
-from jitree.vmfb.superinstruction_table import BASE
+from jitree.vmfb.opcode_table import BASE, NAMES
 
 TAG_VALUE32: Final = 0
 """One value slot."""
@@ -62,15 +61,10 @@ TAG_REF_COPY: Final = 2
 TAG_REF_MOVE: Final = 3
 """A ref; the source becomes null."""
 
-INTERNAL_FORMS: Final = ("call.internal", "call.import", "br.bare", "host.exit")
-"""Instructions that exist only in decoded form; numbered after the rows of the table."""
+OPCODE_NAMES: Final = NAMES
 
-OPCODE: Final[dict[str, int]] = {name: row.index for name, row in BY_MNEMONIC.items()} | {
-    name: len(INSTRUCTIONS) + number for number, name in enumerate(INTERNAL_FORMS)
-}
+OPCODE: Final[dict[str, int]] = {name: number for number, name in enumerate(NAMES)}
 """Opcode word of every mnemonic and internal form."""
-
-OPCODE_NAMES: Final = tuple(OPCODE)
 
 BASE_OPCODE: Final = (*range(len(OPCODE)), *BASE)
 """The opcode word of the (first) instruction, in :data:`OPCODE`, that an opcode word stands for."""

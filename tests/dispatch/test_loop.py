@@ -40,6 +40,8 @@ REFS = 4
 def test_generated_table_is_current() -> None:
     text = generate_superinstructions.TABLE_FILE.read_text(encoding="ascii")
     assert text == generate_superinstructions.generate(), "run python -m jitree.tools.ship_images"
+    text = generate_superinstructions.OPCODE_FILE.read_text(encoding="ascii")
+    assert text == generate_superinstructions.generate_opcodes(), "run python -m jitree.tools.ship_images"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:

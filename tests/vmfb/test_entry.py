@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jitree.vmfb.archive import Archive
-from jitree.vmfb.cconv import ascending_slots, first_fit_slots
-from jitree.vmfb.entry import EntryRule, choose_entry_rule
+from jitree.vmfb.cconv import EntryRule, ascending_slots, first_fit_slots
 from jitree.vmfb.module import read_module
+from jitree.vmfb.signature import choose_entry_rule
 from tests.assembler import Assembler
 
 # Under both rules the arguments of 0iIi are slot 0, pair 2:3 and one more: 4 (upwards) or 1 (first fit).

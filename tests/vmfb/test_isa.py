@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, PREFIXES, SETS, VERSIONS, opcode_table
+from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, PREFIXES, SETS, opcode_table
+from jitree.vmfb.module import VERSIONS
 
 KINDS = {
     "r.i32", "r.i64", "r.f32", "r.f64", "r.ref", "imm.i32", "imm.i64", "imm.f32", "imm.f64", "imm.func",

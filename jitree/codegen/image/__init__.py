@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from jitree.codegen.image import cache, shipped
+from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.generated import Generated, Pipeline, Unit, one_unit
 from jitree.codegen.image.mapping import Image, map_image
@@ -119,6 +119,8 @@ class Provider:
                 return
             self._next_look = now + _POLL_SECONDS
             has_ended = self._builder is not None and self._builder.has_ended()
+            from jitree.codegen.image import cache
+
             flat = cache.load(self.recipe, self.key)
             if flat is not None:
                 self._map(flat)

@@ -16,7 +16,6 @@ from jitree.dispatch.fast.engine import (
 )
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native import slow_calls
-from jitree.dispatch.plain.engine import run_slice
 from jitree.regs.layout import STATE
 from jitree.regs.machine import FIRST_FUEL, Machine
 from jitree.vmfb.words import OPCODE
@@ -135,5 +134,7 @@ class AutoEngine:
             run = self._look()
             if run is not None:
                 return _run(run, machine, self._promote)
+            from jitree.dispatch.plain.engine import run_slice  # until the loop is there
+
             if run_slice(machine):
                 return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain import calls, control
+from jitree.dispatch.plain import calls
 from jitree.dispatch.plain.handler import Handler
 from jitree.errors import InternalError
 from jitree.regs.machine import Machine
@@ -24,14 +24,16 @@ def find(opcode: int) -> Handler:
     name = OPCODE_NAMES[BASE_OPCODE[opcode]]
     if name in calls.HANDLERS:
         return calls.HANDLERS[name]
-    if name in control.HANDLERS:
-        return control.HANDLERS[name]
     if name in _DECODED_AWAY:
         return _undecoded
     if name.startswith("buffer."):
         from jitree.dispatch.plain import buffers
 
         return buffers.HANDLERS[name]
+    from jitree.dispatch.plain import control
+
+    if name in control.HANDLERS:
+        return control.HANDLERS[name]
     from jitree.dispatch.plain.table import BY_MNEMONIC
 
     return BY_MNEMONIC[name]

@@ -9,7 +9,6 @@ from typing import ClassVar
 from jitree.errors import NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
-from jitree.hal.local.topology import available_processors
 
 
 class LocalDriver(Driver):
@@ -20,6 +19,8 @@ class LocalDriver(Driver):
         return [DeviceInfo(0, "", "default")]
 
     def dump_device_info(self, device_id: int) -> str:
+        from jitree.hal.local.topology import available_processors
+
         self._check(device_id)
         machine = os.uname().machine if hasattr(os, "uname") else "unknown"
         return (

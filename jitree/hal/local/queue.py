@@ -23,7 +23,6 @@ from jitree.errors import CancelledError, FailedPreconditionError, InternalError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
-from jitree.hal.local.describe import describe_work
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
 from jitree.hal.producer import Producer
@@ -177,6 +176,8 @@ class Operation:
 
     def _reported(self, work: Callable[[], None], dog: Watchdog) -> None:
         self.announce()  # also if the submitter waits: reports of others say who signals what they wait for
+        from jitree.hal.local.describe import describe_work
+
         activity = dog.enter("working", partial(describe_work, self.name, work))
         try:
             work()

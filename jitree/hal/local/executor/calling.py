@@ -14,7 +14,6 @@ import numpy as np
 from jitree.codegen.image import Image
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE
-from jitree.hal.local.failure import Failure
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
@@ -111,6 +110,8 @@ class CommandExecutor:
         failure = self._execute(job.address)
         self._jobs.append(job)
         if failure:
+            from jitree.hal.local.failure import Failure
+
             Failure(failure, *words[_FAILED_ROW : _FAILED_X + 3]).raise_error(commands)
 
     def _take_job(self) -> _Job:

@@ -19,12 +19,10 @@ from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
-from jitree.hal.local.failure import Failure
 from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native.image import FREE, SWEEP
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
-from jitree.modules.hal.native.recordings import restore
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE
 from jitree.regs.memory import address_of, zeroed
 
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
+    from jitree.hal.local.failure import Failure
     from jitree.regs.handles import HandleTable
 
 _ALIGNMENT: Final = 64
@@ -143,6 +142,8 @@ class HandlePool:
         words = self._words
         if not words[_FAILURE]:
             return None
+        from jitree.hal.local.failure import Failure
+
         failure = Failure(*words[_FAILURE : _FAILURE + len(Failure._fields)])
         words[_FAILURE] = 0
         return failure
@@ -261,6 +262,8 @@ class HandlePool:
         return device.device_allocator
 
     def _make_command_buffer(self, word: int) -> CommandBuffer:
+        from jitree.modules.hal.native.recordings import restore  # for what goes on in Python
+
         recording = self._table.i64[word + _ADDRESS]
         commands = restore(recording, self._table)
         if commands.recording:
