@@ -8,7 +8,8 @@ without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -237,7 +238,7 @@ class Emitter(FunctionText):
     ) -> None:
         """Adds a side exit in front of an instruction. ``fuel`` says in that block what is left of
         it; registers that are ``written`` are in the frame already."""
-        with _Aside(self, label):
+        with self.aside(label):
             self.save(registers, instruction.live, written)
             left = fuel()
             ordinal, pc = self.function.ordinal, instruction.pc
@@ -266,9 +267,15 @@ class Emitter(FunctionText):
             first = self.field("%refs", 8 * 64 * word)
             self.do(f"call fastcc void @vm.clear(ptr {first}, i64 {bits - (bits >> 63 << 64)})")
 
-    def aside(self, label: str) -> _Aside:
-        """A context in which text goes into a block after all others."""
-        return _Aside(self, label)
+    @contextmanager
+    def aside(self, label: str) -> Iterator[None]:
+        """What is written inside goes into a block after all others."""
+        kept = self._lines, self._label
+        self._lines = []
+        self.label(label)
+        yield
+        self._after += [line for line in self._lines if isinstance(line, str)]
+        self._lines, self._label = kept
 
     def fuel_left(self) -> str:
         return self.let("load i64, ptr %fuel.at, align 8")
@@ -297,26 +304,6 @@ def _phi(value: Value, sources: Sequence[str]) -> str:
         f"[ {operand(item)}, %{source} ]" for item, source in zip(value.operands, sources, strict=True)
     )
     return f"  {value.name} = phi {LLVM_TYPES[value.type]} {pairs}"
-
-
-class _Aside:
-    """Text written inside goes after that of the function's blocks."""
-
-    def __init__(self, emitter: Emitter, label: str) -> None:
-        self._emitter = emitter
-        self._name = label
-
-    def __enter__(self) -> None:
-        emitter = self._emitter
-        self._kept = emitter._lines, emitter._label
-        emitter._lines = []
-        emitter.label(self._name)
-
-    def __exit__(self, *exception: object) -> None:
-        emitter = self._emitter
-        text = [line for line in emitter._lines if isinstance(line, str)]
-        emitter._after += text
-        emitter._lines, emitter._label = self._kept
 
 
 def struct_type(kinds: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ _BASE_COST: Final = 16
 _BRANCH_LIMIT: Final = 1_000
 """Ends of blocks in a function: from there on LLVM's time grows faster than their number."""
 _LOOP_LIMIT: Final = 32
-"""Loops one after the other, some 2 s: LLVM follows what counts the turns through all of them, and its time
+"""Loops one after the other, some 2 s: LLVM follows what counts iterations through all of them, and its time
 grows with the third power of their number."""
 _LONG: Final = 4_000
 """Of the same measure: some 50 ms of compiling."""

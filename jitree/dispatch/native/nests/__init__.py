@@ -8,7 +8,7 @@ from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.emit import emit_nest
 from jitree.dispatch.native.nests.guard import require_sizes
 from jitree.dispatch.native.nests.plan import Plan, make_plan
-from jitree.dispatch.native.nests.reading import FormReader, NotANest
+from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
 from jitree.dispatch.native.nests.recognise import Structure, recognise, values_used_after
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Nest(NamedTuple):
     loop: SsaLoop
     """The outermost one."""
     structure: Structure
-    reader: FormReader
+    reader: PolynomialReader
     dependence: Dependence
     plan: Plan
 

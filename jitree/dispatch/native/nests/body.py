@@ -12,7 +12,7 @@ from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion,
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import FormReader
+from jitree.dispatch.native.nests.reading import PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
@@ -25,7 +25,7 @@ class Body:
         self,
         writer: Writer,
         structure: Structure,
-        reader: FormReader,
+        reader: PolynomialReader,
         plan: Plan,
         dependence: Dependence,
         places: Places,

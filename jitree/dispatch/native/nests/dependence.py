@@ -7,7 +7,7 @@ from typing import Final
 
 from jitree.codegen.vector_math.ir import FUNCTIONS
 from jitree.dispatch.native.nests.operations import is_pure, uses_library
-from jitree.dispatch.native.nests.reading import FormReader, NotANest
+from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
 from jitree.dispatch.native.nests.recognise import Predicate, Structure
 from jitree.dispatch.native.ssa import PHI, Value
 
@@ -20,7 +20,7 @@ LARGEST_BODY: Final = 400
 class Dependence:
     """Answers for one nest; NotANest if the body holds what cannot be computed in it."""
 
-    def __init__(self, structure: Structure, reader: FormReader) -> None:
+    def __init__(self, structure: Structure, reader: PolynomialReader) -> None:
         self._structure = structure
         self._reader = reader
         self._stored = {store.buffer for store in structure.stores}

@@ -14,7 +14,7 @@ from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
 from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import FormReader, Level
+from jitree.dispatch.native.nests.reading import Level, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
@@ -34,7 +34,7 @@ class _Tile(NamedTuple):
 
 
 def emit_nest(
-    context: NestContext, structure: Structure, reader: FormReader, plan: Plan, dependence: Dependence
+    context: NestContext, structure: Structure, reader: PolynomialReader, plan: Plan, dependence: Dependence
 ) -> str:
     """The text of the nest's blocks after the label that the context's owner writes."""
     writer = Writer(context)
@@ -65,8 +65,8 @@ class _Loops:
 
     def _outer(self, levels: list[Level], counters: Counters) -> None:
         if levels:
-            with self._writer.loop("0", self._extents[levels[0]], 1, []) as turns:
-                self._outer(levels[1:], {**counters, levels[0]: turns.counter})
+            with self._writer.loop("0", self._extents[levels[0]], 1, []) as iteration:
+                self._outer(levels[1:], {**counters, levels[0]: iteration.counter})
         elif self._plan.in_order:
             self._in_order(counters)
         else:
@@ -140,14 +140,14 @@ class _Loops:
             if distance == step:
                 write(start)
             elif distance:
-                with writer.loop(start, end, step, []) as turns:
-                    write(turns.counter)
+                with writer.loop(start, end, step, []) as iteration:
+                    write(iteration.counter)
             return
         left, right = (start, end) if start.startswith("%") else (end, start)
         relation = "slt" if left is start else "sgt"
         more = writer.let(f"icmp {relation} i64 {left}, {right}")
-        with writer.maybe(more, []), writer.loop(start, end, step, []) as turns:
-            write(turns.counter)
+        with writer.maybe(more, []), writer.loop(start, end, step, []) as iteration:
+            write(iteration.counter)
 
     def _tile(self, counters: Counters, tile: _Tile) -> None:
         region = NestRegion(counters, tile.mask, squares=tile.copies == self._plan.lanes)
@@ -202,10 +202,10 @@ class _Loops:
         level, steps = levels[0], self._plan.steps
         count = self._extents[level]
         if len(levels) > 1:
-            with self._writer.loop("0", count, 1, self._carried(keys, values)) as turns:
-                inner = NestRegion({**outer.counters, level: turns.counter}, outer.mask, squares=False)
-                turns.next = self._reduce(levels[1:], inner, keys, turns.values)
-            return turns.next
+            with self._writer.loop("0", count, 1, self._carried(keys, values)) as iteration:
+                inner = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
+                iteration.next = self._reduce(levels[1:], inner, keys, iteration.values)
+            return iteration.next
         end = self._multiple(count, steps)
         values = self._steps(level, "0", end, steps, outer, keys, values)
         return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
@@ -225,25 +225,25 @@ class _Loops:
         if start == end:
             return values
         if (start == "0" and (steps == 1 or not end.startswith("%"))) or not f"{start}{end}".count("%"):
-            return self._turns(level, start, end, steps, outer, keys, values)
+            return self._iterations(level, start, end, steps, outer, keys, values)
         left, right = (start, end) if start.startswith("%") else (end, start)
         relation = "slt" if left is start else "sgt"
         condition = writer.let(f"icmp {relation} i64 {left}, {right}")
         with writer.maybe(condition, self._carried(keys, values)) as branch:
-            branch.next = self._turns(level, start, end, steps, outer, keys, values)
+            branch.next = self._iterations(level, start, end, steps, outer, keys, values)
         return branch.result
 
-    def _turns(
+    def _iterations(
         self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
         keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
         body, owners = self._body, self._owners()
-        with self._writer.loop(start, end, steps, self._carried(keys, values)) as turns:
+        with self._writer.loop(start, end, steps, self._carried(keys, values)) as iteration:
             squares = steps == self._plan.lanes
-            region = NestRegion({**outer.counters, level: turns.counter}, outer.mask, squares)
+            region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares)
             if self._plan.ahead is not None and steps > 1:
                 region.ahead = NestRegion(region.counters, None, squares=False)
-            current = turns.values
+            current = iteration.values
             for step in range(steps):
                 for (store, offsets), value in zip(keys, current, strict=True):
                     region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
@@ -251,5 +251,5 @@ class _Loops:
                     body.kept(owners[store], body.value(region, store.stored, {**offsets, level: step})).text
                     for store, offsets in keys
                 ]
-            turns.next = current
-        return turns.next
+            iteration.next = current
+        return iteration.next

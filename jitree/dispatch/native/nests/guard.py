@@ -13,14 +13,14 @@ from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
+from jitree.dispatch.native.nests.reading import Level, NotANest, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
 SYMBOL_BITS: Final = 31
 """Magnitude that values from outside and numbers of iterations may have; one with more fails the guard."""
-_MOST_TURNS: Final = 1 << 40
+_MOST_ITERATIONS: Final = 1 << 40
 """Iterations of the innermost loop. A nest does not stop for Ctrl-C: the interpreter takes what may last for
 ever."""
 _NARROW_BITS: Final = 60
@@ -56,7 +56,7 @@ class Guard:
     """Writes the checks; :meth:`write` ends with a new block in which the nest may run."""
 
     def __init__(
-        self, writer: Writer, structure: Structure, reader: FormReader, plan: Plan, body: Body
+        self, writer: Writer, structure: Structure, reader: PolynomialReader, plan: Plan, body: Body
     ) -> None:
         self._writer = writer
         self._structure = structure
@@ -99,24 +99,24 @@ class Guard:
     def _require_an_end(self) -> None:
         """Numbers of iterations multiplied as floats, which cannot overflow."""
         writer, known = self._writer, 1
-        turns: list[str] = []
+        counts: list[str] = []
         for level in self._structure.levels:
             if level.extent is None:
-                turns.append(writer.let(f"sitofp i64 {self._body.places.extents[level]} to double"))
+                counts.append(writer.let(f"sitofp i64 {self._body.places.extents[level]} to double"))
             else:
                 known *= level.extent
-        product = f"{float(min(known, 2 * _MOST_TURNS)):e}"
-        for factor in turns:
+        product = f"{float(min(known, 2 * _MOST_ITERATIONS)):e}"
+        for factor in counts:
             product = writer.let(f"fmul double {factor}, {product}")
-        if turns or known > _MOST_TURNS:
-            self._conditions.append(writer.let(f"fcmp ole double {product}, {float(_MOST_TURNS):e}"))
+        if counts or known > _MOST_ITERATIONS:
+            self._conditions.append(writer.let(f"fcmp ole double {product}, {float(_MOST_ITERATIONS):e}"))
 
     def _live_outs(self) -> None:
         """The variable of the outermost loop, as the loop leaves it."""
         writer, outermost = self._writer, self._structure.outermost
         for value in writer.context.live_outs:
-            turns = writer.intrinsic("smax", "i64", 1, [self._extent(outermost), "0"])
-            distance = writer.let(f"mul i64 {turns}, {outermost.step}")
+            count = writer.intrinsic("smax", "i64", 1, [self._extent(outermost), "0"])
+            distance = writer.let(f"mul i64 {count}, {outermost.step}")
             writer.line(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
 
     def _go_on_if_all(self, otherwise: str) -> None:
@@ -289,7 +289,7 @@ class Guard:
         return self._writer.let(f"or i1 {before}, {after}")
 
     def _require_injective(self, store: ElementAccess, order: Order) -> None:
-        """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one turn."""
+        """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one iteration."""
         writer = self._writer
         kind = self._kind(store)
         reach = "0"

@@ -51,7 +51,7 @@ class Split(NamedTuple):
     inner: Level
 
 
-class FormReader:
+class PolynomialReader:
     """Reads values as polynomials over the counters of a nest."""
 
     def __init__(self, loop: SsaLoop) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
+from jitree.dispatch.native.nests.reading import Level, NotANest, PolynomialReader
 from jitree.dispatch.native.nests.splitting import add_level
 from jitree.dispatch.native.ssa import Block, SsaInstruction, SsaLoop, Value
 
@@ -75,14 +75,14 @@ class Structure:
         return self.loop.exits[0][1]
 
 
-def recognise(loop: SsaLoop) -> tuple[Structure, FormReader]:
+def recognise(loop: SsaLoop) -> tuple[Structure, PolynomialReader]:
     """The nest whose outermost loop this is. NotANest with the reason where it is none."""
     chain = [loop]
     while chain[-1].children:
         if len(chain[-1].children) > 1:
             raise NotANest("several loops inside one")
         chain.append(chain[-1].children[0])
-    reader = FormReader(loop)
+    reader = PolynomialReader(loop)
     for inner, outer in zip((*chain[1:], None), chain, strict=True):
         level = _level(reader, outer)
         if outer is loop:
@@ -102,12 +102,12 @@ def recognise(loop: SsaLoop) -> tuple[Structure, FormReader]:
     ), reader
 
 
-def _level(reader: FormReader, loop: SsaLoop) -> Level:
+def _level(reader: PolynomialReader, loop: SsaLoop) -> Level:
     header = loop.header
     if any(block is not header for block, _ in loop.exits) or len(loop.exits) != 1:
         raise NotANest("several ways out of a loop")
     if len(loop.latches) != 1 or len(header.parameters) != 1:
-        raise NotANest("a value other than the counter is carried from turn to turn")
+        raise NotANest("a value other than the counter is carried from one iteration to the next")
     counter = header.parameters[0]
     condition = header.terminator.operands[0] if header.terminator.mnemonic == "cond_br" else None
     if (
@@ -145,7 +145,7 @@ def _entering_and_stepped(loop: SsaLoop, counter: Value) -> tuple[Value, Value]:
     return entering.pop(), stepped[0]
 
 
-def _require_only_arithmetic(reader: FormReader, outer: SsaLoop, inner: SsaLoop) -> None:
+def _require_only_arithmetic(reader: PolynomialReader, outer: SsaLoop, inner: SsaLoop) -> None:
     for block in outer.blocks - inner.blocks:
         if block.parameters and block is not outer.header:
             raise NotANest("branches between loops")
@@ -162,7 +162,7 @@ def _is_control(loop: SsaLoop, block: Block, instruction: SsaInstruction) -> boo
     return instruction is block.terminator and (block is loop.header or len(block.successors) == 1)
 
 
-def _is_settled_division(reader: FormReader, instruction: SsaInstruction) -> bool:
+def _is_settled_division(reader: PolynomialReader, instruction: SsaInstruction) -> bool:
     """Whether it is a division that is known to succeed, because it is no division any more."""
     if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
         return False
@@ -176,7 +176,7 @@ def _is_settled_division(reader: FormReader, instruction: SsaInstruction) -> boo
 class _Body:
     """The innermost loop's blocks in order: loads, stores, and branches as predicates."""
 
-    def __init__(self, reader: FormReader, loop: SsaLoop) -> None:
+    def __init__(self, reader: PolynomialReader, loop: SsaLoop) -> None:
         self._reader = reader
         self._loop = loop
         self.loads: dict[Value, ElementAccess] = {}

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import FormReader, Level, NotANest
+from jitree.dispatch.native.nests.reading import Level, NotANest, PolynomialReader
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 
-def add_level(reader: FormReader, loop: SsaLoop, level: Level) -> None:
+def add_level(reader: PolynomialReader, loop: SsaLoop, level: Level) -> None:
     """Adds the next loop inwards, as two where that makes divisions disappear."""
     variable = loop.header.parameters[0]
     divisors = list(_divisors(loop, level)) if level.initial.number == 0 and level.step == 1 else []
@@ -49,7 +49,7 @@ def _split(
 
 def _divisors(loop: SsaLoop, level: Level) -> Iterator[Polynomial]:
     """What the variable is divided by in the loop, if that can be less than the number of iterations."""
-    probe = FormReader(loop)
+    probe = PolynomialReader(loop)
     probe.add(loop.header.parameters[0], level)
     for block in sorted(loop.blocks, key=lambda block: block.order):
         for instruction in block.instructions:

@@ -68,10 +68,10 @@ class Writer:
         return self.let(f"call {vector} @llvm.{name}.{suffix}({arguments}{extra})")
 
     @contextmanager
-    def loop(self, start: str, end: str, step: int, carried: list[tuple[str, str]]) -> Iterator[Turns]:
+    def loop(self, start: str, end: str, step: int, carried: list[tuple[str, str]]) -> Iterator[Iteration]:
         """A loop that runs at least once: counter from ``start`` in steps to ``end``, which it has to meet.
 
-        ``carried`` are (type, value) of what goes from turn to turn; the body assigns ``Turns.next``.
+        ``carried`` are (type, value) of what goes from one iteration to the next, ``Iteration.next``.
         """
         label, before = self.fresh(), self.block
         latch, after = f"{label}.latch", f"{label}.end"
@@ -81,11 +81,11 @@ class Writer:
         self.line(f"{counter} = phi i64 [ {start}, %{before} ], [ {counter}.next, %{latch} ]")
         names = [f"%{label}.c{number}" for number in range(len(carried))]
         at = len(self._lines)
-        turns = Turns(counter, names)
-        yield turns
+        iteration = Iteration(counter, names)
+        yield iteration
         phis = [
             f"  {name} = phi {kind} [ {value}, %{before} ], [ {following}, %{latch} ]"
-            for name, (kind, value), following in zip(names, carried, turns.next, strict=True)
+            for name, (kind, value), following in zip(names, carried, iteration.next, strict=True)
         ]
         self._lines[at:at] = phis
         self.branch(latch)
@@ -96,23 +96,23 @@ class Writer:
         self.begin(after)
 
     @contextmanager
-    def maybe(self, condition: str, carried: list[tuple[str, str]]) -> Iterator[Turns]:
-        """What is written inside runs only if the condition holds; ``Turns.result`` is what it assigns to
-        ``Turns.next``, or what was carried in."""
+    def maybe(self, condition: str, carried: list[tuple[str, str]]) -> Iterator[Iteration]:
+        """What is written inside runs only if the condition holds; ``Iteration.result`` is what it assigns to
+        ``Iteration.next``, or what was carried in."""
         label, before = self.fresh(), self.block
-        turns = Turns("", [value for _, value in carried])
+        iteration = Iteration("", [value for _, value in carried])
         self.branch_if(condition, label, f"{label}.end")
         self.begin(label)
-        yield turns
+        yield iteration
         last = self.block
         self.branch(f"{label}.end")
         self.begin(f"{label}.end")
-        for (kind, value), following in zip(carried, turns.next, strict=True):
-            turns.result.append(self.let(f"phi {kind} [ {value}, %{before} ], [ {following}, %{last} ]"))
+        for (kind, value), following in zip(carried, iteration.next, strict=True):
+            iteration.result.append(self.let(f"phi {kind} [ {value}, %{before} ], [ {following}, %{last} ]"))
 
 
-class Turns:
-    """Inside a loop: its counter, the carried values in this turn, and, when assigned, in the next one; these
+class Iteration:
+    """Inside a loop: its counter, the carried values in it, and, when assigned, in the next one; these
     are also what is left after the loop. After something that may not have run, that is ``result``."""
 
     def __init__(self, counter: str, values: list[str]) -> None:
