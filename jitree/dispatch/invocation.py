@@ -214,7 +214,7 @@ class Invoker:
 
     # -- calls -----------------------------------------------------------------------------------------
     # A call is a generator, which gives what it has to wait for. So there is one for each thing that can be
-    # called, whoever waits: the thread that makes the call, or an event loop.
+    # called, for a thread that makes the call and for an event loop.
 
     def invoke(
         self, function: VmFunction, arguments: Sequence[object], policy: Policy = WAITED_FOR
