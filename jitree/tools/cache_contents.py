@@ -32,7 +32,7 @@ def clear_main(flags: ParsedFlags) -> int:
     return 0
 
 
-def listing(entries: Sequence[contents.CacheEntry], limit: int) -> Iterator[str]:
+def listing(entries: Sequence[contents.CacheFile], limit: int) -> Iterator[str]:
     total = size_text(sum(entry.size for entry in entries))
     yield f"{cache.directory()}: {_images(len(entries))}, {total} of {size_text(limit)}"
     if not entries:

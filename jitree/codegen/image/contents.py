@@ -30,26 +30,22 @@ _ABANDONED_SECONDS: Final = 3600.0
 """Age of a temporary file, which takes milliseconds to write, of a process that must have been killed."""
 
 
-class CacheEntry(NamedTuple):
-    """An image in the folder."""
+class CacheFile(NamedTuple):
+    """A file in the folder."""
 
     path: Path
     name: str
-    """What its recipe is called."""
-    title: str | None
-    """What it is; None if the file is damaged, of another version of this program, or not to be trusted."""
+    """What the recipe of its image is called."""
+    suffix: str
     size: int
-    """Bytes of the file."""
+    """In bytes."""
     used: float
     """When it was last mapped or built, in seconds since the epoch."""
 
-
-class _File(NamedTuple):
-    path: Path
-    name: str
-    suffix: str
-    size: int
-    used: float
+    @property
+    def title(self) -> str | None:
+        """What an image is; None if it is damaged, of another version of jitree, or not to be trusted."""
+        return title_of(cache.read(self.path.name) or b"")
 
 
 def maximum_size() -> int:
@@ -68,14 +64,10 @@ def maximum_size() -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def entries() -> list[CacheEntry]:
+def entries() -> list[CacheFile]:
     """The images in the folder, the most recently used first."""
-    found = []
-    for file in _files():
-        if file.suffix == SUFFIX:
-            title = title_of(cache.read(file.path.name) or b"")
-            found.append(CacheEntry(file.path, file.name, title, file.size, file.used))
-    return sorted(found, key=lambda entry: (-entry.used, entry.path.name))
+    images = (file for file in _files() if file.suffix == SUFFIX)
+    return sorted(images, key=lambda file: (-file.used, file.path.name))
 
 
 def clear() -> tuple[int, int]:
@@ -107,7 +99,7 @@ def shrink(limit: int, kept: Path) -> None:
             excess -= file.size
 
 
-def _files() -> Iterator[_File]:
+def _files() -> Iterator[CacheFile]:
     try:
         listed = sorted(os.scandir(cache.directory()), key=lambda entry: entry.name)
     except OSError:  # no folder yet
@@ -120,10 +112,10 @@ def _files() -> Iterator[_File]:
             status = entry.stat(follow_symlinks=False)
         except OSError:  # removed meanwhile
             continue
-        yield _File(Path(entry.path), match["name"], match["suffix"], status.st_size, status.st_mtime)
+        yield CacheFile(Path(entry.path), match["name"], match["suffix"], status.st_size, status.st_mtime)
 
 
-def _is_abandoned(file: _File, seconds: float) -> bool:
+def _is_abandoned(file: CacheFile, seconds: float) -> bool:
     """Whether no process works with a file that is no image: no builder holds its lock, and it is older than
     ``seconds``."""
     if time.time() - file.used < seconds:
@@ -142,7 +134,7 @@ def _no_link(path: str, access: int) -> int:
     return os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _remove(file: _File) -> bool:
+def _remove(file: CacheFile) -> bool:
     try:
         file.path.unlink()
     except OSError:  # another process was faster, or it is not ours
