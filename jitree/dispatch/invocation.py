@@ -23,7 +23,7 @@ from jitree.errors import (
     error_context,
 )
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import CROWDED, GATE, PATIENT, PROMPT, STATE
+from jitree.regs.layout import CONTENDED, GATE, PATIENT, PROMPT, STATE
 from jitree.regs.machine import FIRST_FUEL, NESTED_STACK, PROMPT_FUEL, STACK, Machine
 from jitree.regs.records import FunctionTable
 
@@ -43,7 +43,7 @@ _READY: Final = GATE.word("ready")
 _NESTING: Final = GATE.word("nesting")
 _FAULTS: Final = GATE.word("faults")
 _UNWATCHED: Final = nullcontext()
-_CROWDED_SECONDS: Final = 1.0
+_CONTENDED_SECONDS: Final = 1.0
 """After a thread has found another in its context, how long calls leave the context alone while devices
 work."""
 
@@ -94,7 +94,7 @@ class Invoker:
         self.is_direct_going_on = False
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
         self._idle: list[Machine] = []
-        self._crowded_until = 0.0
+        self._contended_until = 0.0
         """By ``time.monotonic``."""
         self._closing = "the context is closed"
         """Why, once it is closed."""
@@ -108,7 +108,7 @@ class Invoker:
 
     def wait_at_gate(self) -> bool:
         """Takes the lock, which another thread has. True."""
-        self._notice_crowd()
+        self._notice_contention()
         try:
             with self.watch_gate(self.lock):
                 return self.lock.acquire()
@@ -120,20 +120,20 @@ class Invoker:
     def _at_gate(self) -> threading.RLock:
         """The lock, to be taken; notices whether another thread has it."""
         if self.gate[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
-            self._notice_crowd()
+            self._notice_contention()
             with self.watch_gate(self.lock), self.lock:
                 pass
         return self.lock
 
-    def _notice_crowd(self) -> None:
+    def _notice_contention(self) -> None:
         """For a while, work of devices that takes long is done without the lock: a thread waits for it."""
-        self._crowded_until = time.monotonic() + _CROWDED_SECONDS
+        self._contended_until = time.monotonic() + _CONTENDED_SECONDS
         machine = self._direct
         if machine is not None:
-            machine.state[_STATE_PROMPT] = CROWDED
+            machine.state[_STATE_PROMPT] = CONTENDED
 
-    def _is_crowded(self) -> bool:
-        return self._crowded_until > 0.0 and self._crowded_until > time.monotonic()
+    def _is_contended(self) -> bool:
+        return self._contended_until > 0.0 and self._contended_until > time.monotonic()
 
     def require_open(self) -> None:
         """FAILED_PRECONDITION once closed."""
@@ -184,7 +184,7 @@ class Invoker:
 
     def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
-        if machine.state[_STATE_PROMPT] == CROWDED and not self._is_crowded():
+        if machine.state[_STATE_PROMPT] == CONTENDED and not self._is_contended():
             machine.state[_STATE_PROMPT] = PATIENT
         try:
             self.is_direct_going_on = True
@@ -379,7 +379,7 @@ class Invoker:
     def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         prompt, fuel = policy
-        machine.state[_STATE_PROMPT] = CROWDED if prompt == PATIENT and self._is_crowded() else prompt
+        machine.state[_STATE_PROMPT] = CONTENDED if prompt == PATIENT and self._is_contended() else prompt
         machine.limit_stack(STACK if self.gate[_NESTING] <= 1 else NESTED_STACK)
         if fuel is not None:
             machine.limit_fuel(fuel)

@@ -28,7 +28,7 @@ STATE: Final = Record(
     i64 fuel              # branches and calls that may still be made before Python is to look after signals
     i64 handle_pool       # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
-    i64 prompt            # how long a call may work for a device itself: PATIENT, PROMPT, CROWDED
+    i64 prompt            # how long a call may work for a device itself: PATIENT, PROMPT, CONTENDED
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
     i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none
@@ -67,7 +67,7 @@ PATIENT: Final = 0
 """As STATE.prompt: the host waits for the call anyway."""
 PROMPT: Final = 1
 """The host goes on with something else as soon as it can."""
-CROWDED: Final = 2
+CONTENDED: Final = 2
 """Other threads wait for the context."""
 
 LEFT_EXIT: Final = 0

@@ -226,19 +226,19 @@ def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: 
         def call_while_another_has_it() -> None:
             with ThreadPoolExecutor(1) as pool:
                 with invoker.lock:
-                    before = invoker._crowded_until
+                    before = invoker._contended_until
                     result = pool.submit(large, values)
-                    wait_until(lambda: invoker._crowded_until > before)
+                    wait_until(lambda: invoker._contended_until > before)
                 assert np.array_equal(result.result(TIMEOUT), expected)
 
         for _ in range(3):
-            assert np.array_equal(large(values), expected) and not invoker._is_crowded()
-        monkeypatch.setattr(invocation, "_CROWDED_SECONDS", 3600.0)
+            assert np.array_equal(large(values), expected) and not invoker._is_contended()
+        monkeypatch.setattr(invocation, "_CONTENDED_SECONDS", 3600.0)
         call_while_another_has_it()
-        assert invoker._is_crowded()
+        assert invoker._is_contended()
         assert np.array_equal(large(values), expected)
-        invoker._crowded_until = 0.0
-        assert np.array_equal(large(values), expected) and not invoker._is_crowded()
+        invoker._contended_until = 0.0
+        assert np.array_equal(large(values), expected) and not invoker._is_contended()
 
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])
