@@ -14,13 +14,16 @@ def decode_module(module: ModuleTables) -> Program:
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.
     Raises the status of the failed check with function, byte offset and mnemonic as contexts. Machine code
-    does it where that is there; what it does not accept is looked at again, by what says why, and so is what
-    may compute sizes (:mod:`jitree.vmfb.sizes`).
+    does it where that is there; what it does not accept is looked at again, by what says why.
     """
     signatures = read_signatures(module)
     program = decoding.decode(module, signatures)
-    if program is None or may_compute_sizes(module, program):
+    if program is None:
         from jitree.vmfb import specification
 
         program = specification.decode(module, signatures)
+    if may_compute_sizes(module, program):
+        from jitree.vmfb.sizes import check_sizes
+
+        check_sizes(module, program)
     return program

@@ -16,13 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from jitree.vmfb.blocks import CodeBlock, Edge
+import numpy as np
+
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.isa import INSTRUCTIONS
-from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.opcodes import INTERNAL_FORMS
+from jitree.vmfb.program import Program
+from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.size_arithmetic import EXACT, MODULES, SUMS, TRUNCATION
-from jitree.vmfb.words import OPCODE, TAG_VALUE64
+from jitree.vmfb.word_blocks import WordBlock, blocks_of, replace
+from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_VALUE64
 
 _FIRST_COUNT: Final = {
     "hal.command_buffer.dispatch": 3,
@@ -40,7 +43,6 @@ _FOLLOWED: Final = {
 """Instructions whose operands decide on a size if their result does."""
 _INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OPCODE["return"]
 _COMPUTE: Final = {_INTERNAL, *EXACT}
-_WITH_MOVES: Final = {OPCODE[name] for name in ("br", "yield", "break")}
 _WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
 _WRITES: Final = [
     _WIDTHS.get(row.operands[-1].kind, 0) if row.operands and row.operands[-1].output else 0
@@ -52,34 +54,34 @@ _PRODUCTS, _SUMS_TOO, _COUNT = range(3)
 """What has to be exact of what decides on a size; of a number of workgroups the truncation to 32 bits too."""
 Sized = dict[int, int]
 """Registers (value slots; of pairs the lower ones) that decide on a size, and what has to be exact."""
-Position = tuple[CodeBlock, int]
+Position = tuple[WordBlock, int]
 """In front of which instruction of a block, counted in ``starts``."""
 
 
-def check_sizes(functions: Sequence[Sequence[CodeBlock]], linkage: Linkage) -> None:
-    """Replaces the opcode words of all arithmetic that decides on a size, in the blocks of all functions."""
+def check_sizes(module: ModuleTables, program: Program) -> None:
+    """Replaces the opcode words of all arithmetic that decides on a size."""
     sinks = {
         ordinal: _FIRST_COUNT.get(row.full_name)
-        for ordinal, row in enumerate(linkage.imports)
+        for ordinal, row in enumerate(module.imports)
         if row.full_name.partition(".")[0] in MODULES
     }
-    if sinks:
-        _Flow(functions, sinks).run()
+    _Flow(program, sinks).run()
 
 
 class _Flow:
     """What flows into sizes."""
 
-    def __init__(self, functions: Sequence[Sequence[CodeBlock]], sinks: dict[int, int | None]) -> None:
-        self._functions = functions
+    def __init__(self, program: Program, sinks: dict[int, int | None]) -> None:
+        self._program = program
+        self._blocks: dict[int, list[WordBlock]] = {}
         self._sinks = sinks
         """By ordinal of an import of which arguments are sizes, its first number of workgroups."""
-        self._at_start: list[dict[int, Sized]] = [{} for _ in functions]
+        self._at_start: list[dict[int, Sized]] = [{} for _ in program.functions]
         """By function and block: what decides on a size from the start of the block on."""
-        self._results: list[Sized] = [{} for _ in functions]
+        self._results: list[Sized] = [{} for _ in program.functions]
         """By function, those of its results, by number, that callers make sizes of."""
-        self._callers: list[set[int]] = [set() for _ in functions]
-        self._waiting = {ordinal for ordinal, blocks in enumerate(functions) if _may_compute(blocks)}
+        self._callers: list[set[int]] = [set() for _ in program.functions]
+        self._waiting = _computing(program)
         self._seen: set[int] = set()
 
     def run(self) -> None:
@@ -93,11 +95,11 @@ class _Flow:
 
     def _follow(self, ordinal: int) -> None:
         """Looks at all blocks of a function, the last one first, and again at those before a changed one."""
-        blocks, known = self._functions[ordinal], self._at_start[ordinal]
-        before: dict[int, list[CodeBlock]] = {block.offset: [] for block in blocks}
+        blocks, known = self._blocks_of(ordinal), self._at_start[ordinal]
+        before: dict[int, list[WordBlock]] = {block.offset: [] for block in blocks}
         for block in blocks:
-            for edge in block.exit.edges:
-                before[edge.target].append(block)
+            for target in block.targets:
+                before[target].append(block)
         waiting = dict.fromkeys(blocks)
         while waiting:
             block, _ = waiting.popitem()
@@ -106,11 +108,17 @@ class _Flow:
                 known[block.offset] = sized
                 waiting |= dict.fromkeys(before[block.offset])
 
+    def _blocks_of(self, ordinal: int) -> list[WordBlock]:
+        found = self._blocks.get(ordinal)
+        if found is None:
+            found = self._blocks[ordinal] = blocks_of(self._program, self._program.functions[ordinal])
+        return found
+
     def _arguments(self, ordinal: int) -> Sized:
         """Registers at the entry of a function that decide on a size."""
         return self._at_start[ordinal].get(0, {})
 
-    def _before(self, ordinal: int, block: CodeBlock) -> Sized:
+    def _before(self, ordinal: int, block: WordBlock) -> Sized:
         words, end = block.words, len(block.words)
         sized = self._after(ordinal, block)
         for number in reversed(range(len(block.starts))):
@@ -129,15 +137,15 @@ class _Flow:
             end = start
         return sized
 
-    def _after(self, ordinal: int, block: CodeBlock) -> Sized:
+    def _after(self, ordinal: int, block: WordBlock) -> Sized:
         """What decides on a size in front of the exit of a block."""
-        words = block.exit.words
+        words = block.exit
         sized: Sized = {}
         if words[0] == _RETURN:
             return {words[3 + 2 * number]: extent for number, extent in self._results[ordinal].items()}
-        for edge in block.exit.edges:
-            behind = dict(self._at_start[ordinal].get(edge.target, {}))
-            for source, destination in reversed(_moves(words, edge)):
+        for target in block.targets:
+            behind = dict(self._at_start[ordinal].get(target, {}))
+            for source, destination in reversed(_moves(block)):
                 if (extent := behind.pop(destination, None)) is not None:
                     _add(behind, [source], extent)
             for register, extent in behind.items():
@@ -157,6 +165,8 @@ class _Flow:
             return
         if extent != _PRODUCTS or opcode not in SUMS:
             words[start] = EXACT.get(opcode, opcode)
+            if words[start] != opcode:
+                replace(self._program, block, number, words[start])
         _add(sized, operands, _PRODUCTS if opcode in _SELECTS else min(extent, _SUMS_TOO))
 
     def _import(self, words: Sequence[int], sized: Sized) -> None:
@@ -193,7 +203,7 @@ class _Flow:
 
     def _constants(self, ordinal: int, position: Position, register: int) -> Iterator[int | None]:
         """What a register may hold in front of an instruction; None for what is no constant."""
-        blocks = self._functions[ordinal]
+        blocks = self._blocks_of(ordinal)
         waiting, seen = [position], set()
         while waiting:
             block, number = waiting.pop()
@@ -204,17 +214,21 @@ class _Flow:
             if block is blocks[0]:
                 yield None
             for other in blocks:
-                edges = [edge for edge in other.exit.edges if edge.target == block.offset]
-                if any(register in dict(_moves(other.exit.words, edge)).values() for edge in edges):
+                if block.offset not in other.targets:
+                    continue
+                if register in dict(_moves(other)).values():
                     yield None
-                elif edges and other.offset not in seen:
+                elif other.offset not in seen:
                     seen.add(other.offset)
                     waiting.append((other, len(other.starts)))
 
 
-def _may_compute(blocks: Sequence[CodeBlock]) -> bool:
-    """Whether a function has arithmetic, or calls one that may have some."""
-    return any(block.words[start] in _COMPUTE for block in blocks for start in block.starts)
+def _computing(program: Program) -> set[int]:
+    """Functions that have arithmetic, or call one that may have some."""
+    positions = np.array(program.instruction_words)
+    found = positions[np.isin(np.take(np.array(BASE_OPCODE), program.words[positions]), [*_COMPUTE])]
+    starts = [function.start for function in program.functions]
+    return set((np.searchsorted(starts, found, "right") - 1).tolist())
 
 
 def _add(sized: Sized, registers: Iterable[int], extent: int) -> None:
@@ -230,13 +244,12 @@ def _drop(sized: Sized, results: Iterable[RegisterSlot]) -> None:
             sized.pop(register + 1, None)
 
 
-def _moves(words: Sequence[int], edge: Edge) -> list[tuple[int, int]]:
-    """(source, destination) of each move on an edge of an exit."""
-    moves = words[3:] if words[0] in _WITH_MOVES else edge.moves
-    return list(zip(moves[1::3], moves[2::3], strict=True))
+def _moves(block: WordBlock) -> list[tuple[int, int]]:
+    """(source, destination) of each move at the end of a block."""
+    return list(zip(block.moves[1::3], block.moves[2::3], strict=True))
 
 
-def _last_writer(block: CodeBlock, number: int, register: int) -> int | None:
+def _last_writer(block: WordBlock, number: int, register: int) -> int | None:
     """Where the last instruction before a place in a block begins that writes a register."""
     words, starts = block.words, block.starts
     ends = [*starts[1:], len(words)]

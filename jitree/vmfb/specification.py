@@ -13,7 +13,6 @@ from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.program import Program, decoded_functions
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import FunctionSignature
-from jitree.vmfb.sizes import check_sizes
 from jitree.vmfb.walk import FunctionWalk
 
 
@@ -23,9 +22,8 @@ def decode(module: ModuleTables, signatures: tuple[FunctionSignature, ...]) -> P
     linkage = Linkage(module, signatures)
     layout = CodeLayout()
     ends = [0]
-    bodies = [walk_function(module, function, linkage).blocks for function in module.functions]
-    check_sizes(bodies, linkage)
-    for blocks in bodies:
+    for function in module.functions:
+        blocks = walk_function(module, function, linkage).blocks
         carry_comparisons(blocks)
         layout.add(blocks)
         ends.append(len(layout.words))
