@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from jitree.base import event_loop
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal import watchdog
@@ -23,6 +24,8 @@ from jitree.hal.producer import Producer, help_with, interrupt_all
 
 _LONGEST_ACQUIRE: Final = 1e6
 """Seconds; ``lock.acquire`` refuses time-outs that do not fit its clock."""
+_LOOP_SECONDS: Final = 0.1
+"""Between looks whether the event loop, which this thread keeps from its turns, is to end a task."""
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
@@ -332,7 +335,8 @@ def _sleep(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: fl
     open_points = when_reached(points, mode, reached)
     try:
         if deadline is None:
-            wake.acquire()
+            while not wake.acquire(timeout=_LOOP_SECONDS if event_loop.runs_here() else -1):
+                event_loop.require_uncancelled()
         else:
             _acquire_until(wake, deadline)
     finally:  # also when a signal handler raised

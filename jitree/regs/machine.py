@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base import event_loop
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable, ObjectPool
 from jitree.regs.layout import FRAME, PROMPT, STATE
@@ -317,7 +318,8 @@ class Machine:
         self.fill_fuel()
 
     def require_running(self) -> None:
-        """CANCELLED if the table is halted."""
+        """CANCELLED if the table is halted; what :func:`event_loop.require_uncancelled` raises."""
+        event_loop.require_uncancelled()
         if self.table.is_halted():
             raise CancelledError("the work was interrupted, or another thread's part of it failed")
 

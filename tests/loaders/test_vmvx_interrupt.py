@@ -82,3 +82,74 @@ def test_an_endless_loop_of_dispatches_is_interrupted(tier: str) -> None:
     program = [sys.executable, "-c", _LOOP, str(_PROGRAMS / "state.vmfb"), "local-sync", tier]
     done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+
+
+_ASYNCIO = """
+import asyncio, faulthandler, os, signal, sys, threading
+import numpy as np
+import jitree
+
+faulthandler.dump_traceback_later(50, exit=True)
+kernels, state, device, tier = sys.argv[1:]
+session = jitree.Session(device, tier=tier)
+search, double = session.load(kernels).f, session.load(state).double_until
+two, found = np.int32(2), np.full(4096, 2, np.int32)
+begin = found.copy()
+begin[4095] = 3  # where it never ends
+
+
+def check():
+    assert (np.asarray(search(found, two)) == 2).all()
+    assert double(np.float32(1), 100.0)[1] == 7
+
+
+async def call(function):
+    function()
+
+
+async def call_in_a_task(function):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call(function))
+
+
+async def clean_up():
+    try:
+        await asyncio.sleep(60)
+    finally:
+        check()
+
+
+def interrupted(coroutine):
+    kill = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        kill.start()
+        asyncio.run(coroutine)
+    except KeyboardInterrupt:
+        kill.join()
+    else:
+        sys.exit("what never ends has ended")
+
+
+check()
+for called in (call, call_in_a_task):
+    interrupted(called(lambda: search(begin, two)))
+    interrupted(called(lambda: np.asarray(search.submit(begin, two))))
+    interrupted(called(lambda: double(np.float32(0), 1.0)))
+interrupted(search.async_(begin, two))
+interrupted(double.async_(np.float32(0), 1.0))
+interrupted(clean_up())
+check()
+session.close()
+"""
+
+
+@pytest.mark.parametrize("tier", ["plain", "auto"])
+@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
+def test_one_interrupt_is_enough_where_an_event_loop_runs(device: str, tier: str) -> None:
+    """It cancels a task, and calls that keep the loop from its turns look for that themselves; calls that
+    clean up after it are made."""
+    paths = [str(_PROGRAMS / name) for name in ("endless.vmfb", "state.vmfb")]
+    program = [sys.executable, "-c", _ASYNCIO, *paths, device, tier]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "ignored" not in done.stderr

@@ -12,6 +12,7 @@ from _thread import _local
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from jitree.base import event_loop
 from jitree.base.callbacks import Callback, keep
 from jitree.base.once import once
 from jitree.errors import CancelledError
@@ -60,6 +61,7 @@ def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
 
 
 def _look(job: int) -> int:
+    event_loop.require_uncancelled()
     if watch()():
         raise CancelledError("the work was interrupted")
     return 0

@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base import event_loop
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
@@ -76,6 +77,7 @@ class Operation:
         if work is not None:
             outer, this_thread.operation = this_thread.operation, self
             try:
+                event_loop.require_uncancelled()
                 if self.interrupted:
                     raise CancelledError(f"{self.name} was interrupted before it began")
                 if self.queue.profiler.mode or watchdog.current is not None:
