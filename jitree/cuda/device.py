@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from jitree.base.elements import Bytes
+from jitree.base.endings import Ended
 from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import create_channel, release_channels
@@ -38,7 +40,7 @@ from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler
 
 
-class CudaDevice(Device):
+class CudaDevice(Ended, Device):
     """One GPU with one in-order queue.
 
     Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.
@@ -63,9 +65,9 @@ class CudaDevice(Device):
         self._replays = CudaReplays(self.stream, self._own_allocator)
         self._own_allocator.relieve = self._replays.drop_idle
         self._queue = CudaQueue(self.stream, uri)
-        self._closer = weakref.finalize(
-            self, _close, self._queue, self._completion, self._batch, self._own_allocator, self.stream
-        )
+        self._is_ended = False
+        _devices.add(self)
+        self.will_end()
 
     def __repr__(self) -> str:
         return f"<hal.device {self.uri}, {self.context.info.name}>"
@@ -214,26 +216,31 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         """As :meth:`Device.close`; arrays that are still there keep their memory, but nothing computes."""
-        self._closer()
+        self.end()
         self.host_allocator.trim()
 
+    def end(self) -> None:
+        """Ends what the device consists of, once."""
+        if self._is_ended or self.stream.is_inherited:  # by a forked process: all of it is the parent's
+            return
+        self._is_ended = True
+        self._queue.close()
+        self._completion.close()
+        with suppress(StatusError):  # a driver that has gone has nothing left to give back
+            release_channels()
+            with self.stream.lock:
+                self.stream.context.enter()
+                self._batch.trim()
+            self.stream.close()
+            self._own_allocator.close()
 
-def _close(
-    queue: CudaQueue,
-    completion: CompletionThread,
-    batch: LaunchBatch,
-    allocator: CudaAllocator,
-    stream: Stream,
-) -> None:
-    """Ends what a device consists of; refers to none of it that would keep the device alive."""
-    if stream.is_inherited:  # by a forked process: all of it is the parent's
-        return
-    queue.close()
-    completion.close()
-    with suppress(StatusError):  # a driver that has gone has nothing left to give back
-        release_channels()
-        with stream.lock:
-            stream.context.enter()
-            batch.trim()
-        stream.close()
-        allocator.close()
+
+_devices: Final[weakref.WeakSet[CudaDevice]] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    for device in list(_devices):
+        device.end()
+
+
+atexit.register(_end_all)

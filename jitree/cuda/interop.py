@@ -213,6 +213,8 @@ class CudaExchange:
             stream.flush()
             if view not in self._given:  # by the first reader
                 self._given.add(view)
+                # Comes in the middle of garbage collections, before what holds the view ends: it appends to a
+                # queue, without a lock, and what it needs is the registry's of finalizers.
                 weakref.finalize(view, stream.give_back, buffer.allocation, LEGACY_STREAM).atexit = False
         return {
             "shape": view.shape,

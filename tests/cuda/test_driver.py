@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -199,7 +201,6 @@ def test_closing_without_a_driver(fake: FakeDriver) -> None:
 
 
 def test_a_forgotten_device_ends_its_threads(fake: FakeDriver) -> None:
-    import gc
     import threading
 
     before = threading.active_count()
@@ -212,3 +213,20 @@ def test_a_forgotten_device_ends_its_threads(fake: FakeDriver) -> None:
     del device
     gc.collect()
     assert threading.active_count() == before
+
+
+def test_a_device_in_a_circle_ends_after_its_users(fake: FakeDriver) -> None:
+    """What a garbage collection runs may still use it."""
+
+    class User:
+        def __del__(self) -> None:
+            allocated.append(self.device.device_allocator.allocate(0, 0, 64).byte_length)
+
+    allocated: list[int] = []
+    user = User()
+    user.device = CudaDevice(fake, 0)  # type: ignore[attr-defined]
+    user.device.user = user  # type: ignore[attr-defined]
+    stream = weakref.ref(user.device.stream)  # type: ignore[attr-defined]
+    del user
+    gc.collect()
+    assert allocated == [64] and stream() is None
