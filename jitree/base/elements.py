@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from jitree.errors import InvalidArgumentError
 from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType, format_shaped_type
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def is_masked(value: object) -> bool:
     """Whether it is a masked array, or a list or tuple with one in it: what a mask hides is not meant to
     be used."""
     masked = sys.modules.get("numpy.ma")  # there are no such arrays before it is imported
-    return masked is not None and _has_masked(value, masked.MaskedArray)
+    try:
+        return masked is not None and _has_masked(value, masked.MaskedArray)
+    except RecursionError:
+        raise InvalidArgumentError("a list with lists inside each other without end is no array") from None
 
 
 def _has_masked(value: object, masked: type) -> bool:

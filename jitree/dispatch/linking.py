@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base.arguments import object_of
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.function import BytecodeFunction, HostFunction
@@ -232,7 +233,7 @@ ModuleInstance = BytecodeInstance | HostInstance
 
 def split_name(full_name: str) -> tuple[str, str]:
     """``module.function`` at the first dot. INVALID_ARGUMENT without one."""
-    module, dot, function = full_name.partition(".")
+    module, dot, function = object_of("function name", full_name, str).partition(".")
     if not dot:
         raise InvalidArgumentError(f"function name '{full_name}' is not of the form module.function")
     return module, function

@@ -105,6 +105,18 @@ class Allocation(Ending, Unique):
             return self._owners == 0
 
 
+def _inside(whole: int, offset: int, length: int) -> int:
+    """As :meth:`Buffer.range`, for a buffer of ``whole`` bytes."""
+    if type(offset) is not int or type(length) is not int:  # numpy's integers wrap around
+        offset, length = integer("offset", offset), integer("length", length)
+    available = whole - offset
+    if length == WHOLE_BUFFER:
+        length = available
+    if offset < 0 or not 0 <= length <= available:
+        raise OutOfRangeError(f"bytes {offset} to {offset + length} are outside a buffer of {whole} bytes")
+    return length
+
+
 class Buffer(Unique):
     """A range of an allocation.
 
@@ -119,8 +131,8 @@ class Buffer(Unique):
     )  # fmt: skip
 
     def __init__(self, allocation: Allocation, byte_offset: int = 0, byte_length: int = WHOLE_BUFFER) -> None:
-        if byte_length == WHOLE_BUFFER:
-            byte_length = allocation.byte_length - byte_offset
+        """OUT_OF_RANGE for a range that is not inside."""
+        byte_length = _inside(allocation.byte_length, byte_offset, byte_length)
         self.allocation = allocation
         self.address = allocation.address + byte_offset
         self.host_address = None if allocation.host_address is None else allocation.host_address + byte_offset
@@ -157,16 +169,7 @@ class Buffer(Unique):
 
     def range(self, offset: int, length: int) -> int:
         """The length of the range with WHOLE_BUFFER resolved; OUT_OF_RANGE when it is not inside."""
-        if type(offset) is not int or type(length) is not int:  # numpy's integers wrap around
-            offset, length = integer("offset", offset), integer("length", length)
-        available = self.byte_length - offset
-        if length == WHOLE_BUFFER:
-            length = available
-        if offset < 0 or not 0 <= length <= available:
-            raise OutOfRangeError(
-                f"bytes {offset} to {offset + length} are outside a buffer of {self.byte_length} bytes"
-            )
-        return length
+        return _inside(self.byte_length, offset, length)
 
     def subspan(self, offset: int, length: int = WHOLE_BUFFER) -> Buffer:
         """A range of this range that shares the memory; the whole range is this object itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.base.arguments import integer
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
@@ -9,7 +10,7 @@ from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAc
 
 def check_flags(command: str, flags: int, allowed: int = 0) -> None:
     """INVALID_ARGUMENT for flags that the operation does not have."""
-    if flags & ~allowed:
+    if integer("flags", flags) & ~allowed:
         raise InvalidArgumentError(f"{command}: unknown flags {flags:#x}")
 
 

@@ -13,6 +13,7 @@ from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import Final
 
+from jitree.base.arguments import integer, integers, items, object_of
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import (
@@ -98,14 +99,16 @@ class CommandBuffer(Unique, abc.ABC):
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
         """INVALID_ARGUMENT for no category or a negative capacity."""
+        modes, categories = integer("modes", modes), integer("categories", categories)
+        binding_capacity = integer("binding_capacity", binding_capacity)
         if not categories & CommandCategory.ANY or binding_capacity < 0:
             raise InvalidArgumentError(
                 f"a command buffer needs a category (1 transfer, 2 dispatch; got {categories}) and a binding "
                 f"capacity of 0 or more (got {binding_capacity})"
             )
-        self.modes = int(modes)
-        self.categories = int(categories)
-        self.queue_affinity = queue_affinity
+        self.modes = modes
+        self.categories = categories
+        self.queue_affinity = integer("queue_affinity", queue_affinity)
         self.binding_capacity = binding_capacity
         self.recording = True
         self._open_groups = 0
@@ -300,10 +303,15 @@ class CommandBuffer(Unique, abc.ABC):
         entry outside its buffer, PERMISSION_DENIED for missing usage or access. Ranges inside entries are for
         the driver to check.
         """
-        entries: list[tuple[Buffer, int, int] | None] = [
-            None if buffer is None else (buffer, offset, buffer.range(offset, length))
-            for buffer, offset, length in table
-        ]
+        try:
+            entries: list[tuple[Buffer, int, int] | None] = [
+                None if buffer is None else (buffer, offset, buffer.range(offset, length))
+                for buffer, offset, length in table
+            ]
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidArgumentError(
+                f"binding table: expected a buffer or None, an offset and a length for each slot: {error}"
+            ) from None
         for slot, (usage, access) in sorted(self._slots.items()):
             entry = entries[slot] if slot < len(entries) else None
             if entry is None:
@@ -344,6 +352,7 @@ class CommandBuffer(Unique, abc.ABC):
 
     def require_slot(self, slot: int, usage: int, access: int) -> None:
         """Submissions must have a buffer with that usage and access in a slot."""
+        slot, usage, access = integers("slot, usage and access", (slot, usage, access))
         known = self._slots.get(slot, (0, 0))
         self._slots[slot] = known[0] | usage, known[1] | access
 
@@ -360,12 +369,15 @@ class CommandBuffer(Unique, abc.ABC):
         bindings: Sequence[Reference],
         flags: int,
     ) -> Dispatch:
+        object_of("executable", executable, Executable)
+        function, flags = integer("function", function), integer("flags", flags)
         if flags & _ARGUMENT_FLAGS:
             raise UnimplementedError(f"dispatch with flags {names(DispatchFlags(flags))}")
         if not 0 <= function < executable.function_count:
             raise OutOfRangeError(
                 f"dispatch of function {function} of an executable with {executable.function_count} functions"
             )
+        constants, bindings = items("constants", constants), items("bindings", bindings)
         if len(bindings) > MAXIMUM_BINDINGS:
             raise OutOfRangeError(f"dispatch with {len(bindings)} bindings; at most {MAXIMUM_BINDINGS}")
         _check_count("constants", executable.constant_count(function), len(constants), executable, function)

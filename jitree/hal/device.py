@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+from jitree.base.arguments import integer, items, object_of
 from jitree.base.elements import Bytes
 from jitree.base.identity import Unique
-from jitree.errors import UnimplementedError
+from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, enums, recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
@@ -184,7 +185,17 @@ class Device(Unique, QueueOperations):
         self, mode: enums.WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
     ) -> bool:
         """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
-        return wait_for(points, mode, timeout)
+        pairs = [items("points", point) for point in items("points", points)]
+        if any(len(pair) != 2 for pair in pairs):
+            raise InvalidArgumentError("points: expected pairs of a semaphore and a value")
+        return wait_for(
+            [
+                (object_of("points", semaphore, Semaphore), integer("points", value))
+                for semaphore, value in pairs
+            ],
+            mode,
+            timeout,
+        )
 
     # Transfers of the host.
 

@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from jitree.base.arguments import integer, natural
+from jitree.base.arguments import integer, integers, natural
 from jitree.base.endings import carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
@@ -25,6 +25,8 @@ from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, Mem
 
 ALIGNMENT: Final = 64
 """Bytes; compiled kernels assume it."""
+_MOST_LENT: Final = 1 << 16
+"""Blocks at once; fast paths ask for some."""
 _OPTIMAL: Final = int(MemoryType.OPTIMAL)
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
@@ -152,6 +154,8 @@ class HeapAllocator(Allocator):
         """Blocks of a size class, until they are taken back."""
         if capacity != size_class(natural("capacity", capacity)):
             raise InvalidArgumentError(f"capacity: expected one of a size class but got {capacity}")
+        if natural("count", count) > _MOST_LENT:
+            raise InvalidArgumentError(f"count: expected at most {_MOST_LENT} blocks but got {count}")
         with self._lock:
             self._collect()
             free = self._free.get(capacity, [])
@@ -172,8 +176,12 @@ class HeapAllocator(Allocator):
             self._put((address, memory.size - ALIGNMENT, memory))
 
     def forget(self, counts: Sequence[int]) -> None:
-        """A borrower ends; its blocks live as long as they are used."""
-        self._settled = tuple(map(sum, zip(self._settled, counts, strict=True)))
+        """A borrower ends; its blocks live as long as they are used. INVALID_ARGUMENT for another number of
+        counts than statistics have."""
+        added = integers("counts", counts)
+        if len(added) != len(self._settled):
+            raise InvalidArgumentError(f"counts: expected {len(self._settled)} numbers but got {len(added)}")
+        self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
 
     @property
     def statistics(self) -> AllocatorStatistics:

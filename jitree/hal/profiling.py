@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from _thread import allocate_lock
 
+from jitree.base.arguments import natural, object_of
 from jitree.base.flags import Flags
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError
@@ -40,8 +42,8 @@ class Profiler:
         with self._lock:
             if self.mode:
                 raise FailedPreconditionError("the device is being profiled already; end that first")
-            self.mode = ProfilingMode(mode)
-            self._path = path
+            self._path = None if path is None else object_of("path", path, str, os.PathLike)
+            self.mode = ProfilingMode(natural("mode", mode))
             self._measurements = []
 
     def after_fork(self) -> None:

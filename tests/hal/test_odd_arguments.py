@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitree import Session
+from jitree.dispatch.linking import split_name
 from jitree.errors import OutOfRangeError, StatusError
-from jitree.hal.buffer import BufferView
+from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.device import Device
+from jitree.hal.enums import WaitMode
 from jitree.hal.heap import HeapAllocator
 from tests.hal.helpers import ANY, REUSABLE
 
@@ -123,3 +126,49 @@ def test_sizes_do_not_wrap_around() -> None:
 def test_negative_workgroup_counts(counts: tuple[int, int, int]) -> None:
     with pytest.raises(OutOfRangeError, match="workgroups"):
         check_workgroups(*counts)
+
+
+ODD = [None, "text", 1.5, [()], object(), np.zeros(3), np.array(["a"])]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_arguments_of_another_kind_are_statuses(device: Device, odd: Any) -> None:
+    allocator, commands = HeapAllocator(), device.create_command_buffer(REUSABLE, ANY, -1, 1)
+    buffer = device.device_allocator.allocate(0, 0, 256)
+    commands.fill_buffer((0, None, 0, 4), 1, 1)
+    for call in (
+        lambda: allocator.forget(odd),
+        lambda: allocator.lend(64, odd),
+        lambda: split_name(odd),
+        lambda: device.create_command_buffer(odd, ANY),
+        lambda: device.create_command_buffer(REUSABLE, ANY, odd),
+        lambda: device.wait_semaphores(WaitMode.ALL, odd, 0),
+        lambda: device.wait_semaphores(WaitMode.ALL, [(odd, 1)], 0),
+        lambda: device.profiling_begin(odd),
+        lambda: commands.require_slot(odd, 0, 0),
+        lambda: commands.check_table(odd),
+        lambda: commands.dispatch(odd, 0, (1, 1, 1), [], []),
+        lambda: Buffer(buffer.allocation, odd, 4),
+        lambda: Buffer(buffer.allocation, 0, odd),
+    ):
+        with pytest.raises(StatusError):
+            call()
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-4, 8), (300, 4), (0, 257), (8, -2), (np.uint64(300), 4)])
+def test_buffers_are_inside_of_their_allocation(device: Device, offset: Any, length: Any) -> None:
+    allocation = device.device_allocator.allocate(0, 0, 256).allocation
+    with pytest.raises(OutOfRangeError, match="outside a buffer of 256 bytes"):
+        Buffer(allocation, offset, length)
+
+
+def test_more_blocks_than_fast_paths_want() -> None:
+    with pytest.raises(StatusError, match="count: expected at most"):
+        HeapAllocator().lend(64, 1 << 40)
+
+
+def test_lists_inside_themselves() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(StatusError), Session("local-sync") as session:
+        session.to_device(endless)
