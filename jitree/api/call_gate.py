@@ -35,7 +35,7 @@ class CallGate:
         """Rounds to come without calls."""
         self._tickets = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """A heap: who came first is first."""
+        """A heap: the first that came is first."""
 
     async def pass_through(self) -> None:
         """Waits until a call may begin: mostly not at all."""

@@ -65,7 +65,7 @@ class _Pool:
 
 
 class _Registration(NamedTuple):
-    """Behind a buffer: host memory that was pinned for it."""
+    """Host memory that was pinned for a buffer."""
 
     stream: Stream
     address: int
@@ -75,7 +75,7 @@ class _Registration(NamedTuple):
 
 
 class _Loan(NamedTuple):
-    """Behind a buffer: device memory of another library."""
+    """Device memory of another library that a buffer is over."""
 
     stream: Stream
     owner: object

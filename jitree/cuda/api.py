@@ -1,7 +1,7 @@
 """Driver calls, every one checked: a failure is an exception that names the call and what CUDA says.
 
 All of the package's calls go through an :class:`Api`, one a device, which remembers the failure that lost the
-device. The module behind it is ``cuda.bindings.driver``, or in tests one that emulates it on host memory.
+device. It calls ``cuda.bindings.driver``, or in tests a module that emulates that on host memory.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 When an operation is submitted to a stream, its signals are *promised*: the stream will reach them without
 help. A wait for a promised value needs no event and no thread: on the same stream the order of
 submission is the wait, on another stream it is an event, and on the host it is the synchronisation of the
-stream. Only who wants to be called back needs the completion thread.
+stream. Only callbacks need the completion thread.
 """
 
 from __future__ import annotations

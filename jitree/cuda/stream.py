@@ -40,7 +40,7 @@ _SPIN_SECONDS: Final = 1e-4
 _LONGEST_SLEEP: Final = 1e-3
 """A wait with a time-out asks in a loop: at first without a break, later every millisecond."""
 _SHORTEST_PATIENCE: Final = 1e-3
-"""Seconds that a wait without time has for who is just submitting."""
+"""Seconds that a wait without time has for a thread that is just submitting."""
 _SUSPECTS: Final = 3
 """Submissions that the error of a lost device names."""
 _OPEN_PROMISES: Final = 1024
@@ -57,7 +57,7 @@ class HeldLaunches(Protocol):
 
 
 class Watcher(Protocol):
-    """Who retires work when an event is reached."""
+    """What retires work when an event is reached."""
 
     def watch(self, stream: Stream, tick: int, event: Handle) -> None:
         """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""

@@ -77,7 +77,7 @@ class AllocatorStatistics(NamedTuple):
 
 
 class Accounting:
-    """The counters behind :class:`AllocatorStatistics`, under a lock of their owner."""
+    """What :class:`AllocatorStatistics` counts, under a lock of their owner."""
 
     __slots__ = ("_device", "_host")
 

@@ -13,7 +13,7 @@ from jitree.base.flags import Flags
 
 
 class MemoryType(Flags):
-    """Where memory lies and who can reach it."""
+    """Where memory lies and what can reach it."""
 
     NONE = 0
     OPTIMAL = 0x1
@@ -106,7 +106,7 @@ class DispatchFlags(Flags):
 
 
 class SemaphoreCompatibility(Flags):
-    """Who can wait for and signal a semaphore together with a device."""
+    """What can wait for and signal a semaphore together with a device."""
 
     NONE = 0
     HOST_WAIT = 0x1

@@ -104,9 +104,9 @@ class Fence(Unique):
         """
         return wait_fences((self,), timeout)
 
-    def interrupt(self, behind: Fence | None = None) -> None:
-        """Interrupts the work that is to signal it and what that waits for, as far as ``behind``."""
-        kept = () if behind is None else pending_producers(behind.timepoints, WaitMode.ALL)
+    def interrupt(self, after: Fence | None = None) -> None:
+        """Interrupts the work that is to signal it and what that waits for, but not what ``after`` does."""
+        kept = () if after is None else pending_producers(after.timepoints, WaitMode.ALL)
         interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), kept)
 
     def on_reached(self, callback: ReachedCallback) -> list[Timepoint]:

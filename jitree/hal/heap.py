@@ -62,7 +62,7 @@ Block = tuple[int, int, "np.ndarray[Any, Any]"]
 
 
 class Borrower(Protocol):
-    """Who borrows blocks and hands them out itself."""
+    """A borrower of blocks, which it hands out itself."""
 
     @property
     def counts(self) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Timeline semaphores: a payload that only grows, who is to be told, and who is to signal it.
+"""Timeline semaphores: a payload that only grows, callbacks that wait for it, and work that signals it.
 
 Waiting for several: by callback, or on the calling thread, which helps meanwhile.
 
@@ -142,7 +142,7 @@ class Semaphore(Unique):
         return None
 
     def expect(self, value: int, producer: Producer) -> None:
-        """States who will signal ``value``: for work that does not run at once. Taken back by
+        """States what will signal ``value``: for work that does not run at once. Taken back by
         :meth:`settle`."""
         with self._lock:
             if self._producers is None:
@@ -157,7 +157,7 @@ class Semaphore(Unique):
                 del producers[value]
 
     def producer(self, value: int) -> Producer | None:
-        """Who will raise the payload to ``value`` or above, as far as has been stated."""
+        """The work that will raise the payload to ``value`` or above, as far as has been stated."""
         producers = self._producers
         if not producers:
             return None
@@ -256,7 +256,7 @@ def when_reached(
 
 
 def pending_producers(points: Sequence[tuple[Semaphore, int]], mode: WaitMode) -> list[Producer]:
-    """Who will signal the points; none when all (or any) of them are reached or one has failed."""
+    """The work that will signal the points; none when all (or any) of them are reached or one has failed."""
     producers: list[Producer] = []
     for semaphore, value in points:
         if semaphore.failure is not None:
@@ -282,10 +282,10 @@ def describe_missing(points: Iterable[tuple[Semaphore, int]]) -> str:
 
 
 def describe_wait(points: Iterable[tuple[Semaphore, int]]) -> str:
-    """As :func:`describe_missing`, with who is to bring it about."""
+    """As :func:`describe_missing`, with the work that is to bring it about."""
     points = tuple(points)
     producers = [producer.describe() for producer in pending_producers(points, WaitMode.ALL)]
-    by = "; ".join(producers) or "nobody: no operation that signals it has been submitted"
+    by = "; ".join(producers) or "nothing: no operation that signals it has been submitted"
     return f"{describe_missing(points)}; by {by}"
 
 

@@ -124,7 +124,7 @@ def _places(frame: FrameType | None) -> list[str]:
 
 
 def gate_text(lock: threading.RLock) -> str:
-    """Who has a session, and where: only the lock's text tells."""
+    """The thread that has a session, and where it is: only the lock's text tells."""
     owner = repr(lock).partition("owner=")[2].split(" ")[0]
     ident = int(owner) if owner.isdecimal() else 0
     names = [thread.name for thread in threading.enumerate() if thread.ident == ident]

@@ -43,7 +43,7 @@ def summary_lines(module: ModuleTables) -> Iterator[str]:
 
 
 def _origin_lines(module: ModuleTables) -> Iterator[str]:
-    """Who can have compiled it, by the imports; the versions that modules state do not tell."""
+    """The releases that can have compiled it, by the imports; the versions that modules state do not tell."""
     found = origin(module)
     if found.families:
         yield f"HAL ABI:    {_span(found.families)}"

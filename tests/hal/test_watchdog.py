@@ -76,7 +76,7 @@ def test_a_wait_that_nobody_ends(reports: Reports, registry: DriverRegistry) -> 
         thread = in_thread("the waiter", fence.wait)
         text = reports.expect("watchdog: the waiter has been waiting for")
         assert re.search(r"the waiter: waiting for \d+\.\d s: a semaphore \(0x\w+\) to go from 0 to 1", text)
-        assert "by nobody: no operation that signals it has been submitted" in text
+        assert "by nothing: no operation that signals it has been submitted" in text
         fence.signal()
         thread.join(TIMEOUT)
 

@@ -147,16 +147,16 @@ def _fits(parameters: tuple[Parameter, ...], items: tuple[str | Span, ...]) -> b
 
 def parse_declaration(text: str) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]] | None:
     """(arguments, results) of a declaration, None for text of another form."""
-    head, at, behind = text.partition("@")
+    head, at, following = text.partition("@")
     if not at or head.split() not in _HEADS:
         return None
-    opening = next((position for position, _ in _depths(behind, 0) if behind[position] == "("), -1)
-    if not behind[: max(opening, 0)].strip():
+    opening = next((position for position, _ in _depths(following, 0) if following[position] == "("), -1)
+    if not following[: max(opening, 0)].strip():
         return None
-    arguments, position = _parenthesised(behind, opening)
+    arguments, position = _parenthesised(following, opening)
     if position < 0:
         return None
-    rest = behind[position:].strip()
+    rest = following[position:].strip()
     if not rest:
         return _parameters(arguments, "input"), ()
     if not rest.startswith("->"):

@@ -62,7 +62,7 @@ class CallStack:
             raise FailedPreconditionError(_layout_text("a function returned without leaving its frame"))
 
     def unwind(self) -> None:
-        """Removes the frames that a failed call left behind."""
+        """Removes the frames that a failed call has left."""
         self._require_intact()
         base = self._stack.storage or 0
         for _ in range(_MOST_FRAMES):

@@ -100,7 +100,7 @@ class StoragePool:
             blocks = self._allocator.lend(capacity, count)
             handles = self._table.reserve(count)
         except ResourceExhaustedError:
-            return  # the caller, who asked for memory, says so, if there is none for that either
+            return  # the caller asked for memory and says so, if there is none for that either
         for handle, block in zip(handles, blocks, strict=True):
             self._lent += capacity
             self._blocks[handle] = block
