@@ -15,19 +15,27 @@ from jitree import errors
 from jitree.errors import StatusCode, StatusError
 
 if TYPE_CHECKING:
-    from jitree.api.array import Array
-    from jitree.api.calls.storage_arguments import donate
-    from jitree.api.custom_module import CustomModule
-    from jitree.api.custom_types import f32, f64, i32, i64
-    from jitree.api.function import Function
-    from jitree.api.inspection import ModuleSummary, inspect
-    from jitree.api.module import Call, Module
-    from jitree.api.session import Instance, Session, load
-    from jitree.dispatch.context import ContextFlags
-    from jitree.dispatch.host_export import HostExport
-    from jitree.dispatch.host_module import HostModule
-    from jitree.hal.device import Device
-    from jitree.regs.objects import VmBuffer, VmList
+    from jitree.api.array import Array as Array
+    from jitree.api.calls.storage_arguments import donate as donate
+    from jitree.api.custom_module import CustomModule as CustomModule
+    from jitree.api.custom_types import f32 as f32
+    from jitree.api.custom_types import f64 as f64
+    from jitree.api.custom_types import i32 as i32
+    from jitree.api.custom_types import i64 as i64
+    from jitree.api.function import Function as Function
+    from jitree.api.inspection import ModuleSummary as ModuleSummary
+    from jitree.api.inspection import inspect as inspect
+    from jitree.api.module import Call as Call
+    from jitree.api.module import Module as Module
+    from jitree.api.session import Instance as Instance
+    from jitree.api.session import Session as Session
+    from jitree.api.session import load as load
+    from jitree.dispatch.context import ContextFlags as ContextFlags
+    from jitree.dispatch.host_export import HostExport as HostExport
+    from jitree.dispatch.host_module import HostModule as HostModule
+    from jitree.hal.device import Device as Device
+    from jitree.regs.objects import VmBuffer as VmBuffer
+    from jitree.regs.objects import VmList as VmList
 
 __version__ = "0.1.0"
 
@@ -58,33 +66,7 @@ _LAZY = {
 _RENAMED = {"NativeExport": "HostExport", "NativeModule": "HostModule"}
 """Old names, each of which warns when it is first used."""
 
-__all__ = [
-    "Array",
-    "Call",
-    "ContextFlags",
-    "CustomModule",
-    "Device",
-    "Function",
-    "HostExport",
-    "HostModule",
-    "Instance",
-    "Module",
-    "ModuleSummary",
-    "Session",
-    "StatusCode",
-    "StatusError",
-    "VmBuffer",
-    "VmList",
-    "__version__",
-    "donate",
-    "errors",
-    "f32",
-    "f64",
-    "i32",
-    "i64",
-    "inspect",
-    "load",
-]
+__all__ = [*_LAZY, "StatusCode", "StatusError", "__version__", "errors"]
 
 
 def __getattr__(name: str) -> Any:
