@@ -7,7 +7,7 @@ memory and calls of C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -51,16 +51,3 @@ def _reached(functions: Iterable[IntegerFunction]) -> dict[str, IntegerFunction]
 def _callees(function: IntegerFunction) -> list[IntegerFunction]:
     used = [function.__globals__.get(name) for name in function.__code__.co_names]
     return [item for item in used if isinstance(item, FunctionType) and not is_primitive(item)]
-
-
-def entry_text(symbol: str, function: IntegerFunction, constants: Sequence[int]) -> str:
-    """A function as bytecode calls it, ``i32 (state, values, refs, words)``; ``constants`` come after."""
-    names = [f"i64 %a{number}" for number in range(4)]
-    passed = ", ".join([*names, *(f"i64 {value}" for value in constants)])
-    declared = ", ".join(["i64"] * (4 + len(constants)))
-    return "\n".join([
-        f"declare i64 @{function.__name__}({declared})",
-        f"define i32 @{symbol}({', '.join(names)}) nounwind \"no-builtins\" {{",
-        f"  %result = call i64 @{function.__name__}({passed})",
-        "  %status = trunc i64 %result to i32", "  ret i32 %status", "}",
-    ])  # fmt: skip

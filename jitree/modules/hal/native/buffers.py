@@ -36,8 +36,6 @@ _ALL = int(MemoryAccess.ALL)
 
 def device_allocator(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     device = reference(refs, words, 0)
     if not is_kind(device, handle_pool.device):
         return REFUSED
@@ -85,8 +83,6 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
 
 def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     queue = queue_of(handle_pool, reference(refs, words, 0))
     fence = reference(refs, words, 3)
     if not queue or queue != handle_pool.queue or number(values, words, 4) != 0:
@@ -132,7 +128,7 @@ def give_back(handle_pool: HandlePoolRecord, storage: Entry) -> None:
 def queue_dealloca(state: State, values: int, refs: int, words: int) -> int:
     """The memory goes when nothing refers to it any more."""
     handle_pool = state.handle_pool
-    if not handle_pool or not is_kind(reference(refs, words, 4), handle_pool.buffer):
+    if not is_kind(reference(refs, words, 4), handle_pool.buffer):
         return REFUSED
     return queue_barrier(state, values, refs, words, -1)
 
@@ -179,8 +175,6 @@ def is_host_buffer(handle_pool: HandlePoolRecord, buffer: Entry) -> bool:
 
 def buffer_subspan(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     source = reference(refs, words, 0)
     if not is_host_buffer(handle_pool, source):
         return REFUSED
@@ -196,8 +190,6 @@ def buffer_subspan(state: State, values: int, refs: int, words: int) -> int:
 
 def buffer_length(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     buffer = reference(refs, words, 0)
     if not is_kind(buffer, handle_pool.buffer):
         return REFUSED
@@ -206,8 +198,6 @@ def buffer_length(state: State, values: int, refs: int, words: int) -> int:
 
 def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     buffer = reference(refs, words, 0)
     if not is_kind(buffer, handle_pool.buffer):
         return REFUSED
@@ -238,8 +228,6 @@ def scalar(handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: in
 
 def buffer_load(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     length = number(values, words, 2)
     place = scalar(handle_pool, reference(refs, words, 0), number(values, words, 1), length, _READ)
     if place == 0:
@@ -252,8 +240,6 @@ def buffer_load(state: State, values: int, refs: int, words: int) -> int:
 
 def buffer_store(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     value = number(values, words, 0)
     length = number(values, words, 3)
     place = scalar(handle_pool, reference(refs, words, 1), number(values, words, 2), length, _WRITE)

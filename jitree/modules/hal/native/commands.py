@@ -48,7 +48,7 @@ _WRITE = int(MemoryAccess.WRITE)
 
 def commands_create(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
+    if not queue_of(handle_pool, reference(refs, words, 0)):
         return REFUSED
     modes = number(values, words, 1)
     categories = number(values, words, 2)
@@ -82,8 +82,6 @@ def recording_of(handle_pool: HandlePoolRecord, commands: Entry, category: int) 
 
 def commands_finalize(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     recording = recording_of(handle_pool, reference(refs, words, 0), 0)
     if not recording:
         return REFUSED
@@ -93,8 +91,6 @@ def commands_finalize(state: State, values: int, refs: int, words: int) -> int:
 
 def commands_barrier(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     recording = recording_of(handle_pool, reference(refs, words, 0), 0)
     if not recording or not has_room(recording, 1, 0, 0):
         return REFUSED
@@ -154,8 +150,6 @@ def record(
 
 def commands_fill(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 1, 1):
         return REFUSED
@@ -191,8 +185,6 @@ def repeated(pattern: int, size: int) -> int:
 
 def commands_update(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     source = reference(refs, words, 1)
     if not recording or not is_kind(source, KIND_BUFFER) or not has_room(recording, 1, 1, 1):
@@ -228,8 +220,6 @@ def commands_update(state: State, values: int, refs: int, words: int) -> int:
 
 def commands_copy(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 2, 2):
         return REFUSED

@@ -50,8 +50,6 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
     between them are 32."""
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     recording = recording_of(handle_pool, reference(refs, words, 0), _DISPATCH)
     executable = reference(refs, words, 1)
     if not recording or not is_kind(executable, handle_pool.executable) or executable.address == 0:
@@ -153,8 +151,6 @@ def add_binding(recording: Recording, values: int, refs: int, words: int, index:
 def executable_lookup(state: State, values: int, refs: int, words: int) -> int:
     """The number of a function; names that are not found are left to Python."""
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     executable = reference(refs, words, 0)
     name = reference(refs, words, 1)
     if not is_kind(executable, handle_pool.executable) or not is_kind(name, KIND_BUFFER):

@@ -41,7 +41,7 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     """``commands_at`` is the number of the command buffer among the arguments, ``table_at`` that of the first
     register of the binding table, 0 = there is none."""
     handle_pool = state.handle_pool
-    if not handle_pool or handle_pool.execute == 0:
+    if handle_pool.execute == 0:
         return REFUSED
     queue = queue_of(handle_pool, reference(refs, words, 0))
     wait = reference(refs, words, 2)

@@ -44,7 +44,7 @@ def signal(fence: Entry) -> None:
 
 def fence_create(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
+    if not queue_of(handle_pool, reference(refs, words, 0)):
         return REFUSED
     fence = new_entry(state, handle_pool, handle_pool.fence)
     if not fence:
@@ -56,8 +56,6 @@ def fence_create(state: State, values: int, refs: int, words: int) -> int:
 def fence_join(state: State, values: int, refs: int, words: int, first: int) -> int:
     """``first`` is the number of the first fence among the arguments, here and in :func:`fence_await`."""
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     present = 0
     for index in range(first, argument_count(words)):
         fence = reference(refs, words, index)
@@ -75,7 +73,7 @@ def fence_join(state: State, values: int, refs: int, words: int, first: int) -> 
 
 def fence_await(state: State, values: int, refs: int, words: int, first: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or argument_count(words) - first > 32:
+    if argument_count(words) - first > 32:
         return REFUSED
     for index in range(first, argument_count(words)):
         if not is_reached(handle_pool, reference(refs, words, index)):
@@ -85,8 +83,6 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
 
 def fence_query(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     fence = reference(refs, words, 0)
     if not fence or not can_signal(handle_pool, fence):
         return REFUSED
@@ -95,8 +91,6 @@ def fence_query(state: State, values: int, refs: int, words: int) -> int:
 
 def fence_signal(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     fence = reference(refs, words, 0)
     if not fence or not can_signal(handle_pool, fence):
         return REFUSED
@@ -108,7 +102,7 @@ def queue_barrier(state: State, values: int, refs: int, words: int, flags: int) 
     """Also of operations that do nothing but keep order. ``flags`` is the number of an argument that has to
     be 0; -1 = none has."""
     handle_pool = state.handle_pool
-    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
+    if not queue_of(handle_pool, reference(refs, words, 0)):
         return REFUSED
     fence = reference(refs, words, 3)
     if not is_reached(handle_pool, reference(refs, words, 2)) or not can_signal(handle_pool, fence):
@@ -121,6 +115,6 @@ def queue_barrier(state: State, values: int, refs: int, words: int, flags: int) 
 
 def queue_flush(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
+    if not queue_of(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return finish(state, refs, words)

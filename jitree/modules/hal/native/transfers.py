@@ -26,7 +26,7 @@ MOST_COPIED = 64 << 10
 def is_ready(state: State, refs: int, words: int) -> bool:
     """Whether the operation may run here and now."""
     handle_pool = state.handle_pool
-    if not handle_pool or not queue_of(handle_pool, reference(refs, words, 0)):
+    if not queue_of(handle_pool, reference(refs, words, 0)):
         return False
     return is_reached(handle_pool, reference(refs, words, 2)) and can_signal(
         handle_pool, reference(refs, words, 3)

@@ -57,8 +57,6 @@ def fits(values: int, words: int, rank: int, length: int) -> bool:
 
 def view_create(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     source = reference(refs, words, 0)
     rank = argument_count(words) - 5
     if not is_host_buffer(handle_pool, source) or rank > MAXIMUM_RANK:
@@ -94,8 +92,6 @@ def view_create(state: State, values: int, refs: int, words: int) -> int:
 def view_assert(state: State, values: int, refs: int, words: int) -> int:
     """Exact agreement; compatible types are Python's business."""
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     view = reference(refs, words, 0)
     if not known_view(handle_pool, view) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
@@ -114,8 +110,6 @@ def view_assert(state: State, values: int, refs: int, words: int) -> int:
 def view_buffer(state: State, values: int, refs: int, words: int) -> int:
     """The buffer of a view that Python made gets an entry that keeps the view."""
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     view = reference(refs, words, 0)
     if not known_view(handle_pool, view):
         return REFUSED
@@ -137,29 +131,27 @@ def view_buffer(state: State, values: int, refs: int, words: int) -> int:
 
 def view_element_type(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or not known_view(handle_pool, reference(refs, words, 0)):
+    if not known_view(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, reference(refs, words, 0).element_type)
 
 
 def view_encoding_type(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or not known_view(handle_pool, reference(refs, words, 0)):
+    if not known_view(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, reference(refs, words, 0).encoding)
 
 
 def view_rank(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool or not known_view(handle_pool, reference(refs, words, 0)):
+    if not known_view(handle_pool, reference(refs, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, reference(refs, words, 0).rank)
 
 
 def view_dim(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not handle_pool:
-        return REFUSED
     view = reference(refs, words, 0)
     index = number(values, words, 1)
     if not known_view(handle_pool, view) or not 0 <= index < view.rank:
