@@ -3,7 +3,7 @@
     python perf/arguments.py [--device local-sync] [--tier fast] [--seconds 0.3] [--only REGEX]
 
 Each line has the time of a call and that of its plain counterpart, measured alternately in one run: their
-ratio and their difference. Rows of torch are there where torch is installed.
+ratio and their difference. There are rows of torch where it is installed.
 """
 
 from __future__ import annotations
@@ -78,55 +78,43 @@ def _repeated(function: Any, *arguments: Any) -> Callable[[], Any]:
 
 
 def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
-    m = session.load(PROGRAMS / "arguments.vmfb")
-    o = other.load(PROGRAMS / "arguments_async.vmfb")
+    here = session.load(PROGRAMS / "arguments.vmfb")
+    there = other.load(PROGRAMS / "arguments_async.vmfb")
     array = np.arange(16, dtype=np.float32)
     x, y, away = session.to_device(array), session.to_device(array), other.to_device(array)
-    for _ in range(5):
-        foreign = o.add(away, away)
-    add = partial(m.add, x, y)
-    yield "numpy", add, partial(m.add, array, array)
-    yield "numpy 2", add, partial(m.add, x, array)
-    yield "by name", add, partial(m.add, input0=x, input1=y)
-    yield "tuple", add, partial(m.two, x, y)
-    yield "rank 0", add, partial(m.scalar, session.to_device(array[3]), session.to_device(array[3]))
-    yield (
-        "numpy scalar",
-        partial(m.scalar, *[np.array(3, np.float32)] * 2),
-        partial(m.scalar, *[np.float32(3)] * 2),
-    )
-    yield "numbers", partial(m.scalar, *[np.array(3, np.float32)] * 2), partial(m.scalar, 3.0, 3.0)
-    yield "producer", partial(m.add, x, array), partial(m.add, x, _Producer(array))
-    yield "session", add, partial(m.add, x, foreign)
-    yield "session, no handle", add, partial(m.add, x, away)
-    yield "out", partial(m.into, x, y), partial(m.into, x, out=y)
-    yield "out of numpy", partial(m.into, x, y), partial(m.into, x, out=np.asarray(y))
+    add, single = partial(here.add, x, y), partial(here.single, 1.0, 2.0)
+    submitted = partial(there.add, away, away)
+    yield "numpy", add, partial(here.add, array, array)
+    yield "producer", partial(here.add, x, array), partial(here.add, x, _Producer(array))
+    yield "numpy scalars", add, partial(here.scalar, np.float32(3), np.float32(3))
+    yield "by name", add, partial(here.add, input0=x, input1=y)
+    yield "tuple", add, partial(here.two, x, y)
+    scalar = session.to_device(array[3])
+    yield "rank 0", add, partial(here.scalar, scalar, scalar)
+    submitted()
+    yield "another session", add, partial(here.add, x, submitted())
+    yield "out", partial(here.into, x, y), partial(here.into, x, out=y)
+    yield "out, numpy", partial(here.into, x, y), partial(here.into, x, out=np.asarray(y))
     donations = _Donations(session, array)
-    yield (
-        "donate",
-        partial(donations.plain, m.add.__class__ and (lambda v: m.add(v, v))),
-        partial(donations.donated, m.next),
-    )
-    yield "consumed", partial(donations.plain, lambda v: m.add(v, v)), partial(donations.plain, m.next)
-    single = partial(m.single, 1.0, 2.0)
-    yield "f16", single, partial(m.half, 1.0, 2.0)
-    yield "bf16", single, partial(m.brain, 1.0, 2.0)
-    yield "bf16 scalars", single, partial(m.brain, *[ml_dtypes.bfloat16(2)] * 2)
-    yield "list of i32", single, partial(m.list, [1, 2])
-    yield "list of i32, 20", single, partial(m.list, [1, 2] * 10)
-    yield "list", single, partial(m.mixed, [1, 2])
-    yield "submit", add, partial(m.add.submit, x, y)
-    yield "async model", partial(m.add, x, y), partial(o.add, away, away)
-    yield "async submit", partial(o.add, away, away), partial(o.add.submit, away, away)
-    yield "async f16", partial(o.single, 1.0, 2.0), partial(o.half, 1.0, 2.0)
-    yield f"await * {_AWAITED}", _repeated(m.add, x, y), _awaited(m.add, x, y)
-    yield f"await async * {_AWAITED}", _repeated(o.add, away, away), _awaited(o.add, away, away)
+    yield "donated", partial(donations.plain, here.twice), partial(donations.donated, here.next)
+    yield "consumed", partial(donations.plain, here.twice), partial(donations.plain, here.next)
+    yield "f16", single, partial(here.half, 1.0, 2.0)
+    yield "bf16", single, partial(here.brain, 1.0, 2.0)
+    yield "bf16 scalars", single, partial(here.brain, *[ml_dtypes.bfloat16(2)] * 2)
+    yield "list of i32", single, partial(here.list, [1, 2])
+    yield "list of 20", single, partial(here.list, [1, 2] * 10)
+    yield "list of anything", single, partial(here.mixed, [1, 2])
+    yield "submit", add, partial(here.add.submit, x, y)
+    yield "async submit", submitted, partial(there.add.submit, away, away)
+    yield "async f16", partial(there.single, 1.0, 2.0), partial(there.half, 1.0, 2.0)
+    yield f"await * {_AWAITED}", _repeated(here.add, x, y), _awaited(here.add, x, y)
+    yield f"await async * {_AWAITED}", _repeated(there.add, away, away), _awaited(there.add, away, away)
+    yield "three of numpy", partial(here.three, x, y, x), partial(here.three, array, array, array)
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        t = torch.arange(16, dtype=torch.float32)
-        yield "torch", partial(m.three, x, y, x), partial(m.three, t, t, t)
-        yield "numpy, three", partial(m.three, x, y, x), partial(m.three, array, array, array)
+        tensor = torch.arange(16, dtype=torch.float32)
+        yield "three of torch", partial(here.three, x, y, x), partial(here.three, tensor, tensor, tensor)
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Sequence
 
+    from jitree.api.other_kinds import OtherKind
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -262,6 +263,12 @@ class Function(Unique):
 
         Functions that were not compiled to be asynchronous are waited for."""
         return self(*arguments, **named)
+
+    def to(self, kind: str) -> OtherKind:
+        """The function with arrays of another library as results: "torch", "numpy", "cupy" or "jax"."""
+        from jitree.api.other_kinds import OtherKind  # only who uses another library needs it
+
+        return OtherKind(self, kind)
 
     def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
         require_interpreter()

@@ -14,6 +14,11 @@ module @arguments {
     return %0 : tensor<16xf32>
   }
 
+  func.func @twice(%x: tensor<16xf32>) -> tensor<16xf32> {
+    %0 = arith.addf %x, %x : tensor<16xf32>
+    return %0 : tensor<16xf32>
+  }
+
   func.func @next(%x: tensor<16xf32> {iree.abi.consume}) -> tensor<16xf32> {
     %0 = arith.addf %x, %x : tensor<16xf32>
     return %0 : tensor<16xf32>

@@ -1,0 +1,65 @@
+"""Results as arrays of another library: ``module.fn.to("torch")``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.calls.number_packing import describe
+from jitree.base.identity import Unique
+from jitree.errors import InvalidArgumentError, UnavailableError
+
+_TAKES: Final = {
+    "cupy": ("cupy", "from_dlpack"),
+    "jax": ("jax.dlpack", "from_dlpack"),
+    "torch": ("torch", "from_dlpack"),
+}
+"""The function of each library that takes an array by DLPack: module, name."""
+NUMPY: Final = "numpy"
+
+
+def taker(kind: str) -> Callable[[Array], Any]:
+    """What makes an array one of a library, over the same memory. INVALID_ARGUMENT for libraries that are not
+    known, UNAVAILABLE for those that are not installed."""
+    if kind == NUMPY:
+        return np.asarray
+    if not isinstance(kind, str) or kind not in _TAKES:
+        known = ", ".join(sorted([NUMPY, *_TAKES]))
+        raise InvalidArgumentError(
+            f"to: expected the name of a library but got {describe(kind)}; there are: {known}"
+        )
+    module, name = _TAKES[kind]
+    try:
+        take: Callable[[Array], Any] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise UnavailableError(f"to: {module} cannot be imported ({error}); install {kind}") from error
+    return take
+
+
+class OtherKind(Unique):
+    """A function whose results are arrays of another library. Numbers stay numbers."""
+
+    __slots__ = ("_take", "function")
+
+    def __init__(self, function: Any, kind: str) -> None:
+        self._take = taker(kind)
+        self.function = function
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """As the function."""
+        return self._converted(self.function(*arguments, **named))
+
+    async def async_(self, /, *arguments: Any, **named: Any) -> Any:
+        """As ``async_`` of the function."""
+        return self._converted(await self.function.async_(*arguments, **named))
+
+    def _converted(self, value: Any) -> Any:
+        if type(value) is Array:
+            return self._take(value)
+        if type(value) in (tuple, list):
+            return type(value)(map(self._converted, value))
+        return value
