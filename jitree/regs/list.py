@@ -8,7 +8,8 @@ that table.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.regs.layout import (
+    ENTRY,
     KIND_LIST,
     LIST_EMPTY,
     LIST_F32,
@@ -50,6 +52,7 @@ MAXIMUM_CAPACITY: Final = 1 << 26
 machine's memory with it."""
 
 _WORDS: Final = LIST_SLOT.size // 8
+_ADDRESS, _LENGTH, _ELEMENT_TYPE, _CAPACITY = map(ENTRY.word, ("address", "length", "element_type", "rank"))
 _INTEGER_BITS: Final = {LIST_I8: 8, LIST_I16: 16, LIST_I32: 32, LIST_I64: 64}
 _NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
 _LEAST_CODE: Final = min(LIST_EMPTY, LIST_REF, *_NAMES)
@@ -121,6 +124,10 @@ def _handles(slots: memoryview) -> list[int]:
     return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
 
 
+_NO_SLOTS: Final = np.zeros(0, np.int64)
+_NO_WORDS: Final = _NO_SLOTS.data
+
+
 class VmList(Unique):
     """A list of elements of one type: a LIST_* code, LIST_VARIANT (anything) or the number of a ref type.
 
@@ -160,7 +167,22 @@ class VmList(Unique):
         self._objects: dict[int, object] = {}
         if type(capacity) is not int or capacity < 0:
             capacity = natural("capacity", capacity)
-        self._use(_new_slots(capacity))
+        if capacity:
+            self._use(_new_slots(capacity))
+        else:
+            self._slots, self._address, self.words = _NO_SLOTS, 0, _NO_WORDS
+
+    @classmethod
+    def of_values(cls, element_type: int, code: int, bits: Sequence[int]) -> VmList:
+        """A list of values of one LIST_* value code, which its elements can have; ``bits`` as of slots."""
+        made = cls(element_type)
+        if bits:
+            words = array("q", (code, 0)) * len(bits)
+            words[1::_WORDS] = array("q", bits)
+            made._slots, made.words = np.frombuffer(words, np.int64), memoryview(words)
+            made._address = words.buffer_info()[0]
+            made.size = made.capacity = len(bits)
+        return made
 
     # -- handle table ------------------------------------------------------------------------------
 
@@ -169,13 +191,15 @@ class VmList(Unique):
 
         FAILED_PRECONDITION while another context uses it.
         """
-        if self.table is not table:
+        if self.table is None and not self.holds_references:
+            self.table = table
+        elif self.table is not table:
             if self.handle:
                 raise FailedPreconditionError("the vm.list is in use by another context")
             self._unbind()
             self._bind(table)
         self.handle = address
-        table.set_word(address, "element_type", self.element_type)
+        table.i32[((address - table.base) >> 2) + _ELEMENT_TYPE] = self.element_type
         self._publish()
 
     def leave_entry(self, table: HandleTable) -> None:
@@ -213,9 +237,11 @@ class VmList(Unique):
                     self.words[index * _WORDS + 1] = 0
 
     def _publish(self) -> None:
-        if self.handle and self.table is not None:
-            self.table.set_extent(self.handle, self._address, self.size)
-            self.table.set_word(self.handle, "rank", self.capacity)
+        table = self.table
+        if self.handle and table is not None:
+            word = (self.handle - table.base) >> 3
+            table.i64[word + _ADDRESS], table.i64[word + _LENGTH] = self._address, self.size
+            table.i32[2 * word + _CAPACITY] = self.capacity
 
     @property
     def holds_references(self) -> bool:

@@ -48,5 +48,5 @@ def test_libraries_that_are_not_there(session: Session, monkeypatch: pytest.Monk
         with pytest.raises(InvalidArgumentError, match="to: expected the name of a library but got"):
             add.to(name)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(UnavailableError, match="cupy cannot be imported .*; install cupy"):
+    with pytest.raises(UnavailableError, match=r"cupy cannot be imported .*; install cupy"):
         add.to("cupy")

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import WORKSPACE, Parameter, Signature
-from jitree.api.calls.number_packing import NUMBER_BITS, IntegerPacker, narrow_float, number_packer, refused
+from jitree.api.calls.list_packing import list_packer
+from jitree.api.calls.number_packing import NUMBER_BITS, narrow_float, number_packer, refused
 from jitree.api.calls.tensor_packing import NUMBERS, OBJECTS, ArrayTransfer, as_array, tensor_packer
 from jitree.api.calls.transfers import native_row
 from jitree.api.calls.writing import own_view, require_writable, writable_import
 from jitree.base.elements import is_masked
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
@@ -63,7 +64,7 @@ class ReferencePacker:
     objects of the HAL and the VM are passed as they are. The program checks what it gets.
     """
 
-    __slots__ = ("_buffers", "_element", "_name", "_ref_types", "_transfer", "_type", "_view_of")
+    __slots__ = ("_buffers", "_name", "_pack_list", "_ref_types", "_transfer", "_type", "_view_of")
 
     def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
         self._name = parameter.name
@@ -72,7 +73,7 @@ class ReferencePacker:
         self._transfer = transfer._replace(import_array=writable_import(transfer.import_array))
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
-        self._element = parameter.type.partition("list<")[2].removesuffix(">")
+        self._pack_list = list_packer(parameter, self._pack)
 
     def pack(self, value: Any) -> object:
         packed = self._view_of(value) if type(value) is Array else self._pack(value)
@@ -115,27 +116,6 @@ class ReferencePacker:
         except InvalidArgumentError:
             raise refused(self._name, self._type, value) from None
         return value
-
-    def _pack_list(self, values: Sequence[Any]) -> VmList:
-        """Integers become i64, floats f64, unless the list's type says otherwise."""
-        kind = _LIST_TYPES.get(self._element)
-        if kind is None:
-            packed, pack = VmList(capacity=len(values)), self._pack_element
-        else:
-            packed = VmList(self._element, len(values))
-            pack = number_packer(Parameter(self._name, self._element), kind).pack
-        for index, value in enumerate(values):
-            try:
-                packed.append(pack(value))
-            except StatusError as error:
-                raise error.with_context(f"element {index} of the list for {self._name}") from None
-        return packed
-
-    def _pack_element(self, value: Any) -> object:
-        """An element of a list of anything."""
-        if isinstance(value, int):
-            return IntegerPacker(Parameter(self._name, "i64"), 64).pack(value)
-        return value if isinstance(value, float) else self._pack(value)
 
 
 class WorkspacePacker(ReferencePacker):
@@ -192,10 +172,6 @@ class SpanPacker:
         if not isinstance(row, (list, tuple)) or len(row) != len(self._packers):
             raise refused(self._name, self._type, row)
         return tuple(packer.pack(value) for packer, value in zip(self._packers, row, strict=True))
-
-
-_LIST_TYPES: Final = {"i8": "i", "i16": "i", "i32": "i", "i64": "I", "f32": "f", "f64": "F"}
-"""Element types of lists of numbers, and how the VM passes such a number."""
 
 
 # -- results -----------------------------------------------------------------------------------------
