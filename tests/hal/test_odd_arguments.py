@@ -57,7 +57,10 @@ for target in (add, device, allocator, device.host_allocator, buffer, view, comm
         method = getattr(target, name)
         if name.startswith("_") or not callable(method) or name in ("close", "async_"):
             continue
-        count = len(inspect.signature(method).parameters)
+        try:
+            count = len(inspect.signature(method).parameters)
+        except ValueError:  # machine code says nothing of its arguments
+            count = 2
         for given in [(value,) * count for value in odd] + [random.choices(odd, k=count) for _ in range(40)]:
             try:
                 method(*given)
