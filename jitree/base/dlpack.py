@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -128,10 +129,67 @@ def exchange_interface(capsule: object) -> ExchangeInterface | None:
     return None
 
 
-def describing_function(capsule: object) -> int:
-    """The address of ``dltensor_from_py_object_no_sync``, 0 without one."""
-    interface = exchange_interface(capsule)
-    return 0 if interface is None else interface.tensor_of_object or 0
+def exchange_capsule(cls: type) -> object:
+    """The attribute of a type, None where a class overrides the methods of one further up that has it."""
+    for base in cls.__mro__:
+        if EXCHANGE_ATTRIBUTE in vars(base):
+            return getattr(cls, EXCHANGE_ATTRIBUTE, None)
+        if "__dlpack__" in vars(base) or "__dlpack_device__" in vars(base):
+            return None
+    return None
+
+
+class Functions:
+    """Functions in C of a type, for arrays that are kept."""
+
+    def __init__(self, interface: ExchangeInterface) -> None:
+        self._take = _Take(interface.managed_of_object)
+        self._stream_of = _StreamOf(interface.current_work_stream)
+
+    @classmethod
+    def of(cls, kind: type) -> Functions | None:
+        """Those of a type, None if it has none that are known."""
+        try:
+            return _functions[kind]
+        except KeyError:
+            interface = exchange_interface(exchange_capsule(kind))
+            is_complete = interface and interface.managed_of_object and interface.current_work_stream
+            found = _functions[kind] = cls(interface) if interface and is_complete else None
+            return found
+
+    def take(self, value: object) -> int:
+        """The address of a DLManagedTensorVersioned, which is the caller's. BufferError without one."""
+        made = ctypes.c_void_p()
+        if self._take(value, ctypes.byref(made)) or not made.value:
+            raise BufferError("its library gives no tensor and does not say why")
+        return made.value
+
+    def stream(self, device: tuple[int, int]) -> int:
+        """The stream that the library submits to now, 0 for the device's default one."""
+        stream = ctypes.c_void_p()
+        if self._stream_of(*device, ctypes.byref(stream)):
+            raise BufferError("its library does not tell its stream")
+        return stream.value or 0
+
+
+_Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_StreamOf = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+_functions: Final[WeakKeyDictionary[type, Functions | None]] = WeakKeyDictionary()
+
+LAZY_ATTRIBUTE: Final = "requires_grad"
+LAZY_METHOD: Final = "is_neg"
+LAZY_COMPLEX: Final = "is_conj"
+"""What libraries call it when an array is more than its memory: it takes part in a derivation, or its
+elements are the negative or the conjugates of what lies there. The functions in C do not look."""
+
+
+def has_elements(value: Any) -> bool:
+    """Whether the array's memory holds its elements, and nothing else is to know of them."""
+    return not (
+        getattr(value, LAZY_ATTRIBUTE, False)
+        or (hasattr(value, LAZY_METHOD) and value.is_neg())
+        or (hasattr(value, LAZY_COMPLEX) and value.is_conj())
+    )
 
 
 def tensor_type(row: ElementType) -> int | None:

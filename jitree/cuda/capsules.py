@@ -64,32 +64,35 @@ def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None
 
 
 class Taken:
-    """A capsule's tensor, which is given back when this object dies."""
+    """A tensor of another library, which is given back when this object dies."""
 
-    def __init__(self, capsule: Any) -> None:
-        """ValueError for what is no unused capsule of DLPack, or one of a version that is not known."""
-        address = id(capsule)
-        if is_valid(address, VERSIONED_NAME):
-            versioned = Versioned.from_address(pointer(address, VERSIONED_NAME))
-            if versioned.major != VERSION[0]:
-                raise ValueError(f"a DLPack capsule of version {versioned.major}.{versioned.minor}")
-            record: Managed | Versioned = versioned
-            read_only = bool(versioned.flags & _READ_ONLY)
-            _set_name(address, _USED_VERSIONED)
-        elif is_valid(address, NAME):
-            record = Managed.from_address(pointer(address, NAME))
-            read_only = False
-            _set_name(address, _USED)
-        else:
-            raise ValueError("no DLPack capsule, or one that has been used already")
+    def __init__(self, record: Managed | Versioned) -> None:
+        """ValueError for a version that is not known."""
         self._address = ctypes.addressof(record)
         self._ending = Ending(partial(_Deleter(record.deleter), self._address) if record.deleter else None)
+        if isinstance(record, Versioned) and record.major != VERSION[0]:
+            raise ValueError(f"a DLPack tensor of version {record.major}.{record.minor}")
+        read_only = isinstance(record, Versioned) and bool(record.flags & _READ_ONLY)
         tensor = record.tensor
         strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
         self.contents = Contents(
             (tensor.data or 0) + tensor.byte_offset, tuple(tensor.shape[: tensor.rank]), strides, tensor.code,
             tensor.bits, tensor.lanes, (tensor.device_kind, tensor.device_number), read_only,
         )  # fmt: skip
+
+    @classmethod
+    def of_capsule(cls, capsule: Any) -> Taken:
+        """ValueError for what is no unused capsule of DLPack."""
+        address = id(capsule)
+        if is_valid(address, VERSIONED_NAME):
+            record: Managed | Versioned = Versioned.from_address(pointer(address, VERSIONED_NAME))
+            _set_name(address, _USED_VERSIONED)
+        elif is_valid(address, NAME):
+            record = Managed.from_address(pointer(address, NAME))
+            _set_name(address, _USED)
+        else:
+            raise ValueError("no DLPack capsule, or one that has been used already")
+        return cls(record)
 
 
 def _drop_unused(capsule: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.dlpack import require_elements, require_memory
+from jitree.base.dlpack import Functions, Versioned, has_elements, require_elements, require_memory
 from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError
@@ -92,14 +92,7 @@ class CudaExchange:
             ) from error
 
     def _import_dlpack(self, value: Any) -> BufferView:
-        require_elements(value)
-        self._require_here(int(value.__dlpack_device__()[1]))
-        stream = int(self._stream.handle)
-        try:
-            capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
-        except TypeError:  # made before DLPack 1.0
-            capsule = value.__dlpack__(stream=stream)
-        taken = capsules.Taken(capsule)
+        taken = self._take_by_functions(value) or self._take_by_method(value)
         contents = taken.contents
         require_memory(contents.address, contents.shape)
         if not capsules.is_row_major(contents.shape, contents.strides):
@@ -108,6 +101,30 @@ class CudaExchange:
             raise InvalidArgumentError(f"an array of vectors of {contents.lanes} elements cannot be taken")
         row = _row(contents.code, contents.bits)
         return self._view(contents.address, contents.shape, row, contents.read_only, taken)
+
+    def _take_by_functions(self, value: Any) -> capsules.Taken | None:
+        """By DLPack's functions in C, behind what the library has submitted; None for types without them, and
+        for arrays that these do not describe."""
+        functions = Functions.of(type(value))
+        if functions is None or not has_elements(value):
+            return None
+        taken = capsules.Taken(Versioned.from_address(functions.take(value)))
+        device = taken.contents.device
+        if device[0] not in (_CUDA, _CUDA_MANAGED):
+            return None
+        self._require_here(device[1])
+        self._order_behind(functions.stream(device) or LEGACY_STREAM)
+        return taken
+
+    def _take_by_method(self, value: Any) -> capsules.Taken:
+        require_elements(value)
+        self._require_here(int(value.__dlpack_device__()[1]))
+        stream = int(self._stream.handle)
+        try:
+            capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
+        except TypeError:  # made before DLPack 1.0
+            capsule = value.__dlpack__(stream=stream)
+        return capsules.Taken.of_capsule(capsule)
 
     def _import_interface(self, value: Any) -> BufferView:
         interface = value.__cuda_array_interface__

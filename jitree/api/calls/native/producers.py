@@ -23,11 +23,10 @@ DLPACK: Final = sys.intern("__dlpack__")
 NAMES: Final = ("max_version",)
 VERSION: Final = (1, 0)
 """What machine code passes by these names."""
-_DEVICE: Final = "__dlpack_device__"
-_LAZY: Final = {"lazy_attribute": "requires_grad", "lazy_method": "is_neg", "lazy_complex": "is_conj"}
-"""What libraries call it when an array is more than its memory: it takes part in a derivation, or its
-elements are the negative or the conjugates of what lies there."""
-_LAZY_NAMES: Final = {field: sys.intern(name) for field, name in _LAZY.items()}
+_LAZY_NAMES: Final = {
+    "lazy_attribute": sys.intern(dlpack.LAZY_ATTRIBUTE), "lazy_method": sys.intern(dlpack.LAZY_METHOD),
+    "lazy_complex": sys.intern(dlpack.LAZY_COMPLEX),
+}  # fmt: skip
 _WORDS: Final = EXCHANGE.size // 8
 
 
@@ -49,11 +48,13 @@ class Producers:
         self._seen.add(cls)
         if issubclass(cls, (np.ndarray, np.generic, Array)) or not hasattr(cls, DLPACK):
             return
-        capsule = _exchange_capsule(cls)
-        fields = dlpack.describing_function(capsule)
-        row = {"describe": fields} if fields else {"names": id(NAMES) if _takes_version(value) else 0}
-        if fields:
-            row |= {field: id(name) for field, name in _LAZY_NAMES.items() if hasattr(cls, name)}
+        capsule = dlpack.exchange_capsule(cls)
+        interface = dlpack.exchange_interface(capsule)
+        if interface is not None and interface.tensor_of_object:
+            row = {field: id(name) for field, name in _LAZY_NAMES.items() if hasattr(cls, name)}
+            row["describe"] = interface.tensor_of_object
+        else:
+            row = {"names": id(NAMES) if _takes_version(value) else 0}
         number, self._next = self._next, (self._next + 1) % MAXIMUM_EXCHANGES
         self._kept[number] = ref(cls, partial(self._forget, number)), capsule
         self._words[number * _WORDS : (number + 1) * _WORDS] = array("q", bytes(EXCHANGE.size))
@@ -65,16 +66,6 @@ class Producers:
         if kept is not None and kept[0] is dead:
             self._words[number * _WORDS + EXCHANGE.word("type")] = 0
             del self._kept[number]
-
-
-def _exchange_capsule(cls: type) -> object:
-    """The attribute, None where a class overrides the methods of one further up that has it."""
-    for base in cls.__mro__:
-        if dlpack.EXCHANGE_ATTRIBUTE in vars(base):
-            return getattr(cls, dlpack.EXCHANGE_ATTRIBUTE, None)
-        if DLPACK in vars(base) or _DEVICE in vars(base):
-            return None
-    return None
 
 
 def _takes_version(value: Any) -> bool:
