@@ -19,7 +19,7 @@ from jitree.hal.buffer import BufferView
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jitree.api.other_kinds import OtherKind
     from jitree.dispatch.context import Context
@@ -38,6 +38,19 @@ if TYPE_CHECKING:
         def devices(self) -> tuple[Device, ...]: ...
         def lookup(self, name: str) -> Function: ...
         def call_by_machine_code(self, function: Function) -> tuple[bool, object | None]: ...
+
+    class Watcher(Protocol):
+        """What makes the calls of a function that is being explained."""
+
+        @property
+        def explanation(self) -> Any: ...
+        def call(
+            self,
+            make: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+            arguments: tuple[Any, ...],
+            named: dict[str, Any],
+        ) -> Any: ...
+        def passes(self, packed: Sequence[object]) -> None: ...
 
 
 _POSTPONED: Final = {2: 3, 3: 64}
@@ -83,7 +96,8 @@ class Function(Unique):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
-        "_is_settled", "_packers", "_session", "_sizes", "_vm_function", "order", "signature", "unpackers",
+        "_is_settled", "_packers", "_session", "_sizes", "_vm_function", "_watcher", "order",
+        "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -102,6 +116,7 @@ class Function(Unique):
         self._direct_after = min(_POSTPONED)
         self._is_settled = False
         """Whether machine code calls it, or never will."""
+        self._watcher: Watcher | None = None
         self._vm_function = vm_function
         convention = vm_function.convention
         self._packers = tuple(
@@ -183,6 +198,8 @@ class Function(Unique):
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. From the third one on machine code makes those that it can
         (:mod:`jitree.api.calls`); where calls take long it begins later."""
+        if self._watcher is not None:
+            return self._watcher.call(self._call_once, arguments, named)
         if self._is_settled:
             return self._call_once(arguments, named)
         begun = time.thread_time()
@@ -210,6 +227,19 @@ class Function(Unique):
     def is_direct(self) -> bool:
         """Whether machine code makes the usual calls."""
         return self._direct is not None
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """From now on Python makes the calls, and a watcher looks at them; None: no more."""
+        if watcher is not None and not hasattr(watcher, "passes"):
+            raise InvalidArgumentError(f"watch: {watcher!r} makes no calls")
+        if (watcher is None) is not (self._watcher is None):
+            self._direct, self._is_settled = None, watcher is not None
+            self._calls, self._direct_after = 0, min(_POSTPONED)
+        self._watcher = watcher
+
+    @property
+    def watcher(self) -> Watcher | None:
+        return self._watcher
 
     def forget(self) -> None:
         """Drops what earlier calls have left for later ones, if that takes memory."""
@@ -306,6 +336,8 @@ class Function(Unique):
         require_enough(self, packed, sizes)
 
     def _invoke(self, packed: list[object]) -> list[Any]:
+        if self._watcher is not None:
+            self._watcher.passes(packed)
         try:
             return self._context.invoke(self._vm_function, packed)
         except StatusError as error:

@@ -27,7 +27,7 @@ from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
-    from jitree.api.function import Owner
+    from jitree.api.function import Owner, Watcher
     from jitree.hal.recording import CallRecording
     from jitree.hal.replays import Replay, Replays
 
@@ -80,6 +80,8 @@ class ReplayingFunction(Function):
         return ArrayTransfer(self._device, view_of, wrap_or_copy)
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if self._watcher is not None:
+            return super().call_slowly(arguments, named)
         last = self._last
         if last is not None and not named and self._are(arguments, last):
             made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])
@@ -201,6 +203,10 @@ class ReplayingFunction(Function):
                 variables.write(variable, made[1] if place is None else place.find(buffers, fresh))
             return [output.make(buffers, fresh) for output in variant.outputs], made[1]
         return None
+
+    def watch(self, watcher: Watcher | None) -> None:
+        super().watch(watcher)
+        self._is_settled = True
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""

@@ -341,6 +341,13 @@ class Session(Ended, Unique):
         attribute. ``Call(session.prepare(name))`` keeps inputs and outputs as well."""
         return self.lookup(name)
 
+    def explain(self, function: str | Function | None = None) -> Any:
+        """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`)."""
+        from jitree.api.explain import explain
+
+        self._require_open()
+        return explain(self, function)
+
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
         """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
 

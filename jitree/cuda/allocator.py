@@ -203,6 +203,10 @@ class CudaAllocator(Allocator):
             return self._accounting.snapshot()
 
     @property
+    def reserved(self) -> int:  # type: ignore[override]
+        return self._device.pieces.reserved + self._pinned.pieces.reserved
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of free pieces in the regions."""
         with self._lock:

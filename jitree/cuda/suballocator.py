@@ -77,6 +77,8 @@ class Suballocator:
     def __init__(self, source: RegionSource, region_size: int) -> None:
         """``region_size``: bytes of the regions for pieces that are small compared with it."""
         self._source = source
+        self.reserved = 0
+        """Bytes of all regions so far."""
         self._region_size = region_size
         self._largest_small = region_size // _OWN_REGION
         self._slabs: list[_Slab] = []
@@ -142,7 +144,7 @@ class Suballocator:
     def _cut(self, capacity: int) -> Piece:
         slab = self._slabs[-1] if self._slabs else None
         if slab is None or slab.used + capacity > slab.region.size:
-            slab = _Slab(self._source.allocate(self._region_size))
+            slab = _Slab(self._reserve(self._region_size))
             self._slabs.append(slab)
         offset = slab.used
         slab.used += capacity
@@ -152,7 +154,12 @@ class Suballocator:
         index = self._find_large(capacity)
         if index is not None:
             return self._large.pop(index)[1]
-        return _piece(_Slab(self._source.allocate(capacity)), 0, capacity)
+        return _piece(_Slab(self._reserve(capacity)), 0, capacity)
+
+    def _reserve(self, size: int) -> Region:
+        region = self._source.allocate(size)
+        self.reserved += region.size
+        return region
 
     def _find_large(self, capacity: int) -> int | None:
         """The smallest that fits, if that wastes little."""

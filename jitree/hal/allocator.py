@@ -107,6 +107,9 @@ class Accounting:
 class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
 
+    reserved: int = 0
+    """Bytes that it has taken from the system, or the driver, so far, where it keeps them for reuse."""
+
     @abc.abstractmethod
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = 64) -> Buffer:
         """A buffer of ``size`` bytes, contents undefined, zero bytes allowed.

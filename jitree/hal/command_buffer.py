@@ -387,6 +387,11 @@ class CommandBuffer(Unique, abc.ABC):
 
     # What drivers implement.
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that its copies move, as far as their lengths are known before it is submitted."""
+        return 0
+
     @abc.abstractmethod
     def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None: ...
 

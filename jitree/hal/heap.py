@@ -81,6 +81,7 @@ class HeapAllocator(Allocator):
         self._lock = allocate_lock()
         self._free: dict[int, list[Block]] = {}
         self._kept = 0
+        self.reserved = 0
         self._returned: deque[tuple[Block, int, int]] = deque()
         self._accounting = Accounting()
         self._limit = limit
@@ -163,7 +164,7 @@ class HeapAllocator(Allocator):
             for _ in range(count):
                 if free:
                     self._kept -= capacity
-                blocks.append(free.pop() if free else _new_block(capacity, capacity))
+                blocks.append(free.pop() if free else self._reserve(capacity, capacity))
                 self._lent[blocks[-1][0]] = blocks[-1][2]
         return blocks
 
@@ -218,9 +219,13 @@ class HeapAllocator(Allocator):
                 self._kept -= capacity
                 block = blocks.pop()
             else:
-                block = _new_block(capacity, size)
+                block = self._reserve(capacity, size)
             self._accounting.allocated(memory_type, size)
         return block
+
+    def _reserve(self, capacity: int, size: int) -> Block:
+        self.reserved += capacity
+        return _new_block(capacity, size)
 
     def _allocate_aligned(self, memory_type: int, usage: int, size: int, alignment: int) -> Buffer:
         whole = self.allocate(memory_type, usage, size + alignment)

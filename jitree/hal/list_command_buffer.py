@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 
 from jitree.hal.command_buffer import CommandBuffer, Dispatch, Reference
+from jitree.hal.command_layout import KIND_COPY
 from jitree.hal.command_list import CommandList, Dispatchable, Range
 from jitree.hal.executable import Executable
 
@@ -13,6 +14,12 @@ class ListCommandBuffer(CommandBuffer):
     """Records a :class:`CommandList`. Drivers say what a buffer's range and an executable's functions are."""
 
     commands: CommandList
+
+    @property
+    def copied_bytes(self) -> int:
+        commands = self.commands
+        copies = [row[1] for row in commands.decoded_rows() if row[0] == KIND_COPY]
+        return sum(max(0, commands.lengths[operand]) for operand in copies)
 
     @abc.abstractmethod
     def _range(self, reference: Reference) -> Range:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from jitree.base.records import NamedTuple
-from jitree.errors import UnimplementedError
+from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
@@ -129,8 +129,24 @@ class Write(NamedTuple):
 Transfer = Fill | Update | Copy | Read | Write
 
 
+class Listener(Protocol):
+    """Hears of what is submitted to a device."""
+
+    def transferred(self, transfer: Transfer) -> None: ...
+
+    def executed(self, command_buffer: CommandBuffer) -> None: ...
+
+
 class QueueOperations(abc.ABC):
     """What can be submitted to a device."""
+
+    _listener: Listener | None = None
+
+    def listen(self, listener: Listener | None) -> None:
+        """From now on a listener hears of all that is submitted, None: no more does."""
+        if listener is not None and not hasattr(listener, "executed"):
+            raise InvalidArgumentError(f"listen: {listener!r} hears nothing")
+        self._listener = listener
 
     device_allocator: Allocator
 
@@ -282,6 +298,8 @@ class QueueOperations(abc.ABC):
             self._submit_barrier(queue_affinity, wait, signal, "barrier")
             return
         command_buffer.check_submission(wait is not None)
+        if self._listener is not None:
+            self._listener.executed(command_buffer)
         self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
 
     def _check_and_submit(
@@ -290,6 +308,8 @@ class QueueOperations(abc.ABC):
         if flags:
             checks.check_flags(f"queue.{transfer.name}", flags)
         transfer.check()
+        if self._listener is not None:
+            self._listener.transferred(transfer)
         self._submit_transfer(queue_affinity, wait, signal, transfer)
 
     # What drivers implement.

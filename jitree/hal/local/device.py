@@ -19,9 +19,9 @@ from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.queue import LocalQueue
-from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
+from jitree.hal.local.queue_record import HEARD, PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import work_of
-from jitree.hal.operations import Transfer
+from jitree.hal.operations import Listener, Transfer
 from jitree.hal.profiling import ProfilingMode
 
 if TYPE_CHECKING:
@@ -108,6 +108,15 @@ class LocalDevice(Device):
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """Nothing is ever gathered."""
+
+    def listen(self, listener: Listener | None) -> None:
+        """As :meth:`QueueOperations.listen`; machine code executes nothing meanwhile."""
+        super().listen(listener)
+        for queue in self._queues:
+            if listener is None:
+                queue.record.release(HEARD)
+            else:
+                queue.record.hold(HEARD)
 
     def finish_submitted(self) -> None:
         for queue in self._queues:

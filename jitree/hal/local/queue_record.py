@@ -29,6 +29,7 @@ NO_TEAM: Final = "no team"
 """The threads of the team have not been started."""
 PROFILED: Final = "profiled"
 WATCHED: Final = "watched"
+HEARD: Final = "heard"
 CLOSED: Final = "closed"
 
 _OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY = (QUEUE.word(field) for field in QUEUE.offsets)
