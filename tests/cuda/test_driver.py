@@ -219,14 +219,16 @@ def test_a_device_in_a_circle_ends_after_its_users(fake: FakeDriver) -> None:
     """What a garbage collection runs may still use it."""
 
     class User:
+        device: CudaDevice
+
         def __del__(self) -> None:
             allocated.append(self.device.device_allocator.allocate(0, 0, 64).byte_length)
 
     allocated: list[int] = []
     user = User()
-    user.device = CudaDevice(fake, 0)  # type: ignore[attr-defined]
+    user.device = CudaDevice(fake, 0)
     user.device.user = user  # type: ignore[attr-defined]
-    stream = weakref.ref(user.device.stream)  # type: ignore[attr-defined]
+    stream = weakref.ref(user.device.stream)
     del user
     gc.collect()
     assert allocated == [64] and stream() is None
