@@ -198,7 +198,7 @@ def _read_functions(root: Table, bytecode_size: int) -> tuple[FunctionRow, ...]:
             value_count=value_count,
             ref_count=ref_count,
             cconv=signature.text(0) or "",
-            attrs=_read_attrs(signature, 1),
+            attrs=_read_attrs(signature, 1) if signature.field(1, 4) else {},
         )
         for ordinal, (
             (offset, length, requirements, _, block_count, value_count, ref_count),

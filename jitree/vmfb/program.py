@@ -45,14 +45,14 @@ def decoded_functions(
     """The functions of a module, whose words have been found."""
     return tuple(
         DecodedFunction(
-            ordinal=ordinal,
-            start=start,
-            end=end,
-            value_count=max(signature.value_count, 1) + 1 & ~1,
-            ref_count=max(signature.ref_count, 1),
-            cconv=signature.cconv,
-            argument_slots=signature.argument_slots,
-            result_tags=signature.cconv.result_tags,
+            ordinal,
+            start,
+            end,
+            max(signature.value_count, 1) + 1 & ~1,
+            max(signature.ref_count, 1),
+            signature.cconv,
+            signature.argument_slots,
+            signature.cconv.result_tags,
         )
         for ordinal, (signature, start, end) in enumerate(zip(signatures, starts, ends, strict=True))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -24,6 +25,9 @@ _LAST_FIRST_FIT_HAL: Final = 5
 """Releases that demand at most this version of the hal module (none later than 3.3.0) use first fit."""
 _FIRST_ASCENDING_HAL: Final = 7
 
+_KIND: Final = attrgetter("requirements", "value_count", "ref_count", "cconv")
+"""What decides on the signature of a function; many are alike."""
+
 
 class FunctionSignature(NamedTuple):
     """How an internal function is called, and the registers it may use."""
@@ -42,35 +46,32 @@ def read_signatures(module: ModuleTables) -> tuple[FunctionSignature, ...]:
     INVALID_ARGUMENT, UNIMPLEMENTED (another convention version) or RESOURCE_EXHAUSTED (register counts), with
     the function as context.
     """
+    firsts: dict[tuple[object, ...], FunctionRow] = {}
     for function in module.functions:
+        firsts.setdefault(_KIND(function), function)
+    for function in firsts.values():
         try:
             _check_descriptor(module, function)
         except StatusError as error:
             raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
     rule = choose_entry_rule(module)
-    signatures = []
-    for function in module.functions:
-        cconv = parse(function.cconv)
-        tags = cconv.argument_tags or ()
-        slots = rule(tags)
-        needed_values, needed_refs = register_counts(slots)
-        value_count, ref_count = max(function.value_count, 0), max(function.ref_count, 0)
-        if needed_values > value_count or needed_refs > ref_count:
-            raise InvalidArgumentError(
-                f"insufficient register storage: the arguments of {function.cconv!r} need {needed_values} "
-                f"value slots and {needed_refs} refs, the function has {value_count} and {ref_count}",
-                f"function '{module.function_name(function.ordinal)}'",
-            )
-        signatures.append(
-            FunctionSignature(
-                cconv=cconv,
-                argument_tags=tags,
-                argument_slots=slots,
-                value_count=value_count,
-                ref_count=ref_count,
-            )
+    made = {kind: _signature(module, function, rule) for kind, function in firsts.items()}
+    return tuple(made[_KIND(function)] for function in module.functions)
+
+
+def _signature(module: ModuleTables, function: FunctionRow, rule: EntryRule) -> FunctionSignature:
+    cconv = parse(function.cconv)
+    tags = cconv.argument_tags or ()
+    slots = rule(tags)
+    needed_values, needed_refs = register_counts(slots)
+    value_count, ref_count = max(function.value_count, 0), max(function.ref_count, 0)
+    if needed_values > value_count or needed_refs > ref_count:
+        raise InvalidArgumentError(
+            f"insufficient register storage: the arguments of {function.cconv!r} need {needed_values} "
+            f"value slots and {needed_refs} refs, the function has {value_count} and {ref_count}",
+            f"function '{module.function_name(function.ordinal)}'",
         )
-    return tuple(signatures)
+    return FunctionSignature(cconv, tags, slots, value_count, ref_count)
 
 
 def choose_entry_rule(module: ModuleTables) -> EntryRule:
