@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = {"iree": "iree-base-runtime"}
 """What installs a package of another name."""
+OPTIONAL = {"torch"}
+"""What benchmarks compare with where it is installed."""
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -45,6 +47,11 @@ def test_benchmarks_need_their_extra_alone() -> None:
     scripts = list((ROOT / "perf").glob("*.py"))
     own = {path.stem for path in scripts} | {"jitree", "tests"}
     for path in scripts:
-        needed = {name.partition(".")[0] for name in imported(path)} - own - set(sys.stdlib_module_names)
+        needed = (
+            {name.partition(".")[0] for name in imported(path)}
+            - own
+            - OPTIONAL
+            - set(sys.stdlib_module_names)
+        )
         missing = {name for name in needed if PACKAGES.get(name, name) not in given}
         assert not missing, f"{path.name} needs {missing}: the extra `perf` should have it"

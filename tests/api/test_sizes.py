@@ -44,7 +44,7 @@ IMPOSSIBLE: list[tuple[tuple[int, ...], type[StatusError]]] = [
     ((2**63 - 1,), OutOfRangeError),
     ((-1,), OutOfRangeError),
     ((-1000,), ResourceExhaustedError),
-    ((2**61,), ResourceExhaustedError),
+    ((2**61,), OutOfRangeError),  # bytes that do not fit in 64 bits; iree.runtime has RESOURCE_EXHAUSTED
     ((2**60,), ResourceExhaustedError),
     ((2**32, 2**32), OutOfRangeError),
     ((-1, -1), OutOfRangeError),

