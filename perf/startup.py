@@ -1,6 +1,6 @@
 """Times what happens before the first result: jitree against iree.runtime, each in processes of its own.
 
-    python perf/startup.py [--repeat 10] [--instructions 1000 10000 100000]
+    python perf/startup.py [--repeat 10] [--instructions 1000 10000 100000 1000000]
 
 * import: of the package, beyond `python -c 'import numpy'`.
 * first result: of a small module in a new process, beyond the same; and with an empty cache folder.
@@ -128,7 +128,7 @@ def straight_line(instructions: int) -> bytes:
 def main() -> int:
     parser = argparse.ArgumentParser(description="times starts: jitree against iree.runtime")
     parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--instructions", type=int, nargs="*", default=[1000, 10_000, 100_000])
+    parser.add_argument("--instructions", type=int, nargs="*", default=[1000, 10_000, 100_000, 1_000_000])
     options = parser.parse_args()
     times = measure_processes(options.repeat)
     numpy = times["numpy"]

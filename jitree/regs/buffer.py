@@ -13,6 +13,8 @@ from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
 from jitree.regs.memory import Bytes, address_of, zeroed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from jitree.regs.handles import HandleTable
@@ -59,6 +61,20 @@ class VmBuffer(Unique):
         buffer = cls.__new__(cls)
         buffer._show(data, ACCESS_READ | ACCESS_WRITE if data.flags.writeable else ACCESS_READ)
         return buffer
+
+    @classmethod
+    def parts(cls, source: memoryview, ranges: Iterable[tuple[int, int]]) -> list[VmBuffer]:
+        """Buffers over parts of bytes that cannot be written, given by first byte and length. To ask for the
+        address of each by itself would take longer than all else."""
+        whole: Bytes = np.frombuffer(source, np.uint8)
+        base, buffers = address_of(whole), []
+        for start, length in ranges:
+            buffer = cls.__new__(cls)
+            buffer.data = whole[start : start + length]
+            buffer.view = buffer.data.data
+            buffer.length, buffer.address, buffer.access = length, base + start, ACCESS_READ
+            buffers.append(buffer)
+        return buffers
 
     def show(self, data: Bytes) -> None:
         """Makes it a buffer over other bytes. The caller has changed its handles' entries before."""

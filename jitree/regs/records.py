@@ -141,7 +141,8 @@ class ModuleRecord:
         """How each site calls its host function, once it is known."""
         self.first_calls: dict[int, FirstCall] = {}
         """How sites call the imports that are host functions until then."""
-        constants = [VmBuffer.alias(segment.data) for segment in module.rodata]
+        ranges = [(segment.file_offset, len(segment.data)) for segment in module.rodata]
+        constants = VmBuffer.parts(module.archive.data, ranges)
         rodata = self._own(np.array([table.wrap(buffer) for buffer in constants], np.int64))
         self.rodata: memoryview = rodata.data
         first = address_of(self._memory) + MODULE.size
