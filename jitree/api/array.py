@@ -206,6 +206,8 @@ class Array(NDArrayOperatorsMixin):
                 found = _MachineCode.find_elements(self)
                 if found is not None:
                     return found
+                if self._fetch():
+                    return self.to_host()
             view = self.view
             elements = view.elements
             if elements is None or self._fence is not None:
@@ -217,6 +219,14 @@ class Array(NDArrayOperatorsMixin):
                 return shown  # other code may write to the memory
             self._elements = shown
         return self._elements
+
+    def _fetch(self) -> bool:
+        """Whether machine code has copied the elements from the device: of an array that only it knows."""
+        keeper = self._keeper
+        if self._view is not None or keeper is None or keeper.pattern is None:
+            return False
+        self._elements = _MachineCode.fetch(keeper.pattern, self)
+        return self._elements is not None
 
     def _implicitly(self) -> npt.NDArray[Any]:
         """As :meth:`to_host` where the program does not say so. FAILED_PRECONDITION if it has to."""
@@ -375,6 +385,8 @@ class _MachineCode:
 
     find_elements: Callable[[Array], npt.NDArray[Any] | None] = staticmethod(lambda array: None)
     """The elements of an array that has an owner, None where that takes more than a look at its handle."""
+    fetch: Callable[[object, Array], npt.NDArray[Any] | None] = staticmethod(lambda pattern, array: None)
+    """A copy of the elements of such an array in a device's memory, None where that takes Python."""
 
 
 class _Parts:
@@ -391,12 +403,16 @@ def use_parts(read: Callable[[Array, Any], Any], write: Callable[[Array, Any, An
 
 
 def replace_methods(
-    array_method: Any, buffer_method: Any, find_elements: Callable[[Array], npt.NDArray[Any] | None]
+    array_method: Any,
+    buffer_method: Any,
+    find_elements: Callable[[Array], npt.NDArray[Any] | None],
+    fetch: Callable[[object, Array], npt.NDArray[Any] | None],
 ) -> None:
     """From now on arrays are looked at by machine code (:mod:`jitree.api.calls.native.arrays`)."""
     Array.__array__ = array_method  # type: ignore[method-assign]
     Array.__buffer__ = buffer_method  # type: ignore[method-assign]
     _MachineCode.find_elements = staticmethod(find_elements)
+    _MachineCode.fetch = staticmethod(fetch)
 
 
 def _as_operand(value: Any) -> Any:

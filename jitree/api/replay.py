@@ -8,6 +8,7 @@ program that keeps state or calls Python) runs as always.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -44,6 +45,7 @@ class ReplayingFunction(Function):
 
     __slots__ = (
         "_is_known",
+        "_is_left",
         "_kinds",
         "_last",
         "_may_write",
@@ -57,7 +59,9 @@ class ReplayingFunction(Function):
     ) -> None:
         self._replays = replays
         super().__init__(session, vm_function, signature)
-        self._is_settled = True  # replays are the shorter way here
+        self._is_left = False
+        """Whether all calls are left to the program."""
+        self._is_settled = True  # as long as replays may be the shorter way
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
         self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)
@@ -96,7 +100,7 @@ class ReplayingFunction(Function):
             self._is_known = True
         variables = self._variables
         if variables is None:
-            return self.unpack(self._invoke(packed))
+            return self.unpack(self._run(packed))
         if variables:
             with self.invoker.lock:  # no other thread changes them meanwhile
                 return self.unpack(*self._call(arguments, packed, variables))
@@ -109,7 +113,7 @@ class ReplayingFunction(Function):
         state = variables.read() if variables else []
         kind = self._kind(packed, state)
         if kind is None:
-            return self._invoke(packed), None
+            return self._run(packed), None
         if kind.variants:
             buffers = _buffers(packed) + replay_state.buffers_of(state)
             located = self._replays.locate(buffers)
@@ -121,6 +125,17 @@ class ReplayingFunction(Function):
         if kind.wants_recording():
             return self._record(kind, packed, state), None
         return self._invoke(packed), None
+
+    def _run(self, packed: list[object]) -> list[Any]:
+        """A call that is not made again. Once no others are either, machine code makes all of them."""
+        begun = time.thread_time()
+        results = self._invoke(packed)
+        if not self._is_left and self._replays.are_usable:
+            self._is_left = not any(kind.variants for kind in self._kinds.values())
+            self._is_settled = not self._is_left
+        if self._is_left:
+            self._have_called(begun)
+        return results
 
     def _are(self, arguments: tuple[Any, ...], last: _Last) -> bool:
         """Whether a call has the very arguments of the last one, in a state in which it can be repeated."""

@@ -437,6 +437,8 @@ class Session(Ended, Unique):
                 self._closed = True
                 for function in self._functions.values():
                     function.close()
+                if self._direct_calls is not None:
+                    self._direct_calls.close()
                 self._direct_calls = None
                 self._modules = {}
                 self._functions = {}

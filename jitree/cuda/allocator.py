@@ -26,8 +26,8 @@ from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, RegionSource, Suballocator
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal import recording
-from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
-from jitree.hal.buffer import Allocation, Buffer
+from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
+from jitree.hal.buffer import UNTOLD, Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.recording import Request
 
@@ -48,6 +48,8 @@ _DEVICE_REGION: Final = 64 << 20
 _PINNED_REGION: Final = 16 << 20
 """Bytes; a multiple of what small models use at a time."""
 
+_SPARE_PART: Final = 16
+"""This part of the device's memory fast paths of one session may keep."""
 _MOST_PINNED: Final = 2 << 30
 """Bytes of pinned memory in use from which on results get ordinary memory."""
 
@@ -82,10 +84,29 @@ class _Loan(NamedTuple):
     release: Callable[[], object] | None
 
 
-class CudaAllocator(Allocator):
+class LentPiece(Ending):
+    """Owns a piece that others hand out. The piece goes back when this dies."""
+
+    __slots__ = ("host_address", "ordered_by")
+    ordered_by: Stream
+
+    def __init__(self, piece: Piece) -> None:
+        super().__init__(carefully(partial(_give_back, piece)))
+        piece.size = 0  # those who hand it out say what is in use
+        self.host_address = piece.host_address
+        self.ordered_by = piece.ordered_by
+
+    @property
+    def stream(self) -> Stream:
+        """Of the device that it belongs to."""
+        return self.ordered_by
+
+
+class CudaAllocator(LendingAllocator):
     """Memory for one device; every request for something host-visible is served with pinned memory."""
 
     def __init__(self, stream: Stream) -> None:
+        super().__init__()
         self._stream = stream
         self._context = stream.context
         self._lock = allocate_lock()
@@ -105,7 +126,7 @@ class CudaAllocator(Allocator):
             whole = self.allocate(memory_type, usage, size + alignment)
             return whole.subspan(-whole.address % alignment, size)
         usage = (usage or _DEFAULT_USAGE) | _TRANSFER
-        if memory_type & _HOST_VISIBLE and not memory_type & _OPTIMAL:
+        if self.is_pinned(memory_type):
             memory_type |= _PINNED
             usage |= _MAPPING
             pool = self._pinned
@@ -115,7 +136,7 @@ class CudaAllocator(Allocator):
         piece = self._take(pool, memory_type, size)
         buffer = Buffer(Allocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
-            source=piece, release=carefully(partial(_give_back, piece)), asynchronous=True,
+            source=piece, release=carefully(partial(_give_back, piece)), place=self._place(piece),
         ))  # fmt: skip
         if recording.active is not None:
             recording.allocated(Request(memory_type, usage, size, buffer))
@@ -153,7 +174,7 @@ class CudaAllocator(Allocator):
             device_address, view.nbytes, memory_type | _PINNED,
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
             host_address=address,
-            source=registration, release=carefully(partial(_unregister, registration)), asynchronous=True,
+            source=registration, release=carefully(partial(_unregister, registration)), place=UNTOLD,
         ))  # fmt: skip
 
     def import_device(
@@ -169,7 +190,7 @@ class CudaAllocator(Allocator):
         loan = _Loan(self._stream, owner, release)
         return Buffer(Allocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
-            source=loan, release=carefully(partial(_release_foreign, loan)),
+            source=loan, release=carefully(partial(_release_foreign, loan)), place=UNTOLD,
         ))  # fmt: skip
 
     def query_compatibility(
@@ -200,7 +221,59 @@ class CudaAllocator(Allocator):
     def statistics(self) -> AllocatorStatistics:
         with self._lock:
             self._collect()
-            return self._accounting.snapshot()
+            result = self._accounting.snapshot()
+        return self._with_loans(result)
+
+    # Blocks that others hand out.
+
+    @property
+    def lends(self) -> bool:
+        return True
+
+    @property
+    def spare(self) -> int:
+        return self._context.info.memory // _SPARE_PART
+
+    def is_pinned(self, memory_type: int) -> bool:
+        return bool(memory_type & _HOST_VISIBLE and not memory_type & _OPTIMAL)
+
+    def has_rested(self, tick: int) -> bool:
+        if tick > self._stream.completed:
+            self._stream.poll()
+        return tick <= self._stream.completed
+
+    def lend(self, capacity: int, count: int, memory_type: int = 0) -> list[Block]:
+        """As :meth:`LendingAllocator.lend`. A block comes back when what owns it dies."""
+        pool = self._pinned if self.is_pinned(memory_type) else self._device
+        with self._stream.lock:
+            self._stream.reclaim()
+        with self._lock:
+            self._collect()
+            pieces = [self._prepared(pool, pool.pieces.take(capacity)) for _ in range(count)]
+        return [(piece.address, capacity, LentPiece(piece)) for piece in pieces if self._place(piece) > 0]
+
+    def take_back(self, address: int) -> None:
+        """What owns the block comes back by itself."""
+
+    def allocation_over(
+        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
+    ) -> Allocation:
+        address, _, piece = block
+        assert isinstance(piece, LentPiece)
+        place = self._stream.share.place
+        return Allocation(
+            address, length, memory_type, usage, _ALL, piece.host_address, piece, release, place
+        )
+
+    def _place(self, piece: Piece) -> int:
+        """As in ENTRY.access. Machine code knows one address of each buffer."""
+        return self._stream.share.place if piece.host_address in (None, piece.address) else UNTOLD
+
+    def _prepared(self, pool: _Pool, piece: Piece) -> Piece:
+        piece.ordered_by, piece.pool = self._stream, pool
+        if pool is self._pinned:
+            self._pinned_bytes += piece.capacity
+        return piece
 
     @property
     def reserved(self) -> int:  # type: ignore[override]
@@ -260,11 +333,8 @@ class CudaAllocator(Allocator):
             ) from error
 
     def _take_now(self, pool: _Pool, memory_type: int, size: int) -> Piece:
-        piece = pool.pieces.take(size)
+        piece = self._prepared(pool, pool.pieces.take(size))
         piece.memory_type, piece.size = memory_type, size
-        piece.ordered_by, piece.pool = self._stream, pool
-        if pool is self._pinned:
-            self._pinned_bytes += piece.capacity
         self._accounting.allocated(memory_type, size)
         return piece
 

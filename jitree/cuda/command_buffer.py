@@ -13,8 +13,10 @@ from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
 from jitree.cuda.plan import LaunchPlan, describe, make_plan
 from jitree.cuda.profile import measures_dispatches, run_profiled
 from jitree.cuda.steps import PlanRunner
+from jitree.cuda.stream_graphs import make_graphs
 from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
+from jitree.hal.buffer import Allocation
 from jitree.hal.command_buffer import BindingTable, Collective, Dispatch, Reference
 from jitree.hal.command_list import DIRECT, Range
 from jitree.hal.enums import CommandBufferMode
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from jitree.cuda.kernels import Kernels
     from jitree.cuda.launch_batch import LaunchBatch
     from jitree.cuda.stream import Stream
+    from jitree.hal.stream_record import StreamGraphs
 
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 _NO_BUFFER: Final = (0, -1)
@@ -64,6 +67,24 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._data = 0
         self._blocks: OrderedDict[tuple[tuple[int, int], ...], tuple[array[int], bytes]] = OrderedDict()
 
+    @property
+    def place(self) -> int:
+        return self._stream.share.place
+
+    @property
+    def is_published(self) -> bool:
+        """Not if it is submitted once only, or memory of others has to be kept meanwhile."""
+        return not self.modes & _ONE_SHOT and not self._retained
+
+    def stream_graphs(self) -> StreamGraphs | None:
+        """Their first use changes every parameter."""
+        stream = self._stream
+        with stream.lock:
+            if not stream.share.is_connected:
+                return None
+            stream.context.enter()
+            return make_graphs(stream.context, self.made_plan(), self.commands.tables)
+
     def bind(self, table: BindingTable) -> Bound:
         """Resolves the binding table of a submission; errors as ``CommandBuffer.check_table``."""
         entries = self.check_table(table)
@@ -79,7 +100,7 @@ class CudaCommandBuffer(ListCommandBuffer):
             if not stream.orders(buffer.allocation):
                 retained.append(buffer.allocation)
         with stream.lock:
-            plan = self._plan or self._make_plan()
+            plan = self.made_plan()
             block, key = self._block(plan, tuple(ranges))
         return Bound(plan, block, key, (*self._retained, *retained), tuple(entries))
 
@@ -122,8 +143,19 @@ class CudaCommandBuffer(ListCommandBuffer):
             self._runner = PlanRunner(self._stream.context, self.plan, self.commands.collectives)
         return self._runner
 
+    def made_plan(self) -> LaunchPlan:
+        """The plan, made when it is first needed. The stream's lock is held."""
+        return self._plan or self._make_plan()
+
+    def keep_recorded(self, owner: object) -> None:
+        """See :meth:`ListCommandBuffer.keep_recorded`."""
+        if isinstance(owner, CudaExecutable):
+            owner = owner.functions
+        elif isinstance(owner, Allocation):
+            self._kept.add(id(owner))
+        super().keep_recorded(owner)
+
     def _make_plan(self) -> LaunchPlan:
-        """The lock is held."""
         stream = self._stream
         stream.context.enter()
         commands = self.commands

@@ -6,7 +6,7 @@ import atexit
 import weakref
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.elements import Bytes
 from jitree.base.endings import Ended
@@ -35,9 +35,14 @@ from jitree.hal.enums import (
 )
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
+from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.objects import Channel
 from jitree.hal.operations import Transfer
-from jitree.hal.profiling import Profiler
+from jitree.hal.profiling import Profiler, ProfilingMode
+
+if TYPE_CHECKING:
+    from jitree.hal.stream_record import SharedStream
+    from jitree.regs.handles import HandleTable
 
 
 class CudaDevice(Ended, Device):
@@ -80,8 +85,21 @@ class CudaDevice(Ended, Device):
     def replays(self) -> CudaReplays:
         return self._replays
 
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Shows machine code the QUEUE record."""
+        table.set_extent(address, self.queue_record(), 0)
+
+    def queue_record(self, queue_affinity: int = -1) -> int:
+        return self.stream.share.record.address
+
+    @property
+    def shared_stream(self) -> SharedStream:
+        return self.stream
+
     def replace_device_allocator(self, allocator: Allocator) -> None:
         super().replace_device_allocator(allocator)
+        for borrower in tuple(self._own_allocator.borrowers):
+            borrower.stop()
         self._replays.is_device_allocator = allocator is self._own_allocator
 
     def trim(self) -> None:
@@ -91,6 +109,7 @@ class CudaDevice(Ended, Device):
         with self.stream.lock:
             self.context.enter()
             self._batch.trim()
+            self.stream.forget_programs()
             self.context.release_discarded()
         super().trim()
 
@@ -206,6 +225,10 @@ class CudaDevice(Ended, Device):
 
     # Profiling and the end.
 
+    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
+        super().profiling_begin(mode, path)
+        self.stream.share.record.hold(PROFILED)
+
     def profiling_flush(self) -> None:
         self.stream.wait(None)
         super().profiling_flush()
@@ -213,6 +236,7 @@ class CudaDevice(Ended, Device):
     def profiling_end(self) -> None:
         self.stream.wait(None)
         super().profiling_end()
+        self.stream.share.record.release(PROFILED)
 
     def close(self) -> None:
         """As :meth:`Device.close`; arrays that are still there keep their memory, but nothing computes."""

@@ -18,6 +18,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
+    from jitree.regs.handles import HandleTable
 
 FORMAT: Final = "cuda-nvptx-fb"
 _ENTRY: Final = struct.Struct("<3q6i")
@@ -204,7 +205,10 @@ class CudaFunctionTable:
     dynamic shared memory. Code that keeps an address keeps the table, and with it the loaded modules.
     """
 
-    __slots__ = ("__weakref__", "_blocks", "_entries", "_first_entry", "kernels", "name")
+    __slots__ = (
+        "__weakref__", "_blocks", "_entries", "_first_entry", "_name_rows", "_text", "kernels", "name",
+        "names",
+    )  # fmt: skip
 
     def __init__(self, kernels: Sequence[CudaKernel]) -> None:
         self.kernels = tuple(kernels)
@@ -220,6 +224,14 @@ class CudaFunctionTable:
                 _known(kernel.constant_count), _known(kernel.binding_count), ordinal, 0,
             ))  # fmt: skip
         self._first_entry: int = self._entries.buffer_info()[0]
+        names = [kernel.export.name.encode() for kernel in kernels]
+        self._text = array("B", b"".join(names))
+        self._name_rows, position = array("q"), self._text.buffer_info()[0]
+        for name in names:
+            self._name_rows.extend((position, len(name)))
+            position += len(name)
+        self.names: int = self._name_rows.buffer_info()[0]
+        """Address of the (address, length) of each kernel's name."""
 
     def function_name(self, ordinal: int) -> str:
         return self.kernels[ordinal].export.name
@@ -237,6 +249,10 @@ class CudaFunctionTable:
         return self.kernels[(entry - self._first_entry) // ENTRY_POINT.size]
 
 
+_SYMBOLS: Final = 1
+"""As the rank of an entry: names are those of symbols (:meth:`CudaExecutable.lookup`)."""
+
+
 class CudaExecutable(Executable):
     """Kernels by ordinal, for one context."""
 
@@ -248,6 +264,12 @@ class CudaExecutable(Executable):
         self._kernels = tuple(kernels)
         self._source_files = source_files
         self._ordinals = {kernel.export.name: ordinal for ordinal, kernel in enumerate(kernels)}
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Its functions; in the extension the address of their names."""
+        table.set_extent(address, self.functions.entry_point(0), self.function_count)
+        table.set_word(address, "rank", _SYMBOLS)
+        table.i64[(address + table.extension - table.base) >> 3] = self.functions.names
 
     @property
     def name(self) -> str:

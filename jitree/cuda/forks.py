@@ -8,15 +8,18 @@ import weakref
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.errors import FailedPreconditionError
+from jitree.hal.local.queue_record import CLOSED
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Api
+    from jitree.cuda.stream_share import StreamShare
 
     class Inherited(Protocol):
         """A stream."""
 
         api: Api
         lock: threading.RLock
+        share: StreamShare
         is_inherited: bool
 
 
@@ -32,6 +35,8 @@ def _after_fork() -> None:
     for stream in list(_streams):
         stream.lock = threading.RLock()  # a thread that the child does not have may hold it
         stream.is_inherited = True
+        stream.share.record.after_fork()
+        stream.share.record.hold(CLOSED)
         stream.api.lost = FailedPreconditionError(
             f"{stream.api.name} was opened before this process was forked and cannot be used in it; open the "
             "device in a process that was started with 'spawn' (multiprocessing.set_start_method)"

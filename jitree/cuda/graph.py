@@ -31,13 +31,13 @@ class LaunchParameters:
     """Memory in which the driver reads the parameters of a plan's launches: a copy of the block, and
     pointers into it."""
 
-    __slots__ = ("_pointers", "_words", "first_pointer", "words")
+    __slots__ = ("_pointers", "_words", "first_pointer", "first_word", "words")
 
     def __init__(self, block: array[int]) -> None:
         self._words = block[:]
         self.words = memoryview(self._words)
         """As last set. Never resized: the pointers are addresses."""
-        first = self._words.buffer_info()[0]
+        first = self.first_word = self._words.buffer_info()[0]
         self._pointers = array("q", range(first, first + 8 * len(block), 8))
         self.first_pointer: int = self._pointers.buffer_info()[0]
 
@@ -76,6 +76,14 @@ class Graph:
     def launch_again(self, stream: Stream) -> None:
         """Runs it with the parameters of the last run."""
         self._api.launch_graph(self._executable, stream.handle)
+
+    def instance(self) -> tuple[tuple[int, int, int, int], array[int]]:
+        """The INSTANCE record of a graph of one part, and what it keeps beside the graph."""
+        (nodes,), (parameters,) = self._nodes, self._parameters
+        handles = array("q", [int(node) for _, _, node, _ in nodes])
+        structures = self._structures.buffer_info()[0]
+        record = int(self._executable), parameters.first_word, handles.buffer_info()[0], structures
+        return record, handles
 
     def _change(
         self, nodes: list[tuple[Launch, int, Any, Any]], words: memoryview, block: array[int]

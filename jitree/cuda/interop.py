@@ -164,6 +164,7 @@ class CudaExchange:
         with stream.lock:
             stream.begin()
             submissions.submit(stream, Copy(source, 0, target, 0, source.byte_length))
+            stream.end()
         stream.synchronize()
         return target
 

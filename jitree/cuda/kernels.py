@@ -25,16 +25,16 @@ SMALL_COPY: Final = 128 << 10
 """Bytes. Above, a copy between host and device is the copy engine's business."""
 THREADS: Final = 256
 """Of a block."""
-_BYTES_PER_BLOCK: Final = 16 * THREADS
+BYTES_PER_BLOCK: Final = 16 * THREADS
 """That one thread block moves in one go, 16 bytes a thread."""
-_MAXIMUM_BLOCKS: Final = 2048
+MAXIMUM_BLOCKS: Final = 2048
 """Enough to fill the largest GPU; threads stride over what is left."""
 _TEXT: Final = Path(__file__).with_name("kernels.ptx")
 
 
 def block_count(length: int) -> int:
     """Thread blocks for a range of ``length`` bytes."""
-    return min(max(1, -(-length // _BYTES_PER_BLOCK)), _MAXIMUM_BLOCKS)
+    return min(max(1, -(-length // BYTES_PER_BLOCK)), MAXIMUM_BLOCKS)
 
 
 class Kernels:

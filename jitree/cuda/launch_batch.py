@@ -49,7 +49,8 @@ class LaunchBatch:
         stream = self._owner()
         self._waiting.append((plan, segment, block))
         self.pending += 1
-        if stream.completed >= self._launched or self.pending >= _GATHERED:
+        is_shared = stream.share.record.is_open  # machine code, which gathers nothing, must not wait for more
+        if is_shared or stream.completed >= self._launched or self.pending >= _GATHERED:
             stream.flush()
 
     def flush(self) -> None:

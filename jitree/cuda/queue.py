@@ -57,13 +57,16 @@ class CudaQueue:
         stream = self.stream
         with stream.lock:
             stream.begin()
-            profiler = stream.profiler
-            if not profiler.mode:
-                return action()
-            start = now()
-            result = action()
-            profiler.add(name, start, now())
-            return result
+            try:
+                profiler = stream.profiler
+                if not profiler.mode:
+                    return action()
+                start = now()
+                result = action()
+                profiler.add(name, start, now())
+                return result
+            finally:
+                stream.end()
 
     @property
     def waiting_count(self) -> int:

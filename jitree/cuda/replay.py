@@ -133,6 +133,7 @@ class CudaReplay:
                     stream.flush()
                     part.launch(stream, addresses)
                     stream.retain((part, self._kept))
+                    stream.end()
                 if part.reads:
                     stream.synchronize()
                     if not part.finds_the_same():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from _thread import allocate_lock
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from jitree.cuda.replay import CudaReplay, Located, make_replay
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.hal import recording
 from jitree.hal.fence import Fence
+from jitree.hal.local.queue_record import RECORDED
+from jitree.hal.recording import RecordedRead
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
@@ -23,6 +25,8 @@ _RECORDED_PART: Final = 16
 """A recording may keep this part of the device's memory,"""
 _KEPT_PART: Final = 4
 """and all of them together this part."""
+_FEW_SUBMISSIONS: Final = 8
+"""Of a call. A recorded one takes some 50 us of Python, a submission of machine code's 5 us."""
 
 
 class CudaReplays:
@@ -46,11 +50,23 @@ class CudaReplays:
     def follows(self, fence: Fence) -> bool:
         return self._stream.follows(fence)
 
-    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[CallRecording | None]:
-        """A recording keeps the transient memory of its call, which must not be too much."""
-        return recording.recording(self._stream, arguments, self._memory // _RECORDED_PART)
+    @contextmanager
+    def record(self, arguments: Sequence[Buffer]) -> Iterator[CallRecording | None]:
+        """A recording keeps the transient memory of its call, which must not be too much. Machine code, which
+        records nothing, does nothing meanwhile."""
+        record = self._stream.share.record
+        with recording.recording(self._stream, arguments, self._memory // _RECORDED_PART) as made:
+            if made is not None:
+                record.hold(RECORDED)
+            try:
+                yield made
+            finally:
+                if made is not None:
+                    record.release(RECORDED)
 
     def make(self, recorded: CallRecording, results: Sequence[int]) -> CudaReplay | None:
+        if self._stream.share.is_connected and not _pays(recorded):
+            return None
         replay = make_replay(self._stream, recorded, results)
         if isinstance(replay, str):
             return None
@@ -99,3 +115,10 @@ class CudaReplays:
         with self._stream.lock:
             self._stream.promise(semaphore, 1)
         return Fence(((semaphore, 1),))
+
+
+def _pays(recorded: CallRecording) -> bool:
+    """Whether a recording takes less time than the program, whose commands machine code submits: as one graph
+    in place of many. A few graphs, or what the host reads, the program has sooner."""
+    is_read = any(isinstance(event, RecordedRead) for event in recorded.events)
+    return recorded.submitted > _FEW_SUBMISSIONS and not is_read

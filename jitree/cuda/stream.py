@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
 
 from jitree.cuda import forks
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
+from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError
 from jitree.hal.enums import BufferUsage, MemoryType
+from jitree.hal.local.queue_record import CLOSED, LOST
 from jitree.hal.semaphore import Semaphore, again
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.fence import Fence
     from jitree.hal.profiling import Profiler
+    from jitree.hal.stream_record import Programs
 
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
@@ -87,10 +93,10 @@ class Stream:
         """For staging."""
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
-        self.tick = 0
-        """Number of the newest submission."""
-        self.completed = 0
-        """Everything up to here is done on the device."""
+        self.share = StreamShare(context, self.handle)
+        self._programs: WeakSet[Programs] = WeakSet()
+        self._failed = (0, 0, StatusError(""))
+        """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
         self._launched = 0
         """Everything up to here has left the gathering."""
@@ -103,6 +109,16 @@ class Stream:
         self._promises: deque[tuple[int, Semaphore, int]] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
         forks.watch(self)
+
+    @property
+    def tick(self) -> int:
+        """Number of the newest submission."""
+        return self.share.tick
+
+    @property
+    def completed(self) -> int:
+        """Everything up to here is done on the device."""
+        return self.share.completed
 
     @property
     def kernels(self) -> Kernels:
@@ -125,10 +141,16 @@ class Stream:
         batch = self.batch
         if batch is None or not batch.pending:
             self._launched = self.tick
-        self.tick += 1
+        tick = self.share.count()
         if self._given_back:  # counted with this submission, which runs after the consumers' work
             self._take_back()
-        return self.tick
+        return tick
+
+    def end(self) -> None:
+        """What has begun has been submitted, or failed. The caller still holds the lock."""
+        batch = self.batch
+        self.share.gather(0 if batch is None else batch.pending)
+        self.share.hand_over()
 
     def check_open(self) -> None:
         """FAILED_PRECONDITION when the device has been closed."""
@@ -147,6 +169,8 @@ class Stream:
             except StatusError as error:
                 self._fail_promises(error, self._launched)
                 raise
+            finally:
+                self.share.gather(0)
 
     def promise(self, semaphore: Semaphore, value: int) -> None:
         """The semaphore reaches the value when everything submitted so far is done."""
@@ -160,6 +184,38 @@ class Stream:
             self.watch()
         if not len(self._promises) % _OPEN_PROMISES:
             self.poll()
+
+    def promised(self, tick: int) -> Semaphore:
+        """Reaches 1 when a submission of machine code's is done, or fails if it was lost with the device."""
+        semaphore = CudaSemaphore()
+        with self.lock:
+            survived, failed, failure = self._failed
+            if survived < tick <= failed:
+                semaphore.fail(again(failure))
+            elif tick <= self.completed:
+                semaphore.advance(1)
+            else:
+                insort(self._promises, (tick, semaphore, 1), key=itemgetter(0))
+                semaphore.promise(1, self)
+        return semaphore
+
+    def connect(
+        self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs
+    ) -> None:
+        """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
+        with self.lock:
+            self._programs.add(programs)
+            self.share.connect(take_over, hand_over)
+
+    def take(self) -> None:
+        """As :meth:`~jitree.hal.stream_record.SharedStream.take`."""
+        self.share.take()
+
+    def forget_programs(self) -> None:
+        """Has machine code forget what it has launched. The caller holds the lock."""
+        for programs in tuple(self._programs):
+            programs.clear()
+        self.share.hand_over()
 
     def retain(self, value: object) -> None:
         """Keeps an object until everything submitted so far is done."""
@@ -252,6 +308,7 @@ class Stream:
         """Takes back what consumers have done with, for the memory's next user. The caller holds the lock."""
         if self._given_back and not self._closed:
             self.begin()
+            self.end()
 
     def _take_back(self) -> None:
         while self._given_back:
@@ -301,6 +358,7 @@ class Stream:
         tick = self._before_wait()
         if tick == self.completed:
             self.api.check_alive()
+            self.retire(tick)  # machine code may have waited
             return
         try:
             self.api.synchronize_stream(self.handle)
@@ -331,7 +389,7 @@ class Stream:
         due = []
         dropped = []
         with self.lock:
-            self.completed = max(self.completed, tick)
+            self.share.completed = max(self.completed, tick)
             promises, kept = self._promises, self._kept
             while promises and promises[0][0] <= tick:
                 due.append(promises.popleft())
@@ -344,7 +402,10 @@ class Stream:
         with self.lock:
             error = self._explained(error)
             dropped, self._kept = self._kept, deque()
-            self.completed = self.tick
+            self.share.record.hold(LOST)
+            if self.completed < self.tick:
+                self._failed = self.completed, self.tick, error
+            self.share.completed = self.tick
         self._fail_promises(error, -1)
         dropped.clear()
         return again(error)
@@ -355,6 +416,7 @@ class Stream:
             with suppress(StatusError):
                 self.reclaim()
             self._closed = True
+            self.share.record.hold(CLOSED)
         self.wait(None)
         self._given_back.clear()
         self._recent.clear()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+from weakref import WeakSet
 
-from jitree.base.arguments import integer
+from jitree.base.arguments import integer, integers
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
-from jitree.hal.buffer import Buffer
+from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
@@ -104,6 +105,22 @@ class Accounting:
         return AllocatorStatistics(self._host.copy(), self._device.copy())
 
 
+class Borrower(Protocol):
+    """Who borrows blocks of an allocator and hands them out itself."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """What it has handed out: bytes handed out and taken back so far and the most that were out, of the
+        device's memory, then of the host's."""
+
+    def stop(self) -> None:
+        """The allocator is no longer its device's."""
+
+
+Block = tuple[int, int, object]
+"""(address, capacity, what owns the memory)"""
+
+
 class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
 
@@ -149,3 +166,60 @@ class Allocator(Unique, abc.ABC):
     @property
     def formatted_statistics(self) -> str:
         return self.statistics.format()
+
+
+class LendingAllocator(Allocator):
+    """Lends blocks of memory to those who hand them out without asking for each."""
+
+    def __init__(self) -> None:
+        self.borrowers: WeakSet[Borrower] = WeakSet()
+        self._settled: Sequence[int] = (0,) * 6
+
+    @property
+    @abc.abstractmethod
+    def lends(self) -> bool:
+        """Whether blocks may be handed out without asking for each."""
+
+    @property
+    def spare(self) -> int:
+        """Bytes that a borrower may have in any case."""
+        return 0
+
+    def is_pinned(self, memory_type: int) -> bool:
+        """Whether a request is one for memory that the host sees while a device works on its own."""
+        return False
+
+    def has_rested(self, tick: int) -> bool:
+        """Whether the host may have pinned memory that came back when ``tick`` was the newest submission."""
+        return True
+
+    @abc.abstractmethod
+    def lend(self, capacity: int, count: int, memory_type: int = 0) -> Sequence[Block]:
+        """Blocks of a size class for requests of a memory type, until they are taken back."""
+
+    @abc.abstractmethod
+    def take_back(self, address: int) -> None:
+        """A lent block that is not used any more. INVALID_ARGUMENT where no lent one begins."""
+
+    @abc.abstractmethod
+    def allocation_over(
+        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
+    ) -> Allocation:
+        """The first bytes of a lent block, as Python knows memory."""
+
+    def forget(self, counts: Sequence[int]) -> None:
+        """A borrower ends; its blocks live as long as they are used. INVALID_ARGUMENT for another number of
+        counts than statistics have."""
+        added = integers("counts", counts)
+        if len(added) != len(self._settled):
+            raise InvalidArgumentError(f"counts: expected {len(self._settled)} numbers but got {len(added)}")
+        self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
+
+    def _with_loans(self, statistics: AllocatorStatistics) -> AllocatorStatistics:
+        """With what borrowers have handed out. Peaks are added up."""
+        for counts in (self._settled, *(borrower.counts for borrower in self.borrowers)):
+            for heap, first in ((statistics.device, 0), (statistics.host, 3)):
+                heap.allocated += counts[first]
+                heap.freed += counts[first + 1]
+                heap.peak += counts[first + 2]
+        return statistics

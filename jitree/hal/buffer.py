@@ -15,7 +15,7 @@ from jitree.base.endings import Ending
 from jitree.base.identity import Unique
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
-from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE, format_shaped_type
 from jitree.types import element_type as _element_type
 
@@ -34,6 +34,7 @@ _ENCODING: Final = ENTRY.word("encoding")
 _BEHIND_RANK: Final = ENTRY["rank"] // 8 + 1
 _PUBLISHED: Final = Struct("=qqiiiiii")
 """Of a view: the words of its entry from the address to the rank."""
+UNTOLD: Final = -1
 MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions machine code sees; after them it sees the buffer's allowed access."""
 
@@ -46,8 +47,8 @@ class Allocation(Ending, Unique):
     """
 
     __slots__ = (
-        "__weakref__", "_owners", "address", "allowed_access", "allowed_usage", "asynchronous",
-        "byte_length", "host_address", "memory_type", "source",
+        "__weakref__", "_owners", "address", "allowed_access", "allowed_usage", "byte_length",
+        "host_address", "memory_type", "place", "source",
     )  # fmt: skip
 
     def __init__(
@@ -60,11 +61,12 @@ class Allocation(Ending, Unique):
         host_address: int | None,
         source: object = None,
         release: Callable[[], object] | None = None,
-        asynchronous: bool = False,
+        place: int = 0,
     ) -> None:
         """``address`` is what the device uses, ``host_address`` where the host sees it (None: it does not).
 
-        ``source`` is kept; ``release`` is the action of an :class:`Ending`.
+        ``source`` is kept; ``release`` is the action of an :class:`Ending`. ``place``: as in ENTRY.access,
+        ``UNTOLD`` for memory that machine code is to ask Python for.
         """
         Ending.__init__(self, release)
         self.address = address
@@ -74,9 +76,7 @@ class Allocation(Ending, Unique):
         self.allowed_access = allowed_access
         self.host_address = host_address
         self.source = source
-        self.asynchronous = asynchronous
-        """Whether a device works on the memory while the host does other things: machine code must not
-        look."""
+        self.place = place
         self._owners = 1
 
     @property
@@ -144,10 +144,10 @@ class Buffer(Unique):
         self._array: NDArray[np.uint8] | None = None
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Address 0: the host cannot see it."""
+        """Address 0: machine code cannot use it."""
         word = (address - table.base) >> 2
         table.set_extent(address, self.published_address, self.byte_length)
-        table.i32[word + _ACCESS] = self.memory_type
+        table.i32[word + _ACCESS] = self.published_type
         table.i32[word + _ACCESS + 1] = self.allowed_usage
         table.i32[word + _ENCODING] = self.allowed_access
 
@@ -159,7 +159,14 @@ class Buffer(Unique):
     @property
     def published_address(self) -> int:
         """Where machine code finds the memory, 0 when it must ask Python."""
-        return 0 if self.allocation.asynchronous else self.host_address or 0
+        place = self.allocation.place
+        return (0 if place == UNTOLD else self.address) if place else self.host_address or 0
+
+    @property
+    def published_type(self) -> int:
+        """Its memory type and place, as in ENTRY.access."""
+        place = self.allocation.place
+        return self.memory_type if place <= 0 else self.memory_type | place << PLACE_SHIFT
 
     def __repr__(self) -> str:
         return (
@@ -279,7 +286,7 @@ class BufferView(Unique):
         """The words that it publishes of its entry, and those of the entry's extension."""
         buffer, rank = self.buffer, len(self.shape)
         entry = _PUBLISHED.pack(
-            buffer.published_address, buffer.byte_length, buffer.memory_type, buffer.allowed_usage,
+            buffer.published_address, buffer.byte_length, buffer.published_type, buffer.allowed_usage,
             self.element_type, self.encoding, rank, OWNER_PYTHON,
         )  # fmt: skip
         known = (*self.shape[:MAXIMUM_KNOWN_RANK], *(0,) * (MAXIMUM_KNOWN_RANK - rank))

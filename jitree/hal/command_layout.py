@@ -152,6 +152,7 @@ COMMANDS: Final = Record(
     i64 list              # address of the LIST record
     i64 slot_count
     i64 slots             # address of SLOT rows
+    i64 place             # whose memory it works on, as in ENTRY.access
     """,
 )
 """What machine code must know of a command buffer before it executes it."""

@@ -25,6 +25,7 @@ from jitree.hal.semaphore import Semaphore, wait_for
 
 if TYPE_CHECKING:
     from jitree.hal.replays import Replays
+    from jitree.hal.stream_record import SharedStream
 
 _READ: Final = int(enums.MemoryAccess.READ)
 _STAGING: Final = int(enums.MemoryType.HOST_LOCAL | enums.MemoryType.DEVICE_VISIBLE)
@@ -121,6 +122,11 @@ class Device(Unique, QueueOperations):
         """The address of a record (:mod:`jitree.hal.local.queue_record`) by which machine code executes
         command buffers on its own; 0 for devices where it does not."""
         return 0
+
+    @property
+    def shared_stream(self) -> SharedStream | None:
+        """The stream that machine code submits command lists to; None where it does not."""
+        return None
 
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
         """Ends an execution by machine code that failed: ``fail`` raises why."""

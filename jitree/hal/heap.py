@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
-from weakref import WeakSet, WeakValueDictionary
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from jitree.base.arguments import integer, integers, natural
+from jitree.base.arguments import integer, natural
 from jitree.base.endings import carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.hal.allocator import Accounting, Allocator, AllocatorStatistics, check_request
+from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -57,38 +57,25 @@ def host_memory_type(memory_type: int) -> int:
     return memory_type | _HOST_VISIBLE
 
 
-Block = tuple[int, int, "np.ndarray[Any, Any]"]
+HeapBlock = tuple[int, int, "np.ndarray[Any, Any]"]
 """(aligned address, capacity, the array that owns the memory)"""
 
 
-class Borrower(Protocol):
-    """A borrower of blocks, which it hands out itself."""
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """What it has handed out of this allocator's memory: bytes handed out and taken back so far and the
-        most that were out, of the device's memory, then of the host's."""
-
-    def stop(self) -> None:
-        """The allocator is no longer its device's."""
-
-
-class HeapAllocator(Allocator):
+class HeapAllocator(LendingAllocator):
     """Host memory. Adds HOST_VISIBLE and mapping and transfer usage to whatever is asked."""
 
     def __init__(self, limit: int | None = None) -> None:
         """``limit``: bytes that may be live at one time, None = what the system gives."""
+        super().__init__()
         self._lock = allocate_lock()
-        self._free: dict[int, list[Block]] = {}
+        self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
         self.reserved = 0
-        self._returned: deque[tuple[Block, int, int]] = deque()
+        self._returned: deque[tuple[HeapBlock, int, int]] = deque()
         self._accounting = Accounting()
         self._limit = limit
-        self._settled: Sequence[int] = (0,) * 6
         self._lent: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()
         """The memory of the blocks that are lent, by address."""
-        self.borrowers: WeakSet[Borrower] = WeakSet()
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 64 bytes must be powers of two."""
@@ -148,11 +135,9 @@ class HeapAllocator(Allocator):
 
     @property
     def lends(self) -> bool:
-        """Whether blocks may be handed out without asking for each."""
-        return self._limit is None
+        return type(self) is HeapAllocator and self._limit is None
 
-    def lend(self, capacity: int, count: int) -> list[Block]:
-        """Blocks of a size class, until they are taken back."""
+    def lend(self, capacity: int, count: int, memory_type: int = 0) -> list[HeapBlock]:
         if capacity != size_class(natural("capacity", capacity)):
             raise InvalidArgumentError(f"capacity: expected one of a size class but got {capacity}")
         if natural("count", count) > _MOST_LENT:
@@ -169,33 +154,24 @@ class HeapAllocator(Allocator):
         return blocks
 
     def take_back(self, address: int) -> None:
-        """A lent block that is not used any more. INVALID_ARGUMENT where no lent one begins."""
         with self._lock:
             memory = self._lent.pop(integer("address", address), None)
             if memory is None:
                 raise InvalidArgumentError(f"address: no block that is lent begins at {address:#x}")
             self._put((address, memory.size - ALIGNMENT, memory))
 
-    def forget(self, counts: Sequence[int]) -> None:
-        """A borrower ends; its blocks live as long as they are used. INVALID_ARGUMENT for another number of
-        counts than statistics have."""
-        added = integers("counts", counts)
-        if len(added) != len(self._settled):
-            raise InvalidArgumentError(f"counts: expected {len(self._settled)} numbers but got {len(added)}")
-        self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
+    def allocation_over(
+        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
+    ) -> Allocation:
+        address, _, memory = block
+        return Allocation(address, length, memory_type, usage, _ALL, address, memory, release)
 
     @property
     def statistics(self) -> AllocatorStatistics:
-        """Peaks of borrowers are added up."""
         with self._lock:
             self._collect()
             result = self._accounting.snapshot()
-        for counts in (self._settled, *(borrower.counts for borrower in self.borrowers)):
-            for heap, first in ((result.device, 0), (result.host, 3)):
-                heap.allocated += counts[first]
-                heap.freed += counts[first + 1]
-                heap.peak += counts[first + 2]
-        return result
+        return self._with_loans(result)
 
     @property
     def kept_bytes(self) -> int:
@@ -204,7 +180,7 @@ class HeapAllocator(Allocator):
             self._collect()
             return self._kept
 
-    def _take(self, memory_type: int, size: int) -> Block:
+    def _take(self, memory_type: int, size: int) -> HeapBlock:
         """A block for ``size`` bytes, accounted for."""
         capacity = size_class(size)
         with self._lock:
@@ -238,14 +214,14 @@ class HeapAllocator(Allocator):
             self._accounting.freed(memory_type, size)
             self._put(block)
 
-    def _put(self, block: Block) -> None:
+    def _put(self, block: HeapBlock) -> None:
         capacity = block[1]
         if self._kept + capacity <= _KEPT_LIMIT:
             self._free.setdefault(capacity, []).append(block)
             self._kept += capacity
 
 
-def _new_block(capacity: int, size: int) -> Block:
+def _new_block(capacity: int, size: int) -> HeapBlock:
     try:
         memory = np.empty(capacity + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:

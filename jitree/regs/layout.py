@@ -153,9 +153,9 @@ ENTRY: Final = Record(
     """
     i32 kind              # type id of the object, KIND_FREE when free
     i32 count             # references from registers, globals, lists and the host
-    i64 address           # of the bytes (vm.buffer, hal.buffer, view) or of the slots (vm.list)
+    i64 address           # of the bytes (vm.buffer, hal.buffer, view) or slots (vm.list); tick of a fence
     i64 length            # bytes; elements for a vm.list
-    i32 access            # ACCESS_* bits of a vm.buffer; memory type of a hal.buffer
+    i32 access            # ACCESS_* bits of a vm.buffer; memory type of a hal.buffer or view, and its place
     i32 usage             # allowed usage of a hal.buffer
     i32 element_type      # of a view; LIST_* element code or ref type id of a vm.list
     i32 encoding          # of a view; allowed access of a hal.buffer
@@ -166,6 +166,10 @@ ENTRY: Final = Record(
     """,
 )
 """A handle entry, 64 bytes. A ref register holds its address."""
+
+PLACE_SHIFT: Final = 24
+"""The bits of a buffer's `access` from here on say whose memory it is: 0 = the host's; else a number of the
+stream in whose order a device works on it by itself, and `address` is the device's."""
 
 EXTENSION_SIZE: Final = 64
 """Bytes that belong to every entry, as far after it as the table is long: the i64 dimensions of a view."""

@@ -25,6 +25,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def fake() -> FakeDriver:
     fake = FakeDriver()
     fake.kernels.update(KERNELS)
+    fake.serve_machine_code()
     return fake
 
 

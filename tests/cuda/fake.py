@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda import fake_results
+from tests.cuda import fake_native, fake_results
 from tests.cuda.fake_call import Fault, driver_call
 from tests.cuda.fake_graphs import FakeGraphs, FakeModules
 from tests.cuda.fake_results import CUdevice_attribute, CUjit_option, CUpointer_attribute, CUresult
@@ -99,7 +99,10 @@ class FakeDriver(FakeModules, FakeGraphs):
             "jitree_fill": FakeKernel(3, _fill),
         }
         """By name; tests add theirs."""
+        self.machine_code: dict[str, int] = {}
+        """Addresses of the calls that machine code makes: none, unless a test asks for them."""
         self._held = False
+        self._lazy = False
         self._lock = threading.RLock()
         self._next_handle = 0x1000
         self._thread = threading.local()
@@ -120,6 +123,15 @@ class FakeDriver(FakeModules, FakeGraphs):
     def fail_next(self, name: str, result: fake_results.CUresult) -> None:
         """The next call of this name returns ``result`` and does nothing."""
         self.failures.setdefault(name, []).append(result)
+
+    def serve_machine_code(self) -> None:
+        """Machine code may call the driver, too."""
+        self._callbacks = fake_native.callbacks(self)
+        self.machine_code = {name: fake_native.address(call) for name, call in self._callbacks.items()}
+
+    def be_lazy(self) -> None:
+        """From now on the device works only while the host waits for a stream."""
+        self._held = self._lazy = True
 
     def hold(self) -> None:
         """From now on the device is busy."""
@@ -243,7 +255,8 @@ class FakeDriver(FakeModules, FakeGraphs):
 
     @driver_call
     def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> Any:
-        return CUresult.CUDA_ERROR_NOT_FOUND, 0, 1
+        address = self.machine_code.get(name.decode(), 0)
+        return (_OK if address else CUresult.CUDA_ERROR_NOT_FOUND), address, int(not address)
 
     @driver_call
     def cuDeviceGetCount(self) -> Any:
@@ -359,6 +372,9 @@ class FakeDriver(FakeModules, FakeGraphs):
     def cuStreamSynchronize(self, stream: int) -> Any:
         done = threading.Event()
         self.enqueue(stream, done.set)
+        if self._lazy:
+            with self._lock:
+                self._advance(self.streams[int(stream)])
         while not done.wait(0.001):
             if self.lost is not None:
                 break

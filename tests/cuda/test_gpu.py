@@ -16,6 +16,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.errors import StatusCode
 from jitree.hal.fence import Fence
 from tests.cuda.kernels import load_executable
+from tests.cuda.programs import STATELESS
 from tests.hal.helpers import direct
 from tests.hal.kernels import ADD, COUNT
 
@@ -91,6 +92,7 @@ from jitree.cuda.driver import CudaDriver
 from jitree.errors import InternalError
 from jitree.hal.fence import Fence
 from tests.cuda.kernels import load_executable
+from tests.cuda.programs import STATELESS
 from tests.hal.kernels import FAIL
 
 device = CudaDriver().create_device_by_path("")
@@ -159,3 +161,17 @@ def test_cupy(gpu: CudaDevice) -> None:
         ours = session.to_device(np.arange(6, dtype=np.int32))
         for taken in (cupy.asarray(ours), cupy.from_dlpack(ours)):
             assert taken.data.ptr == ours.view.buffer.address and int(taken.sum()) == 15
+
+
+def test_machine_code_submits_what_python_does(gpu: CudaDevice) -> None:
+    """Calls that no recording makes again, since an array is passed twice, and the memory of their results
+    takes turns."""
+    with Session(device=gpu, tier="plain") as plain, Session(device=gpu) as fast:
+        expected, scale = (session.load(STATELESS).scale for session in (plain, fast))
+        for turn in range(30):
+            values = np.random.default_rng(turn).standard_normal(8).astype(np.float32)
+            x, y = fast.to_device(values), plain.to_device(values)
+            for result, wanted in zip(scale(x, x), expected(y, y), strict=True):
+                assert np.asarray(result).tobytes() == np.asarray(wanted).tobytes()
+        assert scale.is_direct
+        assert gpu.stream.share.last_launch[1]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, Reference
-from jitree.hal.command_layout import COMMANDS, SLOT
 from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.queue import UNKNOWN_COST
-
-if TYPE_CHECKING:
-    from jitree.regs.handles import HandleTable
 
 _NO_BUFFER = (0, -1)
 
@@ -31,29 +26,6 @@ class LocalCommandBuffer(ListCommandBuffer):
         self.submissions = 0
         self.cost = UNKNOWN_COST
         """As last estimated, in nanoseconds."""
-        self._published = array("q", bytes(COMMANDS.size))
-        """A COMMANDS record."""
-        self._slot_rows = array("i")
-
-    def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Shows machine code the COMMANDS record."""
-        table.set_extent(address, self._published.buffer_info()[0], 0)
-
-    def finalize(self) -> None:
-        """See :meth:`CommandBuffer.finalize`. Machine code may execute the list from then on."""
-        super().finalize()
-        count = max(self._slots, default=-1) + 1
-        self._slot_rows = array("i", bytes(count * SLOT.size))
-        for slot, (usage, access) in self._slots.items():
-            first = slot * SLOT.size // 4
-            self._slot_rows[first : first + 3] = array("i", (1, usage, access))
-        record = self._published
-        record[COMMANDS.word("modes")] = self.modes
-        record[COMMANDS.word("copies")] = int(bool(self._copies))
-        record[COMMANDS.word("list")] = self.commands.address()
-        record[COMMANDS.word("slot_count")] = count
-        record[COMMANDS.word("slots")] = self._slot_rows.buffer_info()[0]
-        record[COMMANDS.word("ready")] = 1
 
     def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], object]:
         """(address, length) per slot for the command executor, and what to keep until they are done.

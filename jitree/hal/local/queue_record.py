@@ -16,6 +16,7 @@ QUEUE: Final = Record(
     i64 immediate         # ticks that a call which must not be held up may spend on a list; ANY_COST
     i64 patience          # ticks that a call may spend while others wait for its session
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
+    i64 stream            # address of the STREAM record (hal/stream_record.py) for lists; 0 = they run here
     """,
 )
 """Only Python writes it. A team's record stays valid as long as the device, also when another has replaced
@@ -30,9 +31,11 @@ NO_TEAM: Final = "no team"
 PROFILED: Final = "profiled"
 WATCHED: Final = "watched"
 HEARD: Final = "heard"
+RECORDED: Final = "recorded"
+LOST: Final = "lost"
 CLOSED: Final = "closed"
 
-_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY = (QUEUE.word(field) for field in QUEUE.offsets)
+_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY, _STREAM = (QUEUE.word(field) for field in QUEUE.offsets)
 
 
 class QueueRecord:
@@ -40,12 +43,13 @@ class QueueRecord:
 
     __slots__ = ("_lock", "_reasons", "_words", "address")
 
-    def __init__(self) -> None:
-        """Closed as UNSUPPORTED."""
+    def __init__(self, stream: int = 0) -> None:
+        """Closed as UNSUPPORTED. ``stream``: of the STREAM record."""
         self._lock = allocate_lock()
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))
         self._words[_IMMEDIATE] = self._words[_PATIENCE] = ANY_COST
+        self._words[_STREAM] = stream
         self.address: int = self._words.buffer_info()[0]
 
     @property

@@ -16,6 +16,7 @@ from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.records import Entry
+from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
 _DTYPE_SIZE = DTYPE.size
@@ -91,7 +92,7 @@ def elements_of(python: Python, array: int) -> int:
         return 0
     dtype = dtype_of(python, handle.element_type)
     # Python writes the address of a view last.
-    if dtype == 0 or handle.address == 0:
+    if dtype == 0 or handle.address == 0 or handle.access >> PLACE_SHIFT != 0:
         return 0
     return over_memory(python, dtype, rank, dimensions, 0, handle.address, owner)
 

@@ -9,11 +9,19 @@ from jitree.api.calls.native.python import drop, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.codegen.primitives import call, call_int, load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.modules.hal.native.buffers import give_back, take_storage
+from jitree.hal.enums import MAXIMUM_UPDATE, MemoryAccess, MemoryType
+from jitree.modules.hal.native.buffers import (
+    give_back,
+    granted_type,
+    granted_usage,
+    place_number,
+    take_storage,
+)
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
-from jitree.regs.layout import LINK_POOLED
+from jitree.modules.hal.native.registers import DONE
+from jitree.modules.hal.native.transfers import upload
+from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
 LARGEST_COPIED = 4 << 20
@@ -24,14 +32,15 @@ _ALIGNMENT = 64
 SCATTERED = 1
 """As the address of elements that cannot be used in place."""
 _DIMENSIONS = ARGUMENT["dimension_0"]
-_MEMORY_TYPE = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
-_USAGE = int(BufferUsage.DEFAULT | BufferUsage.MAPPING | BufferUsage.TRANSFER)
+_DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 _ACCESS = int(MemoryAccess.ALL)
 
 
 def pass_ndarray(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     """A numpy array of the declared type."""
     is_dense = value.flags & NDARRAY_CONTIGUOUS != 0
+    if has_stream(record):
+        return is_dense and pass_uploaded(python, record, argument, value)
     address = value.data if is_dense else SCATTERED
     view = new_copy(python, record, argument, value.rank, value.dimensions, address)
     if not view:
@@ -49,7 +58,7 @@ def pass_elements(
 ) -> bool:
     """The elements of a view of this session, or of another one."""
     address = source.address
-    if address == 0:
+    if address == 0 or source.access >> PLACE_SHIFT != 0 or has_stream(record):
         return False
     view = new_copy(python, record, argument, source.rank, dimensions, 0)
     if not view:
@@ -57,6 +66,48 @@ def pass_elements(
     call(python.copy_memory, view.address, address, view.length)
     store64(argument.place, place_of(view))
     return True
+
+
+def has_stream(record: CallRecord) -> bool:
+    """Whether the session's memory is that of a device with a stream, which the host does not see."""
+    handle_pool = record.state.handle_pool
+    if not handle_pool or not handle_pool.queue:
+        return False
+    return bool(handle_pool.queue.stream)
+
+
+def pass_uploaded(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
+    """A numpy array whose elements go to the device through its stream."""
+    view = uploaded(python, record, argument, value)
+    if not view:
+        size = view_size(argument, value.dimensions)
+        if not 0 <= size <= MAXIMUM_UPDATE:
+            return False
+        if not is_true(python, invoke_with_number(python, record.supply, size)):
+            return False
+        view = uploaded(python, record, argument, value)
+        if not view:
+            return False
+    store64(argument.place, place_of(view))
+    return True
+
+
+def uploaded(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> Entry:
+    """0 if a pool is empty, or the elements are not for machine code to copy."""
+    state = record.state
+    handle_pool = state.handle_pool
+    queue = handle_pool.queue
+    size = view_size(argument, value.dimensions)
+    if not fits(argument, value.rank, value.dimensions) or not 0 <= size <= MAXIMUM_UPDATE or queue.open == 0:
+        return Entry(0)
+    view = new_view(state, handle_pool, argument, size)
+    if not view:
+        return Entry(0)
+    write_shape(handle_pool, argument, view, value.dimensions)
+    if size != 0 and upload(state, handle_pool, queue, view.address, value.data, size) != DONE:
+        refuse(record, view)
+        return Entry(0)
+    return view
 
 
 def fits(argument: Argument, rank: int, dimensions: int) -> bool:
@@ -78,14 +129,9 @@ def new_copy(
     handle_pool = state.handle_pool
     if not handle_pool or not handle_pool.queue or not fits(argument, rank, dimensions):
         return Entry(0)
-    size = argument.item_size
-    for index in range(rank):
-        dimension = load64(dimensions + 8 * index)
-        if not 0 <= dimension <= LARGEST_COPIED:
-            return Entry(0)
-        size *= dimension
-        if size > LARGEST_COPIED:
-            return Entry(0)
+    size = view_size(argument, dimensions)
+    if size < 0 or has_stream(record):
+        return Entry(0)
     is_aligned = address & (_ALIGNMENT - 1) == 0
     if size > _LARGEST_ALWAYS_COPIED and is_aligned and argument.kind != PASS_CONSUMED:
         return Entry(0)
@@ -96,11 +142,28 @@ def new_copy(
         view = new_view(state, handle_pool, argument, size)
         if not view:
             return Entry(0)
+    write_shape(handle_pool, argument, view, dimensions)
+    return view
+
+
+def view_size(argument: Argument, dimensions: int) -> int:
+    """Bytes of a view of the declared rank, -1 if they are too many to be copied here."""
+    size = argument.item_size
+    for index in range(argument.rank):
+        dimension = load64(dimensions + 8 * index)
+        if not 0 <= dimension <= LARGEST_COPIED:
+            return -1
+        size *= dimension
+        if size > LARGEST_COPIED:
+            return -1
+    return size
+
+
+def write_shape(handle_pool: HandlePoolRecord, argument: Argument, view: Entry, dimensions: int) -> None:
     shape = place_of(view) + handle_pool.extension
-    for index in range(rank):
+    for index in range(argument.rank):
         store64(shape + 8 * index, load64(dimensions + 8 * index))
     store64(shape + 8 * MAXIMUM_RANK, _ACCESS)
-    return view
 
 
 def refuse(record: CallRecord, view: Entry) -> bool:
@@ -112,21 +175,27 @@ def refuse(record: CallRecord, view: Entry) -> bool:
 
 def new_view(state: State, handle_pool: HandlePoolRecord, argument: Argument, size: int) -> Entry:
     """A view of new memory, its dimensions not yet written; 0 if a pool is empty."""
-    storage = take_storage(state, handle_pool, size, 0)
+    storage = take_storage(state, handle_pool, size, 0, 0)
     if not storage:
         return Entry(0)
     buffer = new_entry(state, handle_pool, handle_pool.buffer)
     if not buffer:
         give_back(handle_pool, storage)
         return Entry(0)
-    describe(buffer, storage.address, size)
+    queue = handle_pool.queue
+    memory_type = granted_type(queue, _DEVICE_LOCAL)
+    usage = granted_usage(queue, _DEVICE_LOCAL, 0)
+    storage.element_type = memory_type
+    storage.encoding = usage
+    memory_type |= place_number(queue) << PLACE_SHIFT
+    describe(buffer, storage.address, size, memory_type, usage)
     buffer.encoding = _ACCESS
     buffer.parent = storage
     view = new_entry(state, handle_pool, handle_pool.buffer_view)
     if not view:
         release(handle_pool, buffer, place_of(state) + STATE_RELEASED)
         return Entry(0)
-    describe(view, storage.address, size)
+    describe(view, storage.address, size, memory_type, usage)
     view.element_type = argument.element_type
     view.encoding = ENCODING_DENSE
     view.rank = argument.rank
@@ -134,11 +203,11 @@ def new_view(state: State, handle_pool: HandlePoolRecord, argument: Argument, si
     return view
 
 
-def describe(entry: Entry, address: int, size: int) -> None:
+def describe(entry: Entry, address: int, size: int, memory_type: int, usage: int) -> None:
     entry.address = address
     entry.length = size
-    entry.access = _MEMORY_TYPE
-    entry.usage = _USAGE
+    entry.access = memory_type
+    entry.usage = usage
     entry.link = Entry(LINK_POOLED)
 
 

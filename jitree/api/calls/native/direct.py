@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
     from jitree.hal.buffer import BufferView
+    from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
@@ -256,8 +257,7 @@ def _supply(table: HandleTable, size: int) -> bool:
     if handle_pool is None:
         return False
     assert isinstance(handle_pool, HandlePool)
-    handle_pool.supply()
-    handle_pool.supply_storage(size)
+    handle_pool.supply_argument(size)
     return True
 
 
@@ -282,7 +282,8 @@ class _Rows:
         self._keeper = keeper
         self._interface = interface
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
-        self._copies = isinstance(function.device.device_allocator, HeapAllocator)
+        self._is_local = isinstance(function.device.device_allocator, HeapAllocator)
+        self._copies = copies_to(function.device, function.invoker.table)
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
         storage = storage_names(self._function.signature)
@@ -301,7 +302,7 @@ class _Rows:
     def signal(self) -> int:
         """The address of the register of the fence that the function reaches at its end. Unsuitable for
         devices whose fences machine code does not make."""
-        if not self._copies:
+        if not self._is_local:
             raise Unsuitable
         return self._refs + 8 * self._slots[-1][1]
 
@@ -348,6 +349,8 @@ class _Rows:
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, int]:
         acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
         is_written = acceptance.is_written
+        if is_written and not self._is_local:  # Python forgets what the host has read of them
+            raise Unsuitable
         fields = {"marker": self._keep(acceptance.marker)}
         fields["accept"] = self._keep(acceptance.accept if is_written else acceptance.accept_any)
         row, shape = tensor.element_type, tensor.shape
@@ -374,6 +377,14 @@ class _Rows:
             return register | {"kind": _NARROW[parameter.type]}
         unpack = number_unpacker(parameter.type)
         return register | {"convert": 0 if unpack is None else self._keep(unpack)}
+
+
+def copies_to(device: Device, table: HandleTable) -> bool:
+    """Whether machine code copies numpy arrays to a device: the pools have its memory."""
+    handle_pool = table.handle_pool
+    if isinstance(handle_pool, HandlePool) and handle_pool.has_stream:
+        return handle_pool.serves(device)
+    return isinstance(device.device_allocator, HeapAllocator)
 
 
 def records(record: Record, rows: list[dict[str, int]]) -> array[int]:

@@ -92,6 +92,10 @@ class Interface:
             "place_method", "place", "", _ANY_ARGUMENTS
         )
         """(a DirectCall that runs nothing, its argument): see function.py"""
+        self.fetch: Callable[[object, Array], Any] = self._builtin(
+            "fetch_method", "fetch", "", _ANY_ARGUMENTS
+        )
+        """(any DirectCall of the array's session, an array): see reading.py"""
 
     def _set(self, values: dict[str, int]) -> None:
         for field, value in values.items():
@@ -204,7 +208,7 @@ def _load(code: image.Image, direct_class: type) -> Interface:
     attempt = interface.method("attempt_method", Function.attempt, "attempt_slowly")
     submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_slowly")
     interface.require_complete()
-    replace_methods(look, view, interface.function("find_elements"))
+    replace_methods(look, view, interface.function("find_elements"), interface.fetch)
     Function.__call__ = call  # type: ignore[method-assign]
     Function.attempt = attempt  # type: ignore[method-assign]
     AsynchronousFunction.submit = submit  # type: ignore[method-assign]

@@ -35,12 +35,14 @@ _NESTING: Final = GATE.word("nesting")
 class Keeper:
     """The OWNERS record of a handle table. Each owner of a handle of the table keeps its keeper."""
 
-    __slots__ = ("_attend", "_interface", "_markers", "_table", "_words", "lock", "record")
+    __slots__ = ("_attend", "_interface", "_markers", "_table", "_words", "lock", "pattern", "record")
 
     def __init__(self, invoker: Invoker, interface: OwnerCode) -> None:
         self._table = invoker.table
         self._markers: dict[tuple[DeclaredTensor, bool], object] = {}
         self._interface = interface
+        self.pattern: object = None
+        """A direct call of the session, if machine code reads arrays in its device's memory."""
         self._words = array("q", bytes(OWNERS.size))
         self.lock: threading.RLock = invoker.lock
         """The context's."""

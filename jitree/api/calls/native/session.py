@@ -7,7 +7,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.native import interface as interfaces
-from jitree.api.calls.native.direct import DirectCall, Unsuitable, direct_call, fill, records
+from jitree.api.calls.native.direct import DirectCall, Unsuitable, copies_to, direct_call, fill, records
 from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.keeper import Keeper
 from jitree.api.calls.native.layout import ARGUMENT, CALL, MAXIMUM_RANK, PASS_ARRAY, RESULT
@@ -17,7 +17,6 @@ from jitree.codegen import image
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
-from jitree.hal.heap import HeapAllocator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,7 +36,7 @@ class DirectCalls:
         self._keeper: Keeper | None = None
         self._pattern: DirectCall | None = None
         """A call of any function of the session."""
-        self._copies = isinstance(device.device_allocator, HeapAllocator)
+        self._device = device
         self._calls: dict[tuple[object, int], DirectCall | None] = {}
 
     def prepare(self, function: Function) -> tuple[bool, DirectCall | None]:
@@ -66,6 +65,9 @@ class DirectCalls:
         if self._pattern is None:
             self._place = interface.place
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
+            self._copies = copies_to(self._device, invoker.table)
+            if self._device.shared_stream is not None and self._copies:
+                keeper.pattern = direct
             self._pattern = direct
         return True, direct
 
@@ -73,6 +75,11 @@ class DirectCalls:
         """Drops what was given back, if nothing of the context runs right now."""
         if self._keeper is not None:
             self._keeper.collect()
+
+    def close(self) -> None:
+        """The session is closed."""
+        if self._keeper is not None:
+            self._keeper.pattern = None
 
     def place(self, elements: npt.NDArray[Any]) -> Array | None:
         """A copy of an array on the device; None for what is not copied in this way."""

@@ -7,12 +7,13 @@ from typing import Final
 from jitree.api.calls.native.arrays import array_method, buffer_method, find_elements
 from jitree.api.calls.native.function import attempt_method, function_method, place_method, submit_method
 from jitree.api.calls.native.owners import destroy_owner, new_owner, take_back
+from jitree.api.calls.native.reading import fetch_method
 from jitree.codegen import functions
 from jitree.codegen.image.generated import Generated, one_unit
 
 _ENTRIES: Final = (
     function_method, submit_method, attempt_method, place_method, array_method, buffer_method, find_elements,
-    new_owner, destroy_owner, take_back,
+    fetch_method, new_owner, destroy_owner, take_back,
 )  # fmt: skip
 
 

@@ -6,9 +6,15 @@ from jitree.codegen.primitives import bit_length, load8, load64, store8, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import new_entry, sweep
-from jitree.modules.hal.native.fences import can_signal, is_reached, queue_barrier, signal
-from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, LARGEST_POOLED, STORAGE_POOLS
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.fences import can_signal, follows, promise, queue_barrier, tick_of
+from jitree.modules.hal.native.layout import (
+    ACCOUNT_SIZE,
+    ACCOUNTS,
+    LARGEST_POOLED,
+    POOL_COUNT,
+    STORAGE_POOLS,
+)
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     finish,
@@ -21,7 +27,7 @@ from jitree.modules.hal.native.registers import (
     reference,
 )
 from jitree.regs.counting import retain
-from jitree.regs.layout import KIND_BUFFER, LINK_POOLED, OWNER_CODE
+from jitree.regs.layout import ENTRY, KIND_BUFFER, LINK_POOLED, OWNER_CODE, PLACE_SHIFT
 
 _OPTIMAL = int(MemoryType.OPTIMAL)
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
@@ -32,6 +38,16 @@ _HOST_USAGE = int(BufferUsage.MAPPING | BufferUsage.TRANSFER)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
 _ALL = int(MemoryAccess.ALL)
+_PINNED = int(
+    MemoryType.HOST_VISIBLE | MemoryType.HOST_COHERENT | MemoryType.HOST_CACHED | MemoryType.DEVICE_VISIBLE
+)
+_MAPPING = int(BufferUsage.MAPPING)
+_TRANSFER = int(BufferUsage.TRANSFER)
+_TICK = ENTRY["parent"]
+"""Of storage, see ``entries.STORAGE_TICK``."""
+_LINK = ENTRY["link"]
+_MOST_LOOKED_AT = 64
+"""Idle pinned storage that may still be used; the last that came back is the first."""
 
 
 def device_allocator(state: State, values: int, refs: int, words: int) -> int:
@@ -57,18 +73,23 @@ def class_of(size: int) -> int:
     return 17 + (bits - 11) * 4 + (((size - 1) >> (bits - 3)) + 1) - 5
 
 
-def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account: int) -> Entry:
+def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account: int, first: int) -> Entry:
     """Storage with one reference, 0 when there is no idle one of that size. ``account`` is 0 for the device's
-    memory, 1 for the host's."""
-    index = class_of(size)
-    pool = place_of(handle_pool) + STORAGE_POOLS + 8 * index
+    memory, 1 for the host's; ``first`` is the number of the pools' first, POOL_COUNT of pinned ones."""
+    pool = place_of(handle_pool) + STORAGE_POOLS + 8 * (first + class_of(size))
     storage = Entry(load64(pool))
     if not storage:
         sweep(state)
         storage = Entry(load64(pool))
         if not storage:
             return Entry(0)
-    store64(pool, place_of(storage.link))
+    holder = pool
+    if first != 0:
+        holder = rested(handle_pool.queue.stream.completed, pool)
+        if holder == 0:
+            return Entry(0)
+        storage = Entry(load64(holder))
+    store64(holder, place_of(storage.link))
     storage.count = 1
     storage.length = size
     storage.usage = account
@@ -81,38 +102,81 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
     return storage
 
 
+def rested(completed: int, holder: int) -> int:
+    """Where the address of the first pinned storage of a list stands that the host may have; 0 = of none."""
+    for _ in range(_MOST_LOOKED_AT):
+        storage = Entry(load64(holder))
+        if not storage:
+            return 0
+        if load64(place_of(storage) + _TICK) <= completed:
+            return holder
+        holder = place_of(storage) + _LINK
+    return 0
+
+
+def is_pinned(queue: Queue, memory_type: int) -> bool:
+    """Whether a request for memory is one for what a stream's device and the host both see."""
+    return bool(queue.stream) and memory_type & _HOST_VISIBLE != 0 and memory_type & _OPTIMAL == 0
+
+
+def granted_type(queue: Queue, memory_type: int) -> int:
+    """What a request becomes: on the host (``heap.host_memory_type``), or as ``CudaAllocator`` has it."""
+    if is_pinned(queue, memory_type):
+        return memory_type | _PINNED
+    if queue.stream:
+        return (memory_type & ~(_OPTIMAL | _HOST_VISIBLE)) | _DEVICE_LOCAL
+    if memory_type == 0 or memory_type & _OPTIMAL:
+        memory_type = (memory_type & ~_OPTIMAL) | _DEVICE_LOCAL
+    return memory_type | _HOST_VISIBLE
+
+
+def granted_usage(queue: Queue, memory_type: int, usage: int) -> int:
+    usage = usage if usage != 0 else _DEFAULT_USAGE
+    if queue.stream:
+        return usage | _TRANSFER | (_MAPPING if is_pinned(queue, memory_type) else 0)
+    return usage | _HOST_USAGE
+
+
 def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     queue = queue_of(handle_pool, reference(refs, words, 0))
+    wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
     if not queue or queue != handle_pool.queue or number(values, words, 4) != 0:
         return REFUSED
-    if not is_reached(handle_pool, reference(refs, words, 2)) or not can_signal(handle_pool, fence):
+    if not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence):
         return REFUSED
-    memory_type = number(values, words, 5)
-    if memory_type == 0 or memory_type & _OPTIMAL:
-        memory_type = (memory_type & ~_OPTIMAL) | _DEVICE_LOCAL
-    memory_type |= _HOST_VISIBLE
+    wanted = number(values, words, 5)
+    memory_type = granted_type(queue, wanted)
     size = number(values, words, 7)
     if not 0 <= size <= LARGEST_POOLED:
         return REFUSED
-    storage = take_storage(state, handle_pool, size, 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0)
+    account = 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0
+    storage = take_storage(state, handle_pool, size, account, POOL_COUNT if is_pinned(queue, wanted) else 0)
     if not storage:
         return REFUSED
     buffer = new_entry(state, handle_pool, handle_pool.buffer)
     if not buffer:
         give_back(handle_pool, storage)
         return REFUSED
-    usage = number(values, words, 6)
+    storage.element_type = memory_type
+    storage.encoding = granted_usage(queue, wanted, number(values, words, 6))
     buffer.address = storage.address
     buffer.length = size
-    buffer.access = memory_type
-    buffer.usage = (usage if usage != 0 else _DEFAULT_USAGE) | _HOST_USAGE
+    buffer.access = memory_type | place_number(queue) << PLACE_SHIFT
+    buffer.usage = storage.encoding
     buffer.encoding = _ALL
     buffer.parent = storage
     buffer.link = Entry(LINK_POOLED)
-    signal(fence)
+    promise(fence, tick_of(handle_pool, wait))
     return give(state, refs, words, buffer)
+
+
+def place_number(queue: Queue) -> int:
+    """The number of the place whose memory commands of a queue work on."""
+    if queue.stream:
+        return queue.stream.place
+    return 0
 
 
 def give_back(handle_pool: HandlePoolRecord, storage: Entry) -> None:
@@ -168,15 +232,20 @@ def range_of(state: State, handle_pool: HandlePoolRecord, buffer: Entry, offset:
     return part
 
 
-def is_host_buffer(handle_pool: HandlePoolRecord, buffer: Entry) -> bool:
-    """Whether it is a buffer whose address machine code on the host may use."""
+def has_address(handle_pool: HandlePoolRecord, buffer: Entry) -> bool:
+    """Whether it is a buffer of which machine code knows where it is."""
     return is_kind(buffer, handle_pool.buffer) and buffer.address != 0
+
+
+def is_reachable(handle_pool: HandlePoolRecord, place: int, buffer: Entry) -> bool:
+    """Whether it is a buffer at an address that commands on the memory of a place may use."""
+    return has_address(handle_pool, buffer) and buffer.access >> PLACE_SHIFT == place
 
 
 def buffer_subspan(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     source = reference(refs, words, 0)
-    if not is_host_buffer(handle_pool, source):
+    if not has_address(handle_pool, source):
         return REFUSED
     offset = number(values, words, 1)
     length = range_length(source, offset, number(values, words, 2))
@@ -207,7 +276,8 @@ def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
         return REFUSED
     if buffer.length < number(values, words, 3):
         return REFUSED
-    if number(values, words, 4) & ~buffer.access or number(values, words, 5) & ~buffer.usage:
+    memory_type = buffer.access & ((1 << PLACE_SHIFT) - 1)
+    if number(values, words, 4) & ~memory_type or number(values, words, 5) & ~buffer.usage:
         return REFUSED
     return finish(state, refs, words)
 
@@ -216,8 +286,13 @@ def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
 
 
 def scalar(handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: int, access: int) -> int:
-    """The address of 1 to 4 bytes that the host may access, else 0."""
-    if not is_host_buffer(handle_pool, buffer) or not 1 <= length <= 4:
+    """The address of 1 to 4 bytes that the host may access, else 0. Of pinned memory it is the device's, too,
+    and Python has not to know that the program looks."""
+    if not has_address(handle_pool, buffer) or not 1 <= length <= 4:
+        return 0
+    queue = handle_pool.queue
+    place = buffer.access >> PLACE_SHIFT
+    if place != 0 and (not queue or queue.open == 0 or place != place_number(queue)):
         return 0
     if offset < 0 or offset > buffer.length - length:
         return 0

@@ -12,7 +12,7 @@ from jitree.hal.enums import (
     CommandCategory,
     MemoryAccess,
 )
-from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
+from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording
 from jitree.modules.hal.native.layout import DATA, SLOTS
 from jitree.modules.hal.native.recording import (
@@ -48,12 +48,11 @@ _WRITE = int(MemoryAccess.WRITE)
 
 def commands_create(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
-    if not queue_of(handle_pool, reference(refs, words, 0)):
-        return REFUSED
+    queue = queue_of(handle_pool, reference(refs, words, 0))
     modes = number(values, words, 1)
     categories = number(values, words, 2)
     capacity = number(values, words, 4)
-    if modes & _NESTED or categories & _ANY == 0 or not 0 <= capacity <= SLOTS:
+    if not queue or modes & _NESTED or categories & _ANY == 0 or not 0 <= capacity <= SLOTS:
         return REFUSED
     recording = take_recording(state, handle_pool)
     if not recording:
@@ -62,6 +61,7 @@ def commands_create(state: State, values: int, refs: int, words: int) -> int:
     if not commands:
         release_recording(handle_pool, recording, place_of(state) + STATE_RELEASED)
         return REFUSED
+    recording.place = place_number(queue)
     recording.modes = modes
     recording.categories = categories
     recording.affinity = number(values, words, 3)
@@ -101,9 +101,9 @@ def commands_barrier(state: State, values: int, refs: int, words: int) -> int:
 # -- transfers -----------------------------------------------------------------------------------------
 
 
-def allows(handle_pool: HandlePoolRecord, buffer: Entry, usage: int, access: int) -> bool:
-    """Whether it is a buffer on the host that may be used like that."""
-    if not is_host_buffer(handle_pool, buffer):
+def allows(handle_pool: HandlePoolRecord, place: int, buffer: Entry, usage: int, access: int) -> bool:
+    """Whether it is a buffer at a place that may be used like that."""
+    if not is_reachable(handle_pool, place, buffer):
         return False
     return usage & ~buffer.usage == 0 and access & ~buffer.encoding == 0
 
@@ -124,7 +124,7 @@ def usable(
         if length <= 0 or offset < 0 or not 0 <= slot < recording.capacity:
             return -1
         return length
-    if not allows(handle_pool, buffer, usage, access):
+    if not allows(handle_pool, recording.place, buffer, usage, access):
         return -1
     return range_length(buffer, offset, length)
 

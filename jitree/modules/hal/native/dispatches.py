@@ -17,11 +17,11 @@ from jitree.hal.enums import (
     DispatchFlags,
 )
 from jitree.hal.local.executor.records import KernelEntry
-from jitree.modules.hal.native.buffers import is_host_buffer, keeper, range_length
+from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.layout import CONSTANTS
 from jitree.modules.hal.native.recording import add_range, add_slot_range, has_room, keep, new_row, use_slot
-from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -42,6 +42,9 @@ _ARGUMENT_FLAGS = int(
     | DispatchFlags.STATIC_INDIRECT_ARGUMENTS
 )
 _COUNT_MASK = 0xFFFFFFFF
+_MAXIMUM_BLOCKS_X = (1 << 31) - 1
+"""Of a grid on a GPU; y is limited as z is."""
+_UNDERSCORE = ord("_")
 _NAME_SIZE = 16
 """Bytes of a row in an executable's table of names: address, length."""
 
@@ -83,6 +86,8 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
         return REFUSED
     if not below(x * y * z, MAXIMUM_WORKGROUPS + 1):
         return REFUSED
+    if recording.place != 0 and (x > _MAXIMUM_BLOCKS_X or y > MAXIMUM_COUNT_Z):
+        return REFUSED
     for index in range(first, last, 5):
         use_binding(handle_pool, recording, values, refs, words, index)
     if x == 0 or y == 0 or z == 0:
@@ -123,7 +128,7 @@ def valid_binding(
     if not buffer:
         slot = number(values, words, index + 1)
         return 0 <= slot < recording.capacity and offset >= 0 and length >= -1
-    if not is_host_buffer(handle_pool, buffer):
+    if not is_reachable(handle_pool, recording.place, buffer):
         return False
     length = range_length(buffer, offset, length)
     return length == 0 or (length > 0 and (buffer.address + offset) & (BINDING_ALIGNMENT - 1) == 0)
@@ -157,15 +162,41 @@ def executable_lookup(state: State, values: int, refs: int, words: int) -> int:
         return REFUSED
     if executable.address == 0:
         return REFUSED
+    function = find_name(handle_pool, executable, name, 0)
+    if function < 0 and executable.rank != 0:
+        function = find_name(handle_pool, executable, name, executable.rank)
+    if function < 0:
+        return REFUSED
+    return give64(state, values, refs, words, function)
+
+
+def find_name(handle_pool: HandlePoolRecord, executable: Entry, name: Entry, symbols: int) -> int:
+    """The number of a function by its name, -1 if there is none. With ``symbols`` 1 the executable's names
+    are those of symbols: with ``_`` for what is no letter, digit or ``_``."""
     names = load64(place_of(executable) + handle_pool.extension)
     length = name.length
-    wanted = name.address
     for function in range(executable.length):
         if load64(names + function * _NAME_SIZE + 8) == length:
             known = load64(names + function * _NAME_SIZE)
-            if same_bytes(known, wanted, length):
-                return give64(state, values, refs, words, function)
-    return REFUSED
+            if symbols == 0:
+                if same_bytes(known, name.address, length):
+                    return function
+            elif same_symbol(known, name.address, length):
+                return function
+    return -1
+
+
+def same_symbol(symbol: int, name: int, length: int) -> bool:
+    for position in range(length):
+        letter = load8(name + position)
+        if load8(symbol + position) != (letter if is_of_symbol(letter) else _UNDERSCORE):
+            return False
+    return True
+
+
+def is_of_symbol(letter: int) -> bool:
+    lower = letter | 0x20
+    return 0x61 <= lower <= 0x7A or 0x30 <= letter <= 0x39 or letter == _UNDERSCORE
 
 
 def same_bytes(first: int, second: int, length: int) -> bool:

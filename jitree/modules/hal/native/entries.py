@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, STORAGE_POOLS
+from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
 from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
 from jitree.regs.counting import Entry, Released, join, lost
-from jitree.regs.layout import KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
+from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
 
 STATE_RELEASED = STATE["released"]
 HANDLE_POOL_RELEASED = HANDLE_POOL["released"]
+STORAGE_TICK = ENTRY["parent"]
 
 
 def new_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:
@@ -46,6 +47,9 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     if kind == KIND_STORAGE:
         freed = place_of(handle_pool) + ACCOUNTS + entry.usage * ACCOUNT_SIZE + 8
         store64(freed, load64(freed) + entry.length)
+        queue = handle_pool.queue
+        if entry.access >= POOL_COUNT and queue:
+            store64(place_of(entry) + STORAGE_TICK, queue.stream.tick)
         pool = place_of(handle_pool) + STORAGE_POOLS + 8 * entry.access
         entry.link = Entry(load64(pool))
         store64(pool, place_of(entry))

@@ -9,8 +9,8 @@ from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.executor.layout import JOB
 from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Share, next_row
-from jitree.modules.hal.native.buffers import is_host_buffer, range_length
-from jitree.modules.hal.native.fences import can_signal, is_reached, signal
+from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
+from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import LARGEST_SCALE, MOST_SPENT, OPERANDS, ROWS
 from jitree.modules.hal.native.records import HandlePoolRecord, Patch, Queue, Recording, Slot, State
 from jitree.modules.hal.native.registers import (
@@ -23,6 +23,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
+from jitree.modules.hal.native.streams import submit
 from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT
 
 JOB_SIZE = JOB.size
@@ -41,13 +42,13 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     """``commands_at`` is the number of the command buffer among the arguments, ``table_at`` that of the first
     register of the binding table, 0 = there is none."""
     handle_pool = state.handle_pool
-    if handle_pool.execute == 0:
-        return REFUSED
     queue = queue_of(handle_pool, reference(refs, words, 0))
     wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
     commands = reference(refs, words, commands_at)
-    if not queue or not is_reached(handle_pool, wait) or not can_signal(handle_pool, fence):
+    if not queue or not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence):
+        return REFUSED
+    if not queue.stream and handle_pool.execute == 0:
         return REFUSED
     if not is_kind(commands, handle_pool.command_buffer) or commands.address == 0:
         return REFUSED
@@ -58,13 +59,15 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     by_code = commands.owner == OWNER_CODE
     if modes & _ONE_SHOT and (not by_code or recording.submitted):
         return REFUSED
+    if recording.place != place_number(queue):
+        return REFUSED
     if not valid_table(handle_pool, recording, values, refs, words, table_at):
         return REFUSED
     if run(state, handle_pool, queue, recording, values, refs, words, table_at) != DONE:
         return REFUSED
     if by_code:
         recording.submitted = 1
-    signal(fence)
+    promise(fence, handle_pool.submitted if queue.stream else 0)
     return finish(state, refs, words)
 
 
@@ -89,12 +92,12 @@ def entry_count(words: int, table_at: int) -> int:
 def valid_table(
     handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, table_at: int
 ) -> bool:
-    """Whether all entries are ranges of buffers on the host, and those that are used may be used so."""
+    """Whether all entries are ranges of buffers at the right place, and used as those allow."""
     count = entry_count(words, table_at)
     for index in range(count):
         buffer = reference(refs, words, table_at + 3 * index)
         if buffer:
-            if not is_host_buffer(handle_pool, buffer):
+            if not is_reachable(handle_pool, recording.place, buffer):
                 return False
             offset = number(values, words, table_at + 3 * index + 1)
             if range_length(buffer, offset, number(values, words, table_at + 3 * index + 2)) < 0:
@@ -191,6 +194,8 @@ def run(
             return REFUSED
         job.addresses = addresses
         job.lengths = lengths
+    if queue.stream:
+        return submit(state, handle_pool, queue.stream, table, job.addresses, job.lengths)
     if not is_short(state, handle_pool, queue, job):
         return REFUSED
     if job.team:
@@ -212,14 +217,23 @@ def run(
 
 
 def run_row(
-    state: State, handle_pool: HandlePoolRecord, queue: Queue, row: Command, addresses: int, lengths: int
+    state: State,
+    handle_pool: HandlePoolRecord,
+    queue: Queue,
+    row: Command,
+    addresses: int,
+    lengths: int,
+    data: int,
 ) -> int:
-    """Executes one fill or copy, whose ranges stand in tables of their own."""
+    """Executes one transfer, whose ranges stand in tables of their own; ``data``: of updates."""
     table = List(stack(LIST_SIZE))
     table.rows = row
     table.row_count = 1
     table.addresses = addresses
     table.lengths = lengths
+    table.data = data
+    if queue.stream:
+        return submit(state, handle_pool, queue.stream, table, addresses, lengths)
     job = Job(stack(JOB_SIZE))
     prepare(handle_pool, queue, job, table)
     if handle_pool.execute == 0 or not is_short(state, handle_pool, queue, job):

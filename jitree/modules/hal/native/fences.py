@@ -1,12 +1,15 @@
-"""``hal.fence.*``: a fence is a word, 1 when known to be reached, which it stays. Python publishes it for
-those it made or looked at, which only Python signals.
+"""``hal.fence.*``: a fence is a word, REACHED when known to be, which it stays. Python publishes it for
+those it made or looked at, which only Python signals. PROMISED is one that the stream reaches when the
+submission is done whose number is the fence's address.
 """
 
 from __future__ import annotations
 
+from jitree.codegen.primitives import call_int, greater
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import new_entry
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.layout import PROMISED, REACHED
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -18,7 +21,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.regs.layout import OWNER_CODE
+from jitree.regs.layout import OWNER_CODE, PATIENT
 
 _DEFERRED = 17
 
@@ -27,7 +30,23 @@ def is_reached(handle_pool: HandlePoolRecord, fence: Entry) -> bool:
     """Whether a fence or null is known to be reached."""
     if not fence:
         return True
-    return is_kind(fence, handle_pool.fence) and fence.length == 1
+    return is_kind(fence, handle_pool.fence) and fence.length == REACHED
+
+
+def tick_of(handle_pool: HandlePoolRecord, fence: Entry) -> int:
+    """The submission after which a fence or null is reached: 0 if it is already, -1 if that is not known."""
+    if is_reached(handle_pool, fence):
+        return 0
+    if fence.kind == handle_pool.fence and fence.length == PROMISED:
+        return fence.address
+    return -1
+
+
+def follows(handle_pool: HandlePoolRecord, queue: Queue, fence: Entry) -> bool:
+    """Whether what enters a queue now comes after a fence, which is reached or promised by its stream."""
+    if queue.stream:
+        return tick_of(handle_pool, fence) >= 0
+    return is_reached(handle_pool, fence)
 
 
 def can_signal(handle_pool: HandlePoolRecord, fence: Entry) -> bool:
@@ -39,7 +58,14 @@ def can_signal(handle_pool: HandlePoolRecord, fence: Entry) -> bool:
 
 def signal(fence: Entry) -> None:
     if fence:
-        fence.length = 1
+        fence.length = REACHED
+
+
+def promise(fence: Entry, tick: int) -> None:
+    """The fence is reached when submission ``tick`` of the stream is done; 0 = now."""
+    if fence and fence.length == 0:
+        fence.length = REACHED if tick == 0 else PROMISED
+        fence.address = tick
 
 
 def fence_create(state: State, values: int, refs: int, words: int) -> int:
@@ -57,17 +83,20 @@ def fence_join(state: State, values: int, refs: int, words: int, first: int) -> 
     """``first`` is the number of the first fence among the arguments, here and in :func:`fence_await`."""
     handle_pool = state.handle_pool
     present = 0
+    last = 0
     for index in range(first, argument_count(words)):
         fence = reference(refs, words, index)
         present |= place_of(fence)
-        if not is_reached(handle_pool, fence):
+        tick = tick_of(handle_pool, fence)
+        if tick < 0:
             return REFUSED
+        last = greater(last, tick)
     if present == 0:
         return give(state, refs, words, Entry(0))
     joined = new_entry(state, handle_pool, handle_pool.fence)
     if not joined:
         return REFUSED
-    joined.length = 1
+    promise(joined, last)
     return give(state, refs, words, joined)
 
 
@@ -75,24 +104,45 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
     handle_pool = state.handle_pool
     if argument_count(words) - first > 32:
         return REFUSED
+    last = 0
     for index in range(first, argument_count(words)):
-        if not is_reached(handle_pool, reference(refs, words, index)):
+        tick = tick_of(handle_pool, reference(refs, words, index))
+        if tick < 0:
             return REFUSED
+        last = greater(last, tick)
+    if last != 0 and not await_stream(state, handle_pool.queue, last, number(values, words, 0)):
+        return REFUSED
     return give32(state, values, refs, words, 0)
+
+
+def await_stream(state: State, queue: Queue, tick: int, timeout: int) -> bool:
+    """Whether submission ``tick`` is done: waits for the stream, unless the call must not be held up, others
+    wait for its context, or the program wants to wait for so long only. The host's other threads go on."""
+    if not queue or queue.open == 0:
+        return False
+    stream = queue.stream
+    if tick <= stream.completed:
+        return True
+    if state.prompt != PATIENT or timeout != -1 or call_int(stream.set_current, stream.context) != 0:
+        return False
+    if call_int(stream.synchronize, stream.handle) != 0:
+        return False
+    stream.completed = greater(stream.completed, tick)
+    return True
 
 
 def fence_query(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     fence = reference(refs, words, 0)
-    if not fence or not can_signal(handle_pool, fence):
+    if not fence or not can_signal(handle_pool, fence) or fence.length == PROMISED:
         return REFUSED
-    return give32(state, values, refs, words, 0 if fence.length == 1 else _DEFERRED)
+    return give32(state, values, refs, words, 0 if fence.length == REACHED else _DEFERRED)
 
 
 def fence_signal(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     fence = reference(refs, words, 0)
-    if not fence or not can_signal(handle_pool, fence):
+    if not fence or not can_signal(handle_pool, fence) or fence.length == PROMISED:
         return REFUSED
     signal(fence)
     return finish(state, refs, words)
@@ -102,14 +152,14 @@ def queue_barrier(state: State, values: int, refs: int, words: int, flags: int) 
     """Also of operations that do nothing but keep order. ``flags`` is the number of an argument that has to
     be 0; -1 = none has."""
     handle_pool = state.handle_pool
-    if not queue_of(handle_pool, reference(refs, words, 0)):
-        return REFUSED
+    queue = queue_of(handle_pool, reference(refs, words, 0))
+    wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
-    if not is_reached(handle_pool, reference(refs, words, 2)) or not can_signal(handle_pool, fence):
+    if not queue or not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence):
         return REFUSED
     if flags >= 0 and number(values, words, flags) != 0:
         return REFUSED
-    signal(fence)
+    promise(fence, tick_of(handle_pool, wait))
     return finish(state, refs, words)
 
 

@@ -17,13 +17,15 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
+from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
-from jitree.modules.hal.native.image import FREE, SWEEP
-from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED
+from jitree.modules.hal.native.image import FREE, HAND_OVER, SWEEP, TAKE_OVER
+from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
-from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE
+from jitree.modules.hal.native.programs import ProgramTable
+from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE_SHIFT
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
     from jitree.hal.local.failure import Failure
+    from jitree.hal.stream_record import SharedStream
     from jitree.regs.handles import HandleTable
 
 _ALIGNMENT: Final = 64
@@ -49,14 +52,11 @@ _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
 )
 _FAILURE: Final = HANDLE_POOL.word("failure")
 
+_TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
+
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-
-
-class StorageAllocation(Allocation):
-    """Memory of a pool, of which it holds a reference; ``memory`` is the array."""
-
-    __slots__ = ("memory",)
-    memory: object
+_TakeOver = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_HandOver = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 class HandlePool:
@@ -88,14 +88,23 @@ class HandlePool:
             self._kinds["command_buffer"]: HandlePool._make_command_buffer,
         }
         """Functions, not methods of this object: it must not refer to itself."""
-        self._allocations: dict[int, ref[StorageAllocation]] = {}
+        self._allocations: dict[int, ref[Allocation]] = {}
         """By storage. What is gone stays until that is used again: to forget it at once takes Python code,
         which Ctrl-C is lost in."""
         self._local: np.ndarray[Any, Any] | None = None
         self._arenas = ArenaPool(self._words)
+        self._device = device
+        self._stream: SharedStream | None = None
         self._storage: StoragePool | None = None
+        self._programs: ProgramTable | None = None
         if device is not None:
             self._storage = StoragePool.of(device, table, self._words)
+            stream = self._stream = device.shared_stream
+            if stream is not None:
+                self._programs = ProgramTable(stream, self._words)
+                stream.connect(
+                    _TakeOver(code.addresses[TAKE_OVER]), _HandOver(code.addresses[HAND_OVER]), self._programs
+                )
         self.supply()
 
     def _set(self, field: str, value: int) -> None:
@@ -124,10 +133,39 @@ class HandlePool:
                 self._set("estimate", native.estimate_address)
                 self._set("clock", native.clock_address)
 
-    def supply_storage(self, size: int) -> None:
+    def supply_storage(self, size: int, memory_type: int) -> None:
         """More memory of the size that a program asks for."""
         if self._storage is not None and 0 <= size <= LARGEST_POOLED:
-            self._storage.supply(size)
+            self._storage.supply(size, memory_type)
+
+    def supply_argument(self, size: int) -> None:
+        """All that a copy of so many bytes of the host takes."""
+        self.supply()
+        self.supply_storage(size, 0)
+        if self._programs is not None and self._device is not None:
+            self._programs.learn_transfers(self._device)
+            self.supply_storage(size, STAGED)
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether the pools have the memory of a device with a stream."""
+        return self._stream is not None
+
+    def serves(self, device: Device) -> bool:
+        """Whether the pools have the memory of a device."""
+        return self._storage is not None and device is self._device
+
+    def learn_transfers(self, device: Device) -> None:
+        """As :meth:`learn`, for queue operations that are single transfers."""
+        if self._programs is not None and device is self._device:
+            self._programs.learn_transfers(device)
+
+    def learn(self, commands: CommandBuffer) -> None:
+        """From now on fast paths submit lists like this one to the device's stream."""
+        if self._programs is not None:
+            self._programs.learn(commands)
+            if isinstance(commands, ListCommandBuffer) and commands.commands.data:
+                self.supply_storage(len(commands.commands.data), STAGED)
 
     def supply_local_memory(self, size: int, threads: int) -> None:
         """Local memory for a list that needs ``size`` bytes for each of the threads that run it."""
@@ -151,6 +189,8 @@ class HandlePool:
     def trim(self) -> None:
         """Gives idle memory back to its allocator."""
         self.settle()
+        if self._programs is not None:
+            self._programs.clear()
         if self._storage is not None:
             self._storage.trim()
 
@@ -159,6 +199,8 @@ class HandlePool:
         table, which from now on owns this object without being owned: both go with the last array, and not
         when circles are looked for."""
         self.settle()
+        if self._programs is not None:
+            self._programs.clear()
         if self._storage is not None:
             self._storage.close()
         self._table = cast("HandleTable", Borrowed(self._table))
@@ -212,16 +254,20 @@ class HandlePool:
             table.release(parent)
         return obj
 
-    def _allocation(
-        self, storage: int, base: int, capacity: int, memory_type: int, usage: int
-    ) -> StorageAllocation:
-        """A new one, which gets the caller's reference to the storage."""
+    def allocation_of(self, storage: int, memory_type: int, usage: int) -> Allocation:
+        """The memory of storage that is in use; the object keeps the storage."""
         table = self._table
-        allocation = StorageAllocation(
-            base, capacity, memory_type, usage, _ALL,
-            host_address=base, release=partial(table.deferred.append, (storage,)),
-        )  # fmt: skip
-        allocation.memory = table.kept(storage)
+        known = self._allocations.get(storage)
+        allocation = None if known is None else known()
+        if allocation is None:
+            assert self._storage is not None
+            word = (storage - table.base) >> 3
+            table.retain(storage)
+            allocation = self._storage.allocator.allocation_over(
+                self._storage.block(storage), table.i64[word + _LENGTH], memory_type, usage,
+                partial(table.deferred.append, (storage,)),
+            )  # fmt: skip
+            self._allocations[storage] = ref(allocation)
         return allocation
 
     def _make_buffer(self, word: int) -> Buffer:
@@ -233,15 +279,21 @@ class HandlePool:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
             return whole.subspan(start - whole.published_address, length)
-        known = self._allocations.get(parent)
-        allocation = None if known is None else known()
-        base = table.i64[above + _ADDRESS]
-        if allocation is None:
-            memory_type, usage = table.i32[2 * word + _ACCESS], table.i32[2 * word + _USAGE]
-            table.retain(parent)
-            allocation = self._allocation(parent, base, table.i64[above + _LENGTH], memory_type, usage)
-            self._allocations[parent] = ref(allocation)
-        return Buffer(allocation, start - base, length)
+        memory_type = table.i32[2 * word + _ACCESS] & _TYPE_MASK
+        allocation = self.allocation_of(parent, memory_type, table.i32[2 * word + _USAGE])
+        return Buffer(allocation, start - table.i64[above + _ADDRESS], length)
+
+    def memory_of(self, handle: int) -> object:
+        """What has to live as long as commands that use a handle: an executable, or the owner of memory."""
+        table = self._table
+        word = (handle - table.base) >> 3
+        if table.i32[2 * word] == KIND_STORAGE:
+            memory_type, usage = table.i32[2 * word + _ELEMENT_TYPE], table.i32[2 * word + _ENCODING]
+            return self.allocation_of(handle, memory_type, usage)
+        obj = table.object(handle)
+        if isinstance(obj, BufferView):
+            obj = obj.buffer
+        return obj.allocation if isinstance(obj, Buffer) else obj
 
     def _make_view(self, word: int) -> BufferView:
         table = self._table
@@ -255,7 +307,12 @@ class HandlePool:
         )
 
     def _make_fence(self, word: int) -> Fence:
-        return Fence(((Semaphore(self._table.i64[word + _LENGTH]), 1),))
+        state, stream = self._table.i64[word + _LENGTH], self._stream
+        if stream is None or self._device is None:
+            return Fence(((Semaphore(state), 1),))
+        if state != PROMISED:
+            return Fence(((self._device.create_semaphore(state), 1),))
+        return Fence(((stream.promised(self._table.i64[word + _ADDRESS]), 1),))
 
     def _make_allocator(self, word: int) -> Allocator:
         device = cast("Device", self._table.object(self._table.i64[word + _PARENT]))
@@ -265,7 +322,7 @@ class HandlePool:
         from jitree.modules.hal.native.recordings import restore  # for what goes on in Python
 
         recording = self._table.i64[word + _ADDRESS]
-        commands = restore(recording, self._table)
+        commands = restore(recording, self._table, self.memory_of, self._device)
         if commands.recording:
             self._arenas.enlarge(recording)
         self._arenas.give_back(recording)

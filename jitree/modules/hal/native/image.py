@@ -23,6 +23,8 @@ def symbol_of(row: ImportRow) -> str:
 
 SWEEP: Final = "sweep"
 FREE: Final = "free_entry"
+TAKE_OVER: Final = "take_over"
+HAND_OVER: Final = "hand_over"
 
 RECIPE: Final = image.Recipe(
     "hal", "the fast paths of module hal", "jitree.modules.hal.native.texts:generate", 1.0

@@ -7,6 +7,7 @@ from typing import Final
 
 from jitree.base.layout import Record
 from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
+from jitree.hal.enums import MemoryType
 from jitree.hal.heap import size_class
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
@@ -56,6 +57,8 @@ HANDLE_POOL: Final = Record(
     i64 failed_x
     i64 failed_y
     i64 failed_z
+    i64 programs          # address of the table of programs of ``queue``'s stream, 0 = none
+    i64 submitted         # number of the last submission to that stream by this table's fast paths
     i64 arenas            # list of memory for command buffers, by their first word
     i64 device_allocated  # bytes of buffers that fast paths allocated so far
     i64 device_freed
@@ -64,7 +67,7 @@ HANDLE_POOL: Final = Record(
     i64 host_freed
     i64 host_peak
     """
-    + "".join(f"i64 pool_{index}\n" for index in range(POOL_COUNT)),
+    + "".join(f"i64 pool_{index}\n" for index in range(2 * POOL_COUNT)),
 )
 """What a handle table gives to fast paths: pools, and what they need of the context. STATE.handle_pool."""
 
@@ -74,10 +77,19 @@ ACCOUNT_SIZE: Final = 24
 bytes freed, and the peak."""
 
 STORAGE_POOLS: Final = HANDLE_POOL["pool_0"]
-"""Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references."""
+"""Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references. After
+them come those of pinned memory that a stream's device works on: `parent` of such a one is the tick that has
+to be done before the host may write to it."""
 
 MAXIMUM_RANK: Final = 7
 """Of views that fast paths know. The word after the dimensions in an extension is the view's access."""
+
+REACHED: Final = 1
+PROMISED: Final = 2
+"""What the length of a fence says."""
+
+STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+"""The type of memory through which bytes of the host come to a stream."""
 
 ROWS: Final = 64
 OPERANDS: Final = 256

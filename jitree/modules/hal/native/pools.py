@@ -10,13 +10,15 @@ import numpy as np
 
 from jitree.base.endings import Borrowed, Ending, carefully
 from jitree.errors import ResourceExhaustedError
+from jitree.hal.allocator import LendingAllocator
 from jitree.hal.command_layout import LIST
-from jitree.hal.heap import HeapAllocator, size_class
+from jitree.hal.heap import size_class
 from jitree.modules.hal.native.layout import (
     ACCOUNT_SIZE,
     ACCOUNTS,
     HANDLE_POOL,
     LARGEST_SCALE,
+    POOL_COUNT,
     RECORDING,
     STORAGE_POOLS,
     class_index,
@@ -28,8 +30,8 @@ from jitree.regs.memory import address_of, zeroed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jitree.hal.allocator import Block
     from jitree.hal.device import Device
-    from jitree.hal.heap import Block
     from jitree.regs.handles import HandleTable
 
 _BATCH_BYTES: Final = 256 << 10
@@ -44,8 +46,8 @@ _MOST_ARENA_BYTES: Final = 16 << 20
 """Programs that keep more command buffers have the others in Python."""
 _GROWTH: Final = 4
 
-_KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK = (
-    ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link")
+_KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
+    ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link", "parent")
 )
 _FIRST_ACCOUNT: Final = ACCOUNTS // 8
 _ACCOUNTS: Final = 2
@@ -57,8 +59,10 @@ _SCALE: Final = RECORDING.word("scale")
 class StoragePool:
     """Blocks of an allocator, lent to the fast paths of a table. Each has an entry of KIND_STORAGE."""
 
-    def __init__(self, allocator: HeapAllocator, table: HandleTable, words: array[int], queue: int) -> None:
-        self._allocator = allocator
+    def __init__(
+        self, allocator: LendingAllocator, table: HandleTable, words: array[int], queue: int
+    ) -> None:
+        self.allocator = allocator
         self._table = table
         self._words = words
         self._blocks: dict[int, Block] = {}
@@ -72,33 +76,37 @@ class StoragePool:
     def of(cls, device: Device, table: HandleTable, words: array[int]) -> StoragePool | None:
         """The pool for a device; None if its allocator is not one that lends."""
         allocator = device.device_allocator
-        if type(allocator) is not HeapAllocator or not allocator.lends:
+        if not isinstance(allocator, LendingAllocator) or not allocator.lends:
             return None
         return cls(allocator, table, words, device.queue_record())
 
     @property
     def counts(self) -> Sequence[int]:
-        """See :class:`~jitree.hal.heap.Borrower`."""
+        """See :class:`~jitree.hal.allocator.Borrower`."""
         return _counts(self._words)
 
     def stop(self) -> None:
         """Fast paths allocate no more: the device has another allocator now."""
         self._words[HANDLE_POOL.word("queue")] = 0
 
-    def supply(self, size: int) -> None:
-        """Lends blocks for a size, if there is none idle."""
+    def supply(self, size: int, memory_type: int) -> None:
+        """Lends blocks for a request, if there is none idle."""
         capacity = size_class(size)
-        place = _FIRST_POOL + class_index(capacity)
-        if self._words[place] or not self._words[HANDLE_POOL.word("queue")]:
+        is_pinned = self.allocator.is_pinned(memory_type)
+        place = _FIRST_POOL + class_index(capacity) + (POOL_COUNT if is_pinned else 0)
+        if not self._words[HANDLE_POOL.word("queue")] or (self._words[place] and not is_pinned):
+            return
+        if self._words[place] and self.allocator.has_rested(self._table.i64[self._tick(place)]):
             return
         count = max(1, min(_BATCH, _BATCH_BYTES // capacity))
-        if self._lent + count * capacity > _LENT_LIMIT:
+        most = max(_LENT_LIMIT, self.allocator.spare)
+        if self._lent + count * capacity > most:
             self.trim()
-            if self._lent + count * capacity > _LENT_LIMIT:
+            if self._lent + count * capacity > most:
                 return
         try:
-            blocks = self._allocator.lend(capacity, count)
-            handles = self._table.reserve(count)
+            blocks = self.allocator.lend(capacity, count, memory_type)
+            handles = self._table.reserve(len(blocks))
         except ResourceExhaustedError:
             return  # the caller asked for memory and says so, if there is none for that either
         for handle, block in zip(handles, blocks, strict=True):
@@ -117,17 +125,25 @@ class StoragePool:
         table.i64[word + _LINK] = self._words[place]
         self._words[place] = handle
 
+    def _tick(self, place: int) -> int:
+        """The word of the tick of the first pinned storage of a list."""
+        return ((self._words[place] - self._table.base) >> 3) + _PARENT
+
+    def block(self, handle: int) -> Block:
+        """Behind storage that is in use."""
+        return self._blocks[handle]
+
     def trim(self) -> None:
         """Gives idle blocks back."""
         table = self._table
-        for place in range(_FIRST_POOL, len(self._words)):
+        for place in range(_FIRST_POOL, _FIRST_POOL + 2 * POOL_COUNT):
             handle, self._words[place] = self._words[place], 0
             while handle:
                 following = table.i64[((handle - table.base) >> 3) + _LINK]
                 block = self._blocks.pop(handle)
                 self._lent -= block[1]
                 table.unreserve(handle)
-                self._allocator.take_back(block[0])
+                self.allocator.take_back(block[0])
                 handle = following
 
     def close(self) -> None:
@@ -144,7 +160,7 @@ def _counts(words: array[int]) -> array[int]:
     return words[_FIRST_ACCOUNT : _FIRST_ACCOUNT + _ACCOUNTS * _ACCOUNT_WORDS]
 
 
-def _forget(allocator: HeapAllocator, words: array[int]) -> None:
+def _forget(allocator: LendingAllocator, words: array[int]) -> None:
     allocator.forget(_counts(words))
 
 

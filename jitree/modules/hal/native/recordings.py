@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
 
-from jitree.base.endings import Ending
-from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.command_buffer import Reference
 from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.command_list import CommandList
+from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.modules.hal.native.layout import RECORDING
-from jitree.regs.layout import KIND_STORAGE
 
 if TYPE_CHECKING:
+    from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
 
 
-def restore(recording: int, table: HandleTable) -> LocalCommandBuffer:
-    """The command buffer that has been recorded at an address so far. What it kept, it keeps."""
+def restore(
+    recording: int, table: HandleTable, memory_of: Callable[[int], object], device: Device | None
+) -> ListCommandBuffer:
+    """The command buffer that has been recorded at an address so far. What it kept, it keeps; ``device``: of
+    those that work on memory of their own."""
     fields = _fields(recording, RECORDING.offsets, RECORDING.size)
     rows = _fields(fields["list"], LIST.offsets, LIST.size)
-    commands = LocalCommandBuffer(
-        fields["modes"], fields["categories"], fields["affinity"], fields["capacity"]
-    )
+    arguments = fields["modes"], fields["categories"], fields["affinity"], fields["capacity"]
+    if fields["place"] and device is not None:
+        commands = cast(ListCommandBuffer, device.create_command_buffer(*arguments))
+    else:
+        commands = LocalCommandBuffer(*arguments)
     into = commands.commands
     into.rows.frombytes(_bytes(rows["rows"], rows["row_count"] * COMMAND.size))
     into.addresses.frombytes(_bytes(rows["addresses"], rows["operand_count"] * 8))
@@ -38,7 +42,7 @@ def restore(recording: int, table: HandleTable) -> LocalCommandBuffer:
     into.most_local_memory = rows["local_memory"]
     handles = array("q", _bytes(fields["kept"], fields["kept_count"] * 8))
     for handle in handles:
-        into.keep(_memory_of(table, handle))
+        commands.keep_recorded(memory_of(handle))
     table.release_all(handles)
     slots = array("i", _bytes(fields["slots"], fields["slot_count"] * SLOT.size))
     for slot in range(fields["slot_count"]):
@@ -73,27 +77,6 @@ def _known(commands: CommandList, operand: int) -> Reference:
     address, length = commands.addresses[operand], commands.lengths[operand]
     memory = Allocation(address, length, 0, 0, 0, host_address=address)
     return 0, Buffer(memory), 0, length
-
-
-def _memory_of(table: HandleTable, handle: int) -> object:
-    """What has to live as long as commands that use a handle: an executable, or the owner of memory."""
-    word = (handle - table.base) >> 3
-    if table.i32[2 * word] == KIND_STORAGE:
-        return _StorageReference(table, handle)
-    obj = table.object(handle)
-    if isinstance(obj, BufferView):
-        obj = obj.buffer
-    return obj.allocation if isinstance(obj, Buffer) else obj
-
-
-class _StorageReference:
-    """A reference to storage that Python holds."""
-
-    __slots__ = ("_ending", "_memory")
-
-    def __init__(self, table: HandleTable, handle: int) -> None:
-        self._ending = Ending(partial(table.deferred.append, (table.retain(handle),)))
-        self._memory = table.kept(handle)
 
 
 def _fields(address: int, offsets: dict[str, int], size: int) -> dict[str, int]:

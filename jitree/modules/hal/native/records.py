@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from jitree.codegen.atomics import Atomic
 from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
+from jitree.hal.stream_record import INSTANCE, PROGRAM, SHAPE, STREAM
 from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
 from jitree.regs.counting import Entry as Entry
 from jitree.regs.layout import STATE
@@ -40,3 +42,23 @@ class Slot(MemoryRecord, layout=SLOT):
 
 class Queue(MemoryRecord, layout=QUEUE):
     team: ThreadTeam
+    stream: Stream
+
+
+class Stream(MemoryRecord, layout=STREAM):
+    owner: Atomic
+    program: Program
+
+
+class Program(MemoryRecord, layout=PROGRAM):
+    next: Program
+    shapes: Shape
+    instances: Instance
+
+
+class Instance(MemoryRecord, layout=INSTANCE):
+    pass
+
+
+class Shape(MemoryRecord, layout=SHAPE):
+    pass

@@ -77,10 +77,11 @@ def is_kind(entry: Entry, kind: int) -> bool:
 
 
 def queue_of(handle_pool: HandlePoolRecord, device: Entry) -> Queue:
-    """The QUEUE record of a device on which machine code may work, else 0."""
+    """The QUEUE record of a device on which machine code may work, else 0. With a stream, only of the device
+    whose memory the pools have."""
     if not is_kind(device, handle_pool.device):
         return Queue(0)
     record = Queue(device.address)
-    if not record or load64(place_of(record)) == 0:
+    if not record or record.open == 0 or (record.stream and record != handle_pool.queue):
         return Queue(0)
     return record

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.codegen import image
 from jitree.hal.fence import Fence
+from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native.layout import STAGED
+from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
@@ -23,8 +26,12 @@ if TYPE_CHECKING:
         supplier: Supplier
 
 
+_MEMORY_TYPE: Final = 5
 _SIZE: Final = 7
-"""Position of the size among the arguments of an allocation."""
+"""Positions of the memory type and the size among the arguments of an allocation."""
+_SOURCE: Final = 3
+_UPDATE_LENGTH: Final = 7
+"""Of a transfer, after the device: its source or target, and the length of an update."""
 
 
 class Supplier:
@@ -100,8 +107,7 @@ def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return _refilled(function)
     if name.startswith("device.queue.execute"):
         return _executed(function)
-    supply = _allocated if name == "device.queue.alloca" else _refilled
-    return _published(supply(function), function)
+    return _published(_SUPPLIES.get(name, _refilled)(function), function)
 
 
 def _refilled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,10 +122,29 @@ def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(state: Supplied, *arguments: Any) -> Any:
         handle_pool = state.supplier.refill()
         if handle_pool is not None:
-            handle_pool.supply_storage(arguments[_SIZE])
+            handle_pool.supply_storage(arguments[_SIZE], arguments[_MEMORY_TYPE])
         return function(state, *arguments)
 
     return call
+
+
+def _transferred(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(state: Supplied, device: Device, *arguments: Any) -> Any:
+        handle_pool = state.supplier.refill()
+        result = function(state, device, *arguments)
+        if handle_pool is not None:
+            handle_pool.learn_transfers(device)
+            if isinstance(arguments[_SOURCE], VmBuffer):
+                handle_pool.supply_storage(arguments[_UPDATE_LENGTH], STAGED)
+        return result
+
+    return call
+
+
+_SUPPLIES: Final = {
+    "device.queue.alloca": _allocated, "device.queue.fill": _transferred,
+    "device.queue.copy": _transferred, "device.queue.update": _transferred,
+}  # fmt: skip
 
 
 def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,6 +177,10 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         if handle_pool is None or not device.queue_record():
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands
+        if device.shared_stream is not None and isinstance(local, ListCommandBuffer):
+            result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
+            handle_pool.learn(local)
+            return result
         if isinstance(local, LocalCommandBuffer):
             failure = handle_pool.take_failure()
             if failure is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import call, stack, store8, store64
-from jitree.hal.command_layout import KIND_COPY, KIND_FILL
+from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
 from jitree.hal.local.executor.records import COMMAND_SIZE, Command
-from jitree.modules.hal.native.buffers import range_length
+from jitree.modules.hal.native.buffers import place_number, range_length
 from jitree.modules.hal.native.commands import allows, repeated
 from jitree.modules.hal.native.execution import run_row
-from jitree.modules.hal.native.fences import can_signal, is_reached, signal
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.fences import can_signal, follows, promise, tick_of
+from jitree.modules.hal.native.records import HandlePoolRecord, Queue, State
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 
@@ -23,75 +23,107 @@ MOST_COPIED = 64 << 10
 """Bytes that are moved right here; more is a command, which the threads of the device share."""
 
 
-def is_ready(state: State, refs: int, words: int) -> bool:
-    """Whether the operation may run here and now."""
+def ready_queue(state: State, refs: int, words: int) -> Queue:
+    """The queue of the operation if it may run here and now, else 0."""
     handle_pool = state.handle_pool
-    if not queue_of(handle_pool, reference(refs, words, 0)):
-        return False
-    return is_reached(handle_pool, reference(refs, words, 2)) and can_signal(
-        handle_pool, reference(refs, words, 3)
-    )
+    queue = queue_of(handle_pool, reference(refs, words, 0))
+    if not queue or not follows(handle_pool, queue, reference(refs, words, 2)):
+        return Queue(0)
+    return queue if can_signal(handle_pool, reference(refs, words, 3)) else Queue(0)
+
+
+def end(state: State, refs: int, words: int, queue: Queue, length: int) -> int:
+    """The operation has run, or has entered the queue's stream; one without bytes keeps order only."""
+    handle_pool = state.handle_pool
+    tick = tick_of(handle_pool, reference(refs, words, 2))
+    if queue.stream and length != 0:
+        tick = handle_pool.submitted
+    promise(reference(refs, words, 3), tick)
+    return finish(state, refs, words)
 
 
 def queue_fill(state: State, values: int, refs: int, words: int) -> int:
-    if not is_ready(state, refs, words):
+    queue = ready_queue(state, refs, words)
+    if not queue:
         return REFUSED
+    place = place_number(queue)
     handle_pool = state.handle_pool
     target = reference(refs, words, 4)
     offset = number(values, words, 5)
     pattern = number(values, words, 7)
     size = number(values, words, 8)
-    if not allows(handle_pool, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
+    if not allows(handle_pool, place, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     length = range_length(target, offset, number(values, words, 6))
     if length < 0 or (size != 1 and size != 2 and size != 4):
         return REFUSED
     if (offset | length) & (size - 1):
         return REFUSED
-    place = target.address + offset
+    first = target.address + offset
     word = repeated(pattern, size)
-    if length > MOST_FILLED:
+    if length > MOST_FILLED or (place != 0 and length != 0):
         row = Command(stack(COMMAND_SIZE))
         row.kind = KIND_FILL
-        row.operand = 0
+        row.operand_count = 1
         row.pattern = word
-        if run_command(state, handle_pool, reference(refs, words, 0), row, length, place, 0) != DONE:
+        if run_command(state, handle_pool, queue, row, length, first, 0, 0) != DONE:
             return REFUSED
     else:
         for index in range(length):
-            store8(place + index, word >> (8 * (index & 3)))
-    signal(reference(refs, words, 3))
-    return finish(state, refs, words)
+            store8(first + index, word >> (8 * (index & 3)))
+    return end(state, refs, words, queue, length)
 
 
 def queue_update(state: State, values: int, refs: int, words: int) -> int:
-    if not is_ready(state, refs, words):
+    queue = ready_queue(state, refs, words)
+    if not queue:
         return REFUSED
+    place = place_number(queue)
     handle_pool = state.handle_pool
     source = reference(refs, words, 4)
     target = reference(refs, words, 6)
     if not is_kind(source, KIND_BUFFER) or source.access & ACCESS_READ == 0:
         return REFUSED
-    if not allows(handle_pool, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
+    if not allows(handle_pool, place, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     from_offset = number(values, words, 5)
     offset = number(values, words, 7)
     length = range_length(target, offset, number(values, words, 8))
     if not 0 <= length <= MAXIMUM_UPDATE or range_length(source, from_offset, length) < 0:
         return REFUSED
-    memmove = handle_pool.functions.memmove
-    call(memmove, target.address + offset, source.address + from_offset, length)
-    signal(reference(refs, words, 3))
-    return finish(state, refs, words)
+    if place != 0 and length != 0:
+        data = source.address + from_offset
+        if upload(state, handle_pool, queue, target.address + offset, data, length) != DONE:
+            return REFUSED
+    else:
+        memmove = handle_pool.functions.memmove
+        call(memmove, target.address + offset, source.address + from_offset, length)
+    return end(state, refs, words, queue, length)
+
+
+def upload(
+    state: State, handle_pool: HandlePoolRecord, queue: Queue, target: int, source: int, length: int
+) -> int:
+    """Writes bytes of the host, at most MAXIMUM_UPDATE, to memory that a stream's device works on."""
+    row = Command(stack(COMMAND_SIZE))
+    row.kind = KIND_UPDATE
+    row.operand_count = 1
+    row.data = 0
+    row.data_length = length
+    return run_command(state, handle_pool, queue, row, length, target, 0, source)
 
 
 def queue_copy(state: State, values: int, refs: int, words: int) -> int:
-    if not is_ready(state, refs, words):
+    queue = ready_queue(state, refs, words)
+    if not queue:
         return REFUSED
+    place = place_number(queue)
     handle_pool = state.handle_pool
     source = reference(refs, words, 4)
     target = reference(refs, words, 6)
-    if not allows(handle_pool, source, _SOURCE, _READ) or not allows(handle_pool, target, _TARGET, _WRITE):
+    if not allows(handle_pool, place, source, _SOURCE, _READ):
+        return REFUSED
+    if not allows(handle_pool, place, target, _TARGET, _WRITE):
         return REFUSED
     from_offset = number(values, words, 5)
     offset = number(values, words, 7)
@@ -104,33 +136,43 @@ def queue_copy(state: State, values: int, refs: int, words: int) -> int:
     second = target.address + offset
     if first < second + length and second < first + length:
         return REFUSED
-    if length > MOST_COPIED:
-        row = Command(stack(COMMAND_SIZE))
-        row.kind = KIND_COPY
-        row.operand = 0
-        if run_command(state, handle_pool, reference(refs, words, 0), row, length, first, second) != DONE:
+    if length > MOST_COPIED or (place != 0 and length != 0):
+        if move(state, handle_pool, queue, first, second, length) != DONE:
             return REFUSED
     else:
         memmove = handle_pool.functions.memmove
         call(memmove, second, first, length)
-    signal(reference(refs, words, 3))
-    return finish(state, refs, words)
+    return end(state, refs, words, queue, length)
+
+
+def move(
+    state: State, handle_pool: HandlePoolRecord, queue: Queue, source: int, target: int, length: int
+) -> int:
+    """Copies between ranges that do not overlap, as a command."""
+    row = Command(stack(COMMAND_SIZE))
+    row.kind = KIND_COPY
+    row.operand_count = 2
+    return run_command(state, handle_pool, queue, row, length, source, target, 0)
 
 
 def run_command(
     state: State,
     handle_pool: HandlePoolRecord,
-    device: Entry,
+    queue: Queue,
     row: Command,
     length: int,
     first: int,
     second: int,
+    data: int,
 ) -> int:
-    """Runs a fill of the first range, or a copy from there to the second one."""
+    """Runs a fill of the first range, an update of it with the bytes at ``data``, or a copy from there to the
+    second one."""
+    row.operand = 0
+    row.constant_count = 0
     addresses = stack(16)
     lengths = stack(16)
     store64(addresses, first)
     store64(addresses + 8, second)
     store64(lengths, length)
     store64(lengths + 8, length)
-    return run_row(state, handle_pool, queue_of(handle_pool, device), row, addresses, lengths)
+    return run_row(state, handle_pool, queue, row, addresses, lengths, data)

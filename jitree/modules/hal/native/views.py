@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.buffers import is_host_buffer, range_length, range_of
+from jitree.modules.hal.native.buffers import has_address, range_length, range_of
 from jitree.modules.hal.native.entries import HANDLE_POOL_RELEASED, new_entry, release
 from jitree.modules.hal.native.layout import MAXIMUM_RANK
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
@@ -59,7 +59,7 @@ def view_create(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     source = reference(refs, words, 0)
     rank = argument_count(words) - 5
-    if not is_host_buffer(handle_pool, source) or rank > MAXIMUM_RANK:
+    if not has_address(handle_pool, source) or rank > MAXIMUM_RANK:
         return REFUSED
     offset = number(values, words, 1)
     length = range_length(source, offset, number(values, words, 2))

@@ -1,0 +1,113 @@
+"""The part of a stream that machine code sees, and what it needs of the driver to submit to it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
+from jitree.errors import UnimplementedError
+from jitree.hal import watchdog
+from jitree.hal.buffer import UNTOLD
+from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
+from jitree.hal.stream_record import OWNED_BY_PYTHON, STREAM
+
+if TYPE_CHECKING:
+    from jitree.cuda.api import Handle
+    from jitree.cuda.context import CudaContext
+
+_FUNCTIONS: Final = {
+    "set_current": "cuCtxSetCurrent", "synchronize": "cuStreamSynchronize",
+    "launch_graph": "cuGraphLaunch", "set_node": "cuGraphExecKernelNodeSetParams",
+}  # fmt: skip
+_LAST_PLACE: Final = 127
+_places: Final = itertools.count(1)
+_OWNER, _TICK, _COMPLETED, _GATHERED, _PROGRAM, _LAUNCHED = (
+    STREAM.word(field) for field in ("owner", "tick", "completed", "gathered", "program", "launched")
+)
+
+
+class StreamShare:
+    """The STREAM and QUEUE records of one stream. The caller holds the stream's lock."""
+
+    def __init__(self, context: CudaContext, handle: Handle) -> None:
+        self._words = array("q", bytes(STREAM.size))
+        self._address: int = self._words.buffer_info()[0]
+        self.record = QueueRecord(self._address)
+        """Open when machine code may submit."""
+        number = next(_places)
+        self.place = number if number <= _LAST_PLACE else UNTOLD
+        """Of the memory whose use the stream orders."""
+        self._take_over: Callable[[int], int] | None = None
+        self._hand_over: Callable[[int], None] | None = None
+        self._has_driver = self.place != UNTOLD and self._find_driver(context, handle)
+        if watchdog.current is not None:
+            self.record.hold(WATCHED)
+
+    def _find_driver(self, context: CudaContext, handle: Handle) -> bool:
+        values = {
+            "handle": int(handle), "context": int(context.handle), "place": self.place,
+            "block_bytes": BYTES_PER_BLOCK, "most_blocks": MAXIMUM_BLOCKS,
+        }  # fmt: skip
+        try:
+            values |= {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
+        except UnimplementedError:
+            return False
+        for field, value in values.items():
+            self._words[STREAM.word(field)] = value
+        return True
+
+    @property
+    def tick(self) -> int:
+        """Number of the newest submission."""
+        return self._words[_TICK]
+
+    @property
+    def completed(self) -> int:
+        """Everything up to here is done on the device."""
+        return self._words[_COMPLETED]
+
+    @completed.setter
+    def completed(self, tick: int) -> None:
+        self._words[_COMPLETED] = tick
+
+    @property
+    def last_launch(self) -> tuple[int, int]:
+        """The address of the PROGRAM that machine code launched last, and the number of that submission."""
+        return self._words[_PROGRAM], self._words[_LAUNCHED]
+
+    def gather(self, count: int) -> None:
+        """So many submissions are held back."""
+        self._words[_GATHERED] = count
+
+    def connect(self, take_over: Callable[[int], int], hand_over: Callable[[int], None]) -> None:
+        """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
+        if self._has_driver and self._take_over is None:
+            self._take_over, self._hand_over = take_over, hand_over
+            self.record.release(UNSUPPORTED)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is machine code that submits."""
+        return self._hand_over is not None
+
+    def take(self) -> None:
+        """The stream is Python's from now on."""
+        if self._words[_OWNER] != OWNED_BY_PYTHON:
+            assert self._take_over is not None
+            while not self._take_over(self._address):
+                time.sleep(0)
+
+    def count(self) -> int:
+        """Counts a submission of Python's, whose the stream is from now on."""
+        self.take()
+        self._words[_TICK] += 1
+        return self._words[_TICK]
+
+    def hand_over(self) -> None:
+        """All that has been counted has entered the stream: machine code may submit."""
+        if self._hand_over is not None:
+            self._hand_over(self._address)

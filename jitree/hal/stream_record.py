@@ -1,0 +1,139 @@
+"""What machine code and Python share of a device that works in the order of one stream.
+
+Python owns the stream while ``owner`` is OWNED_BY_PYTHON, as at first. When it has submitted what it had to
+it hands the stream over, and takes it back before it counts a submission of its own. Machine code submits
+only what it finds in the table of programs of its handle pool, and counts that when it has entered the
+stream. So all that is counted has, except between Python's count and its handing over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from jitree.base.layout import Record
+from jitree.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from jitree.hal.semaphore import Semaphore
+
+STREAM: Final = Record(
+    "stream",
+    """
+    i64 owner             # OWNED_BY_*
+    i64 tick              # number of the newest submission
+    i64 completed         # everything up to here is done on the device
+    i64 gathered          # submissions that Python holds back: they come first
+    i64 place             # the number by which entries name its memory (ENTRY.access)
+    i64 program           # address of the PROGRAM that machine code launched last, and
+    i64 launched          # the number of that submission
+    i64 handle            # of the stream, for the driver
+    i64 context
+    i64 set_current       # addresses of functions of the driver: cuCtxSetCurrent,
+    i64 synchronize       # cuStreamSynchronize,
+    i64 launch_graph      # cuGraphLaunch,
+    i64 set_node          # cuGraphExecKernelNodeSetParams
+    i64 block_bytes       # that a thread block of a fill or copy moves at a time
+    i64 most_blocks       # of a fill or copy
+    """,
+)
+
+OWNED_BY_PYTHON: Final = 0
+OWNED_BY_CODE: Final = 1
+SUBMITTING: Final = 2
+"""Machine code is just submitting something."""
+
+PROGRAM: Final = Record(
+    "program",
+    """
+    i64 next              # in its bucket
+    i64 hash
+    i64 row_count
+    i64 shapes            # address of SHAPE records, one a row
+    i64 launch_count
+    i64 firsts            # address of the i64 number of each launch's first word, and of that after all
+    i64 instances         # address of two INSTANCE records
+    i64 latest            # offset there of the one that was launched last
+    """,
+)
+"""Command lists that differ in addresses, lengths, constants and grids only. What differs are the words of a
+submission: of each launch the parameters, then the grid in two words, x and y in the first one."""
+
+SHAPE: Final = Record("shape", "i64 kind\ni64 entry")
+"""Of a row: the kind, from bit 16 on the number of operands and from bit 32 on that of constants; the entry
+point of a dispatch."""
+
+INSTANCE: Final = Record(
+    "instance",
+    """
+    i64 executable        # an executable graph
+    i64 words             # address of the words of its last run, where the driver reads parameters
+    i64 nodes             # address of each launch's i64 node in the graph
+    i64 structures        # address of a KERNEL_NODE record for each launch
+    """,
+)
+
+KERNEL_NODE: Final = Record(
+    "kernel node",
+    """
+    i64 function
+    u32 x                 # blocks
+    u32 y
+    u32 z
+    u32 block_x           # threads
+    u32 block_y
+    u32 block_z
+    u32 shared_memory
+    u32 padding
+    i64 parameters        # address of the addresses of the parameters
+    i64 extra
+    i64 kernel
+    i64 context
+    """,
+)
+"""CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
+assert KERNEL_NODE.size == 72
+
+BUCKETS: Final = 64
+"""Of a table of programs: addresses of the first ones, by the low bits of ``hash``."""
+
+
+class StreamGraphs(NamedTuple):
+    """What a command buffer does, for a PROGRAM."""
+
+    launch_count: int
+    firsts: int
+    instances: int
+    kept: object
+    """As long as machine code knows of it."""
+
+
+class Programs(Protocol):
+    """A table of programs."""
+
+    def clear(self) -> None:
+        """Forgets all. What the device still works on it keeps."""
+
+
+class SharedStream(Protocol):
+    """A device's stream, as the handle pool that has its memory sees it."""
+
+    lock: RLock
+    """Who has it may change tables of programs while the stream is Python's."""
+
+    def connect(
+        self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs
+    ) -> None:
+        """There is machine code. The functions take the address of the STREAM record: the first one gives 1
+        when the stream is Python's, 0 while machine code submits; the second one hands it over."""
+
+    def take(self) -> None:
+        """The stream is Python's from now on, until something of its own has been submitted."""
+
+    def promised(self, tick: int) -> Semaphore:
+        """Reaches 1 when a submission is done."""
+
+    def retain(self, value: object) -> None:
+        """Keeps an object until everything submitted so far is done."""

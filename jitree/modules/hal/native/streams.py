@@ -1,0 +1,291 @@
+"""Command lists that enter a device's stream, as graphs of the table of programs.
+
+A list is found by the shapes of its rows. What varies between lists of one shape, the words of their
+launches, is compared with those of the last run of each graph; the one with fewer differences is changed.
+"""
+
+from __future__ import annotations
+
+from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.primitives import (
+    call,
+    call_int,
+    greater,
+    lesser,
+    load32,
+    load64,
+    quotient,
+    stack,
+    store32,
+    store64,
+)
+from jitree.codegen.record import place_of
+from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KIND_FILL, KIND_UPDATE
+from jitree.hal.local.executor.records import Command, List, next_row
+from jitree.hal.stream_record import (
+    BUCKETS,
+    INSTANCE,
+    KERNEL_NODE,
+    OWNED_BY_CODE,
+    OWNED_BY_PYTHON,
+    SHAPE,
+    SUBMITTING,
+)
+from jitree.modules.hal.native.buffers import take_storage
+from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.layout import POOL_COUNT
+from jitree.modules.hal.native.records import (
+    Entry,
+    HandlePoolRecord,
+    Instance,
+    Program,
+    Shape,
+    State,
+    Stream,
+)
+from jitree.modules.hal.native.registers import DONE, REFUSED
+
+INSTANCE_SIZE = INSTANCE.size
+NODE_SIZE = KERNEL_NODE.size
+SHAPE_SIZE = SHAPE.size
+_GRID = KERNEL_NODE["x"]
+_MASK = 0xFFFFFFFF
+_PRIME = 0x01000193
+_FEW_PART = 4
+"""Changing so much of a graph's launches is little."""
+UNKNOWN = -1
+"""As a grid: what the node has is not known."""
+
+
+def submit(
+    state: State, handle_pool: HandlePoolRecord, stream: Stream, table: List, addresses: int, lengths: int
+) -> int:
+    """Submits a list with the ranges given. REFUSED when its shape is not known, or it is Python's turn."""
+    data = 0
+    staged = Entry(0)
+    size = update_size(table)
+    if size != 0:
+        staged = take_storage(state, handle_pool, size, 1, POOL_COUNT)
+        if not staged:
+            return REFUSED
+        data = staged.address
+        memmove = handle_pool.functions.memmove
+        call(memmove, data, table.data, size)
+    result = REFUSED
+    if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
+        program = find(handle_pool, table)  # while the stream is Python's programs may go
+        if program and stream.gathered == 0:
+            words = stack(8 * load64(program.firsts + 8 * program.launch_count))
+            fill_words(stream, table, addresses, lengths, data, words)
+            if launch(stream, program, words):
+                stream.tick += 1
+                stream.program = program
+                stream.launched = stream.tick
+                handle_pool.submitted = stream.tick
+                result = DONE
+        atomic_store(stream.owner, OWNED_BY_CODE)
+    release(handle_pool, staged, place_of(state) + STATE_RELEASED)
+    return result
+
+
+def take_over(stream: Stream) -> int:
+    """For Python, which is going to submit: 1 when the stream is its, 0 while machine code submits."""
+    if atomic_replace(stream.owner, OWNED_BY_CODE, OWNED_BY_PYTHON):
+        return 1
+    return 1 if atomic_load(stream.owner) == OWNED_BY_PYTHON else 0
+
+
+def hand_over(stream: Stream) -> None:
+    """For Python, which has submitted what it had to."""
+    atomic_replace(stream.owner, OWNED_BY_PYTHON, OWNED_BY_CODE)
+
+
+# -- finding -------------------------------------------------------------------------------------------
+
+
+def shape_of(row: Command) -> int:
+    """``SHAPE.kind`` of a row."""
+    return row.kind | row.operand_count << 16 | row.constant_count << 32
+
+
+def entry_of(row: Command) -> int:
+    """``SHAPE.entry`` of a row."""
+    if row.kind == KIND_DISPATCH:
+        return place_of(row.entry)
+    return 0
+
+
+def shape_hash(table: List) -> int:
+    """A number of 32 bits that lists of one shape have in common."""
+    found = table.row_count & _MASK
+    row = table.rows
+    for _ in range(table.row_count):
+        found = mixed(found, shape_of(row), entry_of(row))
+        row = next_row(row)
+    return found
+
+
+def mixed(found: int, kind: int, entry: int) -> int:
+    """A hash of 32 bits with one more SHAPE in it."""
+    found = ((found ^ ((kind ^ (kind >> 24)) & _MASK)) * _PRIME) & _MASK
+    found = ((found ^ ((entry ^ (entry >> 32)) & _MASK)) * _PRIME) & _MASK
+    return found ^ (found >> 15)
+
+
+def find(handle_pool: HandlePoolRecord, table: List) -> Program:
+    """The program of a list, 0 if there is none."""
+    if handle_pool.programs == 0:
+        return Program(0)
+    wanted = shape_hash(table)
+    program = Program(load64(handle_pool.programs + 8 * (wanted & (BUCKETS - 1))))
+    while program:
+        if program.hash == wanted and program.row_count == table.row_count and has_shape(program, table):
+            return program
+        program = program.next
+    return Program(0)
+
+
+def has_shape(program: Program, table: List) -> bool:
+    row = table.rows
+    shape = program.shapes
+    for _ in range(table.row_count):
+        if shape.kind != shape_of(row) or shape.entry != entry_of(row):
+            return False
+        row = next_row(row)
+        shape = Shape(place_of(shape) + SHAPE_SIZE)
+    return True
+
+
+# -- the words of a submission -------------------------------------------------------------------------
+
+
+def update_size(table: List) -> int:
+    """Bytes of a list's updates."""
+    size = 0
+    row = table.rows
+    for _ in range(table.row_count):
+        if row.kind == KIND_UPDATE:
+            size = greater(size, row.data + row.data_length)
+        row = next_row(row)
+    return size
+
+
+def fill_words(stream: Stream, table: List, addresses: int, lengths: int, data: int, words: int) -> None:
+    """``data`` is where the device finds the bytes of updates."""
+    row = table.rows
+    for _ in range(table.row_count):
+        if row.kind == KIND_DISPATCH:
+            words = dispatch_words(table, row, addresses, words)
+        elif row.kind != KIND_BARRIER:
+            words = transfer_words(stream, row, addresses, lengths, data, words)
+        row = next_row(row)
+
+
+def dispatch_words(table: List, row: Command, addresses: int, words: int) -> int:
+    """Writes the words of a dispatch; the place after them."""
+    first = addresses + 8 * row.operand
+    for index in range(row.operand_count):
+        store64(words + 8 * index, load64(first + 8 * index))
+    words += 8 * row.operand_count
+    constants = table.constants + 4 * row.constant
+    for index in range(row.constant_count):
+        store64(words + 8 * index, load32(constants + 4 * index) & _MASK)
+    words += 8 * row.constant_count
+    store64(words, (row.count_x & _MASK) | row.count_y << 32)
+    store64(words + 8, row.count_z)
+    return words + 16
+
+
+def transfer_words(stream: Stream, row: Command, addresses: int, lengths: int, data: int, words: int) -> int:
+    """As :func:`dispatch_words`, of a fill (target, length, pattern), or of a copy or update (target, source,
+    length)."""
+    operand = 8 * row.operand
+    first = load64(addresses + operand)
+    length = load64(lengths + operand)
+    if row.kind == KIND_FILL:
+        store64(words, first)
+        store64(words + 8, length)
+        store64(words + 16, row.pattern & _MASK)
+    else:
+        store64(words, load64(addresses + operand + 8) if row.kind == KIND_COPY else first)
+        store64(words + 8, first if row.kind == KIND_COPY else data + row.data)
+        store64(words + 16, length)
+    blocks = quotient(length + stream.block_bytes - 1, stream.block_bytes)
+    store64(words + 24, greater(1, lesser(blocks, stream.most_blocks)) | 1 << 32)
+    store64(words + 32, 1)
+    return words + 40
+
+
+# -- launching -----------------------------------------------------------------------------------------
+
+
+def launch(stream: Stream, program: Program, words: int) -> bool:
+    """Whether everything has entered the stream; else nothing has."""
+    if call_int(stream.set_current, stream.context) != 0:
+        return False
+    offset = nearest(program, words)
+    instance = Instance(place_of(program.instances) + offset)
+    if not change(stream, program, instance, words):
+        return False
+    program.latest = offset
+    return call_int(stream.launch_graph, instance.executable, stream.handle) == 0
+
+
+def nearest(program: Program, words: int) -> int:
+    """The offset of the graph to change: of the one with fewer differences if these are few, else of the one
+    that was not launched last. So lists whose addresses take turns have a graph each."""
+    first = differences(program, program.instances, words)
+    if first == 0:
+        return 0
+    second = differences(program, Instance(place_of(program.instances) + INSTANCE_SIZE), words)
+    if lesser(first, second) * _FEW_PART > program.launch_count:
+        return INSTANCE_SIZE - program.latest
+    return 0 if first <= second else INSTANCE_SIZE
+
+
+def differs(program: Program, instance: Instance, words: int, number: int) -> bool:
+    """Whether a launch has other words than in the last run."""
+    last = instance.words
+    place = 8 * load64(program.firsts + 8 * number)
+    end = 8 * load64(program.firsts + 8 * number + 8)
+    while place < end:
+        if load64(words + place) != load64(last + place):
+            return True
+        place += 8
+    return False
+
+
+def differences(program: Program, instance: Instance, words: int) -> int:
+    """How many launches have other words than in the last run."""
+    count = 0
+    for number in range(program.launch_count):
+        if differs(program, instance, words, number):
+            count += 1
+    return count
+
+
+def take_words(program: Program, instance: Instance, words: int, number: int) -> int:
+    """Copies the words of a launch to where the driver reads them; the place of its grid among them."""
+    last = instance.words
+    place = 8 * load64(program.firsts + 8 * number)
+    end = 8 * load64(program.firsts + 8 * number + 8)
+    while place < end:
+        store64(last + place, load64(words + place))
+        place += 8
+    structure = instance.structures + NODE_SIZE * number
+    store64(structure + _GRID, load64(last + end - 16))
+    store32(structure + _GRID + 8, load64(last + end - 8))
+    return last + end - 16
+
+
+def change(stream: Stream, program: Program, instance: Instance, words: int) -> bool:
+    """Changes the launches of a graph that have other words."""
+    for number in range(program.launch_count):
+        if differs(program, instance, words, number):
+            grid = take_words(program, instance, words, number)
+            node = load64(instance.nodes + 8 * number)
+            structure = instance.structures + NODE_SIZE * number
+            if call_int(stream.set_node, instance.executable, node, structure) != 0:
+                store64(grid, UNKNOWN)
+                return False
+    return True
