@@ -337,8 +337,7 @@ class Session(Ended, Unique):
         return self.lookup(name)(*arguments, **named)
 
     def prepare(self, name: str) -> Function:
-        """The function ``module.function`` for many calls, from any thread: the same object as the module's
-        attribute. ``Call(session.prepare(name))`` keeps inputs and outputs as well."""
+        """The module's attribute, for many calls from any thread; :class:`Call` keeps inputs and outputs too."""
         return self.lookup(name)
 
     def explain(self, function: str | Function | None = None) -> Any:

@@ -199,7 +199,7 @@ class HeapAllocator(LendingAllocator):
             self._accounting.allocated(memory_type, size)
         return block
 
-    def _reserve(self, capacity: int, size: int) -> Block:
+    def _reserve(self, capacity: int, size: int) -> HeapBlock:
         self.reserved += capacity
         return _new_block(capacity, size)
 
