@@ -124,8 +124,7 @@ def _handles(slots: memoryview) -> list[int]:
     return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
 
 
-_NO_SLOTS: Final = np.zeros(0, np.int64)
-_NO_WORDS: Final = _NO_SLOTS.data
+_NO_WORDS: Final = np.zeros(0, np.int64).data
 
 
 class VmList(Unique):
@@ -137,7 +136,7 @@ class VmList(Unique):
 
     VM_REF_TYPE: Final = KIND_LIST
     __slots__ = (
-        "__weakref__", "_address", "_ending", "_held", "_objects", "_slots", "capacity", "element_type",
+        "__weakref__", "_address", "_ending", "_held", "_objects", "capacity", "element_type",
         "handle", "size", "table", "words",
     )  # fmt: skip
 
@@ -170,7 +169,7 @@ class VmList(Unique):
         if capacity:
             self._use(_new_slots(capacity))
         else:
-            self._slots, self._address, self.words = _NO_SLOTS, 0, _NO_WORDS
+            self._address, self.words = 0, _NO_WORDS
 
     @classmethod
     def of_values(cls, element_type: int, code: int, bits: Sequence[int]) -> VmList:
@@ -179,8 +178,7 @@ class VmList(Unique):
         if bits:
             words = array("q", (code, 0)) * len(bits)
             words[1::_WORDS] = array("q", bits)
-            made._slots, made.words = np.frombuffer(words, np.int64), memoryview(words)
-            made._address = words.buffer_info()[0]
+            made.words, made._address = memoryview(words), words.buffer_info()[0]
             made.size = made.capacity = len(bits)
         return made
 
@@ -259,12 +257,11 @@ class VmList(Unique):
         if capacity <= self.capacity:
             return
         slots = _new_slots(capacity)
-        slots[: self.size * _WORDS] = self._slots[: self.size * _WORDS]
+        slots[: self.size * _WORDS] = self.words[: self.size * _WORDS]
         self._use(slots)
         self._publish()
 
     def _use(self, slots: npt.NDArray[np.int64]) -> None:
-        self._slots = slots
         self._address = address_of(slots)
         self.words = slots.data
         """Tag and bits of each slot, alternating. Those from ``size`` on are 0."""
@@ -282,9 +279,10 @@ class VmList(Unique):
             dropped = self._handles(size) if self.table is not None else []
             self._objects = {index: obj for index, obj in self._objects.items() if index < size}
         first, last = min(size, self.size) * _WORDS, max(size, self.size) * _WORDS
-        self._slots[first:last] = 0
+        slots = np.asarray(self.words)
+        slots[first:last] = 0
         if size > self.size and self.element_type != LIST_VARIANT:
-            self._slots[first:last:_WORDS] = LIST_REF if self.element_type > 0 else self.element_type
+            slots[first:last:_WORDS] = LIST_REF if self.element_type > 0 else self.element_type
         self.size = size
         self._publish()
         if self.table is not None:

@@ -18,6 +18,8 @@ from jitree.api.calls.native.numbers import brain_of, half_of, widened
 from jitree.api.calls.number_packing import FloatBitsPacker
 from jitree.codegen.primitives import narrow
 from jitree.errors import InvalidArgumentError
+from jitree.regs.layout import LIST_I32, LIST_I64, LIST_VARIANT
+from jitree.regs.list import VmList
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ECHO
 
@@ -74,3 +76,25 @@ def test_calls() -> None:
         for bad in (65520.0, 1e300, 2049, "1"):
             with pytest.raises(InvalidArgumentError, match="input0: expected f16 but got"):
                 echo(bad)
+
+
+def test_lists_of_values_are_as_if_appended() -> None:
+    for code, name, values in (
+        (LIST_I32, "i32", [1, -2, 3]),
+        (LIST_VARIANT, "?", [5, 6]),
+        (LIST_I32, "i32", []),
+    ):
+        appended = VmList(code)
+        for value in values:
+            appended.append(value)
+        made = VmList.of_values(code, LIST_I64 if code == LIST_VARIANT else code, values)
+        for number in (7, 8):
+            assert list(made) == list(appended) and repr(made) == repr(appended) and name in repr(made)
+            assert [made.tag(index) for index in range(len(made))] == [
+                appended.tag(index) for index in range(len(appended))
+            ]
+            made.append(number)
+            appended.append(number)
+        made.resize(1)
+        made.resize(3)
+        assert made[0] == appended[0] and len(made) == 3

@@ -193,7 +193,10 @@ class FloatBitsPacker(SinglePacker):
     __slots__ = ()
 
     def pack(self, value: Any) -> int:
-        bits = np.array(self._rounded(value)).astype(self._dtype).tobytes()
+        if isinstance(value, np.generic) and value.dtype == self._dtype:
+            bits = value.tobytes()
+        else:
+            bits = np.array(self._rounded(value)).astype(self._dtype).tobytes()
         return int.from_bytes(bits, "little")
 
 
