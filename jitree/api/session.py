@@ -337,7 +337,7 @@ class Session(Ended, Unique):
         return self.lookup(name)(*arguments, **named)
 
     def prepare(self, name: str) -> Function:
-        """The module's attribute, for many calls from any thread; :class:`Call` keeps inputs and outputs too."""
+        """The module's attribute, for many calls from any thread; see also :class:`Call`."""
         return self.lookup(name)
 
     def explain(self, function: str | Function | None = None) -> Any:
