@@ -109,7 +109,7 @@ class CudaDevice(Ended, Device):
         with self.stream.lock:
             self.context.enter()
             self._batch.trim()
-            self.stream.forget_programs()
+            self.stream.share.forget_programs()
             self.context.release_discarded()
         super().trim()
 

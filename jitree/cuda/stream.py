@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakSet
 
 from jitree.cuda import forks
 from jitree.cuda.api import Handle
@@ -94,7 +93,6 @@ class Stream:
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
         self.share = StreamShare(context, self.handle)
-        self._programs: WeakSet[Programs] = WeakSet()
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
@@ -204,18 +202,11 @@ class Stream:
     ) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
         with self.lock:
-            self._programs.add(programs)
-            self.share.connect(take_over, hand_over)
+            self.share.connect(take_over, hand_over, programs)
 
     def take(self) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.take`."""
         self.share.take()
-
-    def forget_programs(self) -> None:
-        """Has machine code forget what it has launched. The caller holds the lock."""
-        for programs in tuple(self._programs):
-            programs.clear()
-        self.share.hand_over()
 
     def retain(self, value: object) -> None:
         """Keeps an object until everything submitted so far is done."""

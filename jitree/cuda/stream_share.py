@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import UnimplementedError
@@ -14,16 +15,19 @@ from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
 from jitree.hal.stream_record import OWNED_BY_PYTHON, STREAM
+from jitree.regs.layout import PLACE_SHIFT
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
     from jitree.cuda.context import CudaContext
+    from jitree.hal.stream_record import Programs
 
 _FUNCTIONS: Final = {
     "set_current": "cuCtxSetCurrent", "synchronize": "cuStreamSynchronize",
     "launch_graph": "cuGraphLaunch", "set_node": "cuGraphExecKernelNodeSetParams",
 }  # fmt: skip
-_LAST_PLACE: Final = 127
+_LAST_PLACE: Final = (1 << 31 - PLACE_SHIFT) - 1
+"""Devices that a process makes beyond that Python submits to."""
 _places: Final = itertools.count(1)
 _OWNER, _TICK, _COMPLETED, _GATHERED, _PROGRAM, _LAUNCHED = (
     STREAM.word(field) for field in ("owner", "tick", "completed", "gathered", "program", "launched")
@@ -41,6 +45,7 @@ class StreamShare:
         number = next(_places)
         self.place = number if number <= _LAST_PLACE else UNTOLD
         """Of the memory whose use the stream orders."""
+        self._programs: WeakSet[Programs] = WeakSet()
         self._take_over: Callable[[int], int] | None = None
         self._hand_over: Callable[[int], None] | None = None
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle)
@@ -83,11 +88,20 @@ class StreamShare:
         """So many submissions are held back."""
         self._words[_GATHERED] = count
 
-    def connect(self, take_over: Callable[[int], int], hand_over: Callable[[int], None]) -> None:
+    def connect(
+        self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs
+    ) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
+        self._programs.add(programs)
         if self._has_driver and self._take_over is None:
             self._take_over, self._hand_over = take_over, hand_over
             self.record.release(UNSUPPORTED)
+
+    def forget_programs(self) -> None:
+        """Has machine code forget what it has launched."""
+        for programs in tuple(self._programs):
+            programs.clear()
+        self.hand_over()
 
     @property
     def is_connected(self) -> bool:

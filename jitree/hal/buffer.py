@@ -165,8 +165,7 @@ class Buffer(Unique):
     @property
     def published_type(self) -> int:
         """Its memory type and place, as in ENTRY.access."""
-        place = self.allocation.place
-        return self.memory_type if place <= 0 else self.memory_type | place << PLACE_SHIFT
+        return self.memory_type & (1 << PLACE_SHIFT) - 1 | max(0, self.allocation.place) << PLACE_SHIFT
 
     def __repr__(self) -> str:
         return (

@@ -167,7 +167,7 @@ ENTRY: Final = Record(
 )
 """A handle entry, 64 bytes. A ref register holds its address."""
 
-PLACE_SHIFT: Final = 24
+PLACE_SHIFT: Final = 12
 """The bits of a buffer's `access` from here on say whose memory it is: 0 = the host's; else a number of the
 stream in whose order a device works on it by itself, and `address` is the device's."""
 

@@ -11,6 +11,7 @@ from jitree.cuda import cubin_cache
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
+from tests.cuda import fake_native
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
 
@@ -25,7 +26,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def fake() -> FakeDriver:
     fake = FakeDriver()
     fake.kernels.update(KERNELS)
-    fake.serve_machine_code()
+    fake_native.serve(fake)
     return fake
 
 

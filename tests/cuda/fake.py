@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda import fake_native, fake_results
+from tests.cuda import fake_results
 from tests.cuda.fake_call import Fault, driver_call
 from tests.cuda.fake_graphs import FakeGraphs, FakeModules
 from tests.cuda.fake_results import CUdevice_attribute, CUjit_option, CUpointer_attribute, CUresult
@@ -94,15 +94,11 @@ class FakeDriver(FakeModules, FakeGraphs):
         self.events: dict[int, FakeEvent] = {}
         self.contexts = [0] * devices
         """Owners of each primary context."""
-        self.kernels: dict[str, FakeKernel] = {
-            "jitree_copy": FakeKernel(3, _copy),
-            "jitree_fill": FakeKernel(3, _fill),
-        }
+        self.kernels = {"jitree_copy": FakeKernel(3, _copy), "jitree_fill": FakeKernel(3, _fill)}
         """By name; tests add theirs."""
         self.machine_code: dict[str, int] = {}
         """Addresses of the calls that machine code makes: none, unless a test asks for them."""
-        self._held = False
-        self._lazy = False
+        self._held = self._lazy = False
         self._lock = threading.RLock()
         self._next_handle = 0x1000
         self._thread = threading.local()
@@ -123,11 +119,6 @@ class FakeDriver(FakeModules, FakeGraphs):
     def fail_next(self, name: str, result: fake_results.CUresult) -> None:
         """The next call of this name returns ``result`` and does nothing."""
         self.failures.setdefault(name, []).append(result)
-
-    def serve_machine_code(self) -> None:
-        """Machine code may call the driver, too."""
-        self._callbacks = fake_native.callbacks(self)
-        self.machine_code = {name: fake_native.address(call) for name, call in self._callbacks.items()}
 
     def be_lazy(self) -> None:
         """From now on the device works only while the host waits for a stream."""

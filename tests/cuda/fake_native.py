@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,25 +14,23 @@ _ARGUMENTS = {
 }  # fmt: skip
 
 
-def callbacks(driver: Any) -> dict[str, Any]:
-    """By name; they live as long as machine code may call them."""
-    return {
-        name: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * count)(_call(getattr(driver, name), name))
+def serve(driver: Any) -> None:
+    """From now on machine code of devices that are made may call the driver, too."""
+    driver.callbacks = {  # they live as long as the driver
+        name: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * count)(_call(weakref.ref(driver), name))
         for name, count in _ARGUMENTS.items()
     }
+    for name, callback in driver.callbacks.items():
+        driver.machine_code[name] = ctypes.cast(callback, ctypes.c_void_p).value
 
 
-def address(callback: Any) -> int:
-    found = ctypes.cast(callback, ctypes.c_void_p).value
-    assert found
-    return found
+def _call(driver: weakref.ref[Any], name: str) -> Callable[..., int]:
+    """It does not keep the driver, which keeps it."""
 
-
-def _call(function: Callable[..., Any], name: str) -> Callable[..., int]:
-    def call(*arguments: int) -> int:
+    def call(*arguments: Any) -> int:
         if name == "cuGraphExecKernelNodeSetParams":
             executable, node, structure = arguments
-            return int(function(executable, node, NodeParameters(structure))[0])
-        return int(function(*arguments)[0])
+            arguments = executable, node, NodeParameters(structure)
+        return int(getattr(driver(), name)(*arguments)[0])
 
     return call

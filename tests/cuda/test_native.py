@@ -26,7 +26,7 @@ from jitree.hal.profiling import ProfilingMode
 from jitree.modules.hal.native import supply
 from jitree.modules.hal.native.image import RECIPE
 from jitree.regs.objects import VmBuffer
-from tests.cuda import native_kernels
+from tests.cuda import fake_native, native_kernels
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.programs import PROGRAM_KERNELS, STATELESS
@@ -67,7 +67,7 @@ class Side:
     def __init__(self, tier: str) -> None:
         self.fake = FakeDriver(memory=1 << 30)
         self.fake.kernels.update(native_kernels.KERNELS)
-        self.fake.serve_machine_code()
+        fake_native.serve(self.fake)
         self.device = CudaDevice(self.fake, 0)
         self.session = Session(self.device, tier=tier)
         self.executable = native_kernels.executable(self.device)
@@ -353,7 +353,7 @@ def test_calls_that_are_not_repeated_are_machine_codes() -> None:
     """An array passed twice, whose call no recording makes again."""
     fake = FakeDriver()
     fake.kernels.update(PROGRAM_KERNELS)
-    fake.serve_machine_code()
+    fake_native.serve(fake)
     with CudaDevice(fake, 0) as device, Session(device) as session:
         scale = session.load(STATELESS).scale
         for turn in range(12):
@@ -375,7 +375,7 @@ def test_recordings_are_made_where_they_pay() -> None:
     """Not of a call that submits little, or that reads on the host."""
     fake = FakeDriver()
     fake.kernels.update(PROGRAM_KERNELS)
-    fake.serve_machine_code()
+    fake_native.serve(fake)
     with CudaDevice(fake, 0) as device, Session(device) as session:
         module = session.load(STATELESS)
         x = session.to_device(np.arange(8, dtype=np.float32))

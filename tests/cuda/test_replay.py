@@ -16,15 +16,9 @@ from jitree import Array, Module, Session, donate
 from jitree.api.replay import ReplayingFunction
 from jitree.cuda import replays as replays_module
 from jitree.cuda.allocator import CudaAllocator
-from jitree.cuda.api import Api
 from jitree.cuda.device import CudaDevice
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    ResourceExhaustedError,
-    StatusError,
-    UnimplementedError,
-)
+from jitree.cuda.stream_share import StreamShare
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.profiling import ProfilingMode
 from tests.cuda.fake import FakeDriver
@@ -35,13 +29,8 @@ Vector = npt.NDArray[np.float32]
 
 
 @pytest.fixture(autouse=True)
-def python_submits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machine code would make most of these calls sooner than a recording."""
-
-    def address(api: Api, name: str) -> int:
-        raise UnimplementedError(name)
-
-    monkeypatch.setattr(Api, "address", address)
+def without_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamShare, "connect", lambda *arguments: None)
 
 
 @pytest.fixture(params=["fake", "gpu"])

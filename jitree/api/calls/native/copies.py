@@ -78,6 +78,8 @@ def has_stream(record: CallRecord) -> bool:
 
 def pass_uploaded(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     """A numpy array whose elements go to the device through its stream."""
+    if not fits(argument, value.rank, value.dimensions):
+        return False
     view = uploaded(python, record, argument, value)
     if not view:
         size = view_size(argument, value.dimensions)
@@ -93,12 +95,12 @@ def pass_uploaded(python: Python, record: CallRecord, argument: Argument, value:
 
 
 def uploaded(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> Entry:
-    """0 if a pool is empty, or the elements are not for machine code to copy."""
+    """Of an array that fits. 0 if a pool is empty, or the elements are not for machine code to copy."""
     state = record.state
     handle_pool = state.handle_pool
     queue = handle_pool.queue
     size = view_size(argument, value.dimensions)
-    if not fits(argument, value.rank, value.dimensions) or not 0 <= size <= MAXIMUM_UPDATE or queue.open == 0:
+    if not 0 <= size <= MAXIMUM_UPDATE or queue.open == 0:
         return Entry(0)
     view = new_view(state, handle_pool, argument, size)
     if not view:

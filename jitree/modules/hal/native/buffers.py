@@ -149,7 +149,7 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     wanted = number(values, words, 5)
     memory_type = granted_type(queue, wanted)
     size = number(values, words, 7)
-    if not 0 <= size <= LARGEST_POOLED:
+    if not 0 <= size <= LARGEST_POOLED or wanted >> PLACE_SHIFT != 0:
         return REFUSED
     account = 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0
     storage = take_storage(state, handle_pool, size, account, POOL_COUNT if is_pinned(queue, wanted) else 0)
