@@ -24,7 +24,6 @@ from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native.image import FREE, HAND_OVER, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
-from jitree.modules.hal.native.programs import ProgramTable
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE_SHIFT
 from jitree.regs.memory import address_of, zeroed
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.local.failure import Failure
     from jitree.hal.stream_record import SharedStream
+    from jitree.modules.hal.native.programs import ProgramTable
     from jitree.regs.handles import HandleTable
 
 _ALIGNMENT: Final = 64
@@ -101,6 +101,8 @@ class HandlePool:
             self._storage = StoragePool.of(device, table, self._words)
             stream = self._stream = device.shared_stream
             if stream is not None:
+                from jitree.modules.hal.native.programs import ProgramTable
+
                 self._programs = ProgramTable(stream, self._words)
                 stream.connect(
                     _TakeOver(code.addresses[TAKE_OVER]), _HandOver(code.addresses[HAND_OVER]), self._programs
