@@ -25,7 +25,7 @@ from jitree.vmfb.program import Program
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.size_arithmetic import EXACT, MODULES, SUMS, TRUNCATION
 from jitree.vmfb.word_blocks import WordBlock, blocks_of, replace
-from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_VALUE64
+from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_VALUE32, TAG_VALUE64
 
 _FIRST_COUNT: Final = {
     "hal.command_buffer.dispatch": 3,
@@ -42,6 +42,7 @@ _FOLLOWED: Final = {
 } | {OPCODE["ext.i32.i64.s"], _AND, *_SELECTS, *EXACT, *EXACT.values()}  # fmt: skip
 """Instructions whose operands decide on a size if their result does."""
 _INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OPCODE["return"]
+_VALUES: Final = (TAG_VALUE32, TAG_VALUE64)
 _COMPUTE: Final = {_INTERNAL, *EXACT}
 _WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
 _WRITES: Final = [
@@ -171,8 +172,7 @@ class _Flow:
 
     def _import(self, words: Sequence[int], sized: Sized) -> None:
         ordinal, count = words[3:5]
-        registers = iter(words[6:])
-        pairs = list(zip(registers, registers, strict=True))
+        pairs = _pairs(words[6:])
         _drop(sized, pairs[count:])
         if ordinal in self._sinks:
             for tag, register in pairs[:count]:
@@ -185,14 +185,14 @@ class _Flow:
         callee, count = words[2:4]
         arguments, results = words[5 : 5 + 3 * count], words[5 + 3 * count :]
         known = dict(self._results[callee])
-        for number, register in enumerate(results[1::2]):
-            if register in sized:
+        for number, (tag, register) in enumerate(_pairs(results)):
+            if tag in _VALUES and register in sized:
                 _add(self._results[callee], [number], sized[register])
         if self._results[callee] != known or callee not in self._seen:
             self._waiting.add(callee)
         self._callers[callee].add(ordinal)
-        _drop(sized, zip(results[::2], results[1::2], strict=True))
-        for source, slot in zip(arguments[1::3], arguments[2::3], strict=True):
+        _drop(sized, _pairs(results))
+        for source, slot in _value_moves(arguments):
             if slot in self._arguments(callee):
                 _add(sized, [source], self._arguments(callee)[slot])
 
@@ -239,14 +239,26 @@ def _add(sized: Sized, registers: Iterable[int], extent: int) -> None:
 def _drop(sized: Sized, results: Iterable[RegisterSlot]) -> None:
     """Takes the results of a call away."""
     for tag, register in results:
-        sized.pop(register, None)
+        if tag in _VALUES:
+            sized.pop(register, None)
         if tag == TAG_VALUE64:
             sized.pop(register + 1, None)
 
 
+def _pairs(words: Sequence[int]) -> list[RegisterSlot]:
+    """(tag, register) of each argument of an import, or result."""
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
 def _moves(block: WordBlock) -> list[tuple[int, int]]:
-    """(source, destination) of each move at the end of a block."""
-    return list(zip(block.moves[1::3], block.moves[2::3], strict=True))
+    """(source, destination) of each value that moves at the end of a block."""
+    return _value_moves(block.moves)
+
+
+def _value_moves(moves: Sequence[int]) -> list[tuple[int, int]]:
+    """(source, destination) of each move of a value: refs have registers of the same numbers."""
+    triples = zip(moves[::3], moves[1::3], moves[2::3], strict=True)
+    return [(source, destination) for tag, source, destination in triples if tag in _VALUES]
 
 
 def _last_writer(block: WordBlock, number: int, register: int) -> int | None:
@@ -256,12 +268,13 @@ def _last_writer(block: WordBlock, number: int, register: int) -> int | None:
     for start, end in reversed(list(zip(starts[:number], ends[:number], strict=True))):
         opcode = words[start]
         if opcode == _IMPORT:
-            written = words[start + 7 + 2 * words[start + 4] : end : 2]
+            results = words[start + 6 + 2 * words[start + 4] : end]
         elif opcode == _INTERNAL:
-            written = words[start + 6 + 3 * words[start + 3] : end : 2]
+            results = words[start + 5 + 3 * words[start + 3] : end]
         else:
-            written = list(range(words[end - 1], words[end - 1] + _WRITES[opcode]))
-        if register in written:
+            first = words[end - 1]
+            results = [word for slot in range(_WRITES[opcode]) for word in (TAG_VALUE32, first + slot)]
+        if any(tag in _VALUES and slot == register for tag, slot in _pairs(results)):
             return start
     return None
 

@@ -223,6 +223,9 @@ PROGRAMS = [
     ("caller", "0II_v", "%i0 = mul.i64 %i0, %i2\ncall @callee [%i0:1]\nreturn []"),
     ("result", "0II_I", "%i0 = mul.i64 %i0, %i2\nreturn [%i0:1]"),
     ("user", "0II_v", "[%i0:1] = call @result [%i0:1, %i2:3]\ncall @take [%i0:1]\nreturn []"),
+    ("none", "0v_r", "return [%r0]"),
+    ("called", "0II_v", "%i0 = mul.i64 %i0, %i2\n[%r0] = call @none []\ncall @take [%i0:1]\nreturn []"),
+    ("moved", "0II_v", "%i0 = mul.i64 %i0, %i2\nbr ^b {%r1->%r0}\n^b:\ncall @take [%i0:1]\nreturn []"),
 ]
 
 
@@ -260,6 +263,8 @@ PROGRAMS = [
         ("caller", (3, 4), 12),
         ("user", (2**62, 4), None),
         ("user", (3, 4), 12),
+        ("called", (2**62, 4), None),  # a ref register of the same number changes
+        ("moved", (2**62, 4), None),
     ],
 )
 def test_programs(sizes: tuple[Vm, Device], name: str, arguments: tuple[int, ...], taken: int | None) -> None:
