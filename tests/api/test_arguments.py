@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jitree import HostExport, HostModule, Module, Session
 from jitree.api.calls.conversion import convert_exactly
 from jitree.api.calls.declaration import Parameter
-from jitree.api.calls.number_packing import DoublePacker, IntegerPacker, SinglePacker
+from jitree.api.calls.number_packing import DoublePacker, IntegerPacker, NumberPacker, SinglePacker
 from jitree.api.calls.packing import ReferencePacker
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device
@@ -119,6 +119,20 @@ def test_what_is_an_integer(value: Any, expected: int) -> None:
 def test_what_is_no_integer(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="n: expected i32 but got "):
         IntegerPacker(Parameter("n", "i32"), 32).pack(value)
+
+
+@pytest.mark.parametrize(
+    "packer",
+    [
+        IntegerPacker(Parameter("x", "i32"), 32),
+        DoublePacker(Parameter("x", "f64")),
+        SinglePacker(Parameter("x", "f32")),
+    ],
+)
+@pytest.mark.parametrize("mask", [True, False])
+def test_masked_numbers(packer: NumberPacker, mask: bool) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"x: expected .* masked array.*array\.filled"):
+        packer.pack(np.ma.masked_array(3, mask))
 
 
 @pytest.mark.parametrize("packer", [DoublePacker(Parameter("x", "f64")), SinglePacker(Parameter("x", "f32"))])

@@ -58,8 +58,11 @@ def describe(value: object) -> str:
 
 
 def _number(value: object) -> object:
-    """The element of an array of rank 0, anything else as it is."""
-    if isinstance(value, (np.ndarray, Array)) and value.ndim == 0 and not is_masked(value):
+    """The element of an array of rank 0, None of a masked one, which Python takes as an index; anything else
+    as it is."""
+    if is_masked(value):
+        return None
+    if isinstance(value, (np.ndarray, Array)) and value.ndim == 0:
         return np.asarray(value)[()]
     return value
 
