@@ -6,8 +6,8 @@ arguments of the HAL (lengths, offsets, extents) and into numbers of workgroups 
 the module, and the additions, multiplications and so on found there become instructions that fail where the
 exact result does not fit.
 
-What makes a number of arbitrary bits is not followed: remainders, masks, switches. Programs let such bits
-wrap on purpose. Before a ``select`` only products are exact, since a sum may be the one that is not chosen:
+What makes a number of arbitrary bits is not followed: remainders, masks, switches, the upper half of a
+number, as hashes take it. Programs let such bits wrap on purpose. Before a ``select`` only products are exact, since a sum may be the one that is not chosen:
 programs add lengths to 2**63 - 1, which stands for the end, and then choose.
 """
 
@@ -35,7 +35,10 @@ _FIRST_COUNT: Final = {
 """Argument that is the first of three numbers of workgroups."""
 _SELECTS: Final = {OPCODE["select.i32"], OPCODE["select.i64"]}
 _AND: Final = OPCODE["and.i64"]
-_CONSTANT, _ZERO = OPCODE["const.i64"], OPCODE["const.i64.zero"]
+_CONSTANT, _ZEROS = OPCODE["const.i64"], (OPCODE["const.i64.zero"], OPCODE["const.i32.zero"])
+_CONSTANT_32: Final = OPCODE["const.i32"]
+_HALVES: Final = {OPCODE["shr.i32.u"]: 16, OPCODE["shr.i64.u"]: 32}
+"""Bits; a shift by so many or more leaves nothing but bits of the upper half."""
 _FOLLOWED: Final = {
     OPCODE[f"{name}.{kind}.{sign}"]
     for name in ("div", "shr", "min", "max") for kind in ("i32", "i64") for sign in ("s", "u")
@@ -162,6 +165,8 @@ class _Flow:
         operands = [words[at] for at, operand in places if operand.name not in ("cond", "amount")]
         if opcode == TRUNCATION and extent != _COUNT:
             return
+        if opcode in _HALVES and self._leaves_upper_half(ordinal, position):
+            return
         if opcode == _AND and any(self._is_mask(ordinal, position, operand) for operand in operands):
             return
         if extent != _PRODUCTS or opcode not in SUMS:
@@ -195,6 +200,13 @@ class _Flow:
         for source, slot in _value_moves(arguments):
             if slot in self._arguments(callee):
                 _add(sized, [source], self._arguments(callee)[slot])
+
+    def _leaves_upper_half(self, ordinal: int, position: Position) -> bool:
+        """Whether a shift to the right is by half of the bits or more."""
+        block, number = position
+        start = block.starts[number]
+        amounts = self._constants(ordinal, position, block.words[start + 2])
+        return any(amount is not None and amount >= _HALVES[block.words[start]] for amount in amounts)
 
     def _is_mask(self, ordinal: int, position: Position, register: int) -> bool:
         """Whether a register holds a constant that takes more away than the lowest bits, as rounding does."""
@@ -280,6 +292,8 @@ def _last_writer(block: WordBlock, number: int, register: int) -> int | None:
 
 
 def _constant(words: Sequence[int]) -> int | None:
-    if words[0] == _ZERO:
+    if words[0] in _ZEROS:
         return 0
+    if words[0] == _CONSTANT_32:
+        return words[1] & 0xFFFFFFFF
     return (words[1] & 0xFFFFFFFF) | (words[2] << 32) if words[0] == _CONSTANT else None

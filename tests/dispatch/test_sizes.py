@@ -97,6 +97,24 @@ LOOP = """
 """
 
 
+HASH = """
+    %i8 = const.i64 -7046029254386353131
+    %i10 = const.i32 {amount}
+    %i0 = mul.i64 %i0, %i8
+    %i0 = add.i64 %i0, %i8
+    br ^next
+    ^next:
+    %i0 = shr.i64.u %i0, %i10
+    call @take [%i0:1]
+    return []
+"""
+
+
+@pytest.mark.parametrize(("amount", "found"), [(60, []), (32, []), (31, ["mul.i64", "add.i64"])])
+def test_the_upper_half_is_what_hashes_are_made_of(amount: int, found: list[str]) -> None:
+    assert exact(HASH.format(amount=amount)) == found
+
+
 def test_alignment() -> None:
     assert exact(ALIGNED.format(mask=-64)) == ["mul.i64", "add.i64"]
 
