@@ -44,7 +44,8 @@ class ExplainedArgument(NamedTuple):
     why: str
     """Why it was copied, and what to do about it; empty if it was not."""
     updated: bool | None
-    """Whether the caller's memory has other contents after the call; None: too large to look at."""
+    """Whether a result was put there, or the caller's memory has other contents after the call; None: it is
+    too large to look at."""
 
     def __str__(self) -> str:
         how = f"copied ({self.why})" if self.copied else "used where it lies"
@@ -230,7 +231,9 @@ def _argument(parameter: Parameter, before: _Before, value: object, device: Devi
     assert buffer is not None
     why = _why_copied(parameter, before, buffer)
     updated: bool | None = False
-    if not why and before.is_device_array:
+    if not why and parameter.storage_of is not None:
+        updated = True
+    elif not why and before.is_device_array:
         updated = None if before.contents is None else _digest(buffer, device) != before.contents
     size = buffer.byte_length
     return ExplainedArgument(parameter.name, size, size if why else 0, why, updated)
