@@ -49,8 +49,8 @@ class Array(NDArrayOperatorsMixin):
         self._view: BufferView | None = view
         self._device = device
         self._fence = fence
-        self._elements: npt.NDArray[Any] | None = None
-        """What the host has seen of it."""
+        self._elements: tuple[npt.NDArray[Any], int] | None = None
+        """What the host has seen of it, and ``Allocation.writes`` then."""
         self._owner: object | None = None
         """Owns a handle of the view (:mod:`jitree.api.calls.native.owners`): of results of direct calls,
         which get a view when one is asked for, and of arrays that such calls were given."""
@@ -76,8 +76,15 @@ class Array(NDArrayOperatorsMixin):
         with _GIVING:
             if self.is_donated:
                 raise FailedPreconditionError(_DONATED)
-            self._passed_as = self._view = self._elements = None
+            self.be_written()
+            self._passed_as = self._view = None
             self._owner = self._keeper = None
+
+    def be_written(self) -> None:
+        """A program may write to the elements: what the host has seen of them, by whatever array, is old."""
+        self._elements = None
+        if self._view is not None:
+            self._view.buffer.allocation.writes += 1
 
     def be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
@@ -201,7 +208,8 @@ class Array(NDArrayOperatorsMixin):
 
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
-        if self._elements is None:
+        known = self._known_elements()
+        if known is None:
             if self._owner is not None:
                 found = _MachineCode.find_elements(self)
                 if found is not None:
@@ -217,8 +225,16 @@ class Array(NDArrayOperatorsMixin):
             exchange = self._device.array_exchange
             if exchange is not None and exchange.is_shared(view):
                 return shown  # other code may write to the memory
-            self._elements = shown
-        return self._elements
+            self._elements = shown, view.buffer.allocation.writes
+            return shown
+        return known
+
+    def _known_elements(self) -> npt.NDArray[Any] | None:
+        """What the host has seen of them, if that is still so."""
+        if self._elements is None:
+            return None
+        elements, writes = self._elements
+        return elements if writes == self.view.buffer.allocation.writes else None
 
     def _fetch(self) -> bool:
         """Whether machine code has copied the elements from the device: of an array that only it knows."""
@@ -323,7 +339,7 @@ class Array(NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> Any:
         """Elements as numpy gives them. Of an array in device memory a part is read by itself."""
-        if self._elements is None and self._device.array_exchange is not None:
+        if self._device.array_exchange is not None and self._known_elements() is None:
             self._require_implicit()
             part = _Parts.read(self, index)
             if part is not None:

@@ -383,6 +383,19 @@ def before(expected: Vector, call: int) -> Vector:
     return found
 
 
+def test_what_the_host_has_read_is_old_for_all_arrays_over_the_memory(session: Session) -> None:
+    double_into = session.load(STORAGE).double_into
+    out, results = session.empty((8,), np.float32), []
+    for call in range(5):
+        results.append(double_into(session.to_device(vector(call)), out))
+        for array in (*results, out):  # all of them are the storage
+            assert np.array_equal(np.asarray(array), 2 * vector(call))
+    out[...] = 1
+    assert all(np.array_equal(array, np.ones(8)) for array in results)
+    results[0][3] = 5
+    assert out[3] == 5 and np.asarray(results[1])[3] == 5
+
+
 def test_what_a_call_does_with_memory(session: Session) -> None:
     double_into = session.load(STORAGE).double_into
     x, out = session.to_device(vector(0)), session.empty((8,), np.float32)

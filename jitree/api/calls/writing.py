@@ -28,7 +28,7 @@ def rewritten(view_of: ViewOf, array: Array) -> BufferView:
     """The view of an array that the program writes to: what the host has read of it is old then."""
     view = view_of(array)
     if view.buffer.host_address is None:
-        array._elements = None
+        array.be_written()
     return view
 
 
@@ -38,7 +38,7 @@ def own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
     view = view_of(array)
     buffer = view.buffer
     if buffer.host_address is None:
-        array._elements = None
+        array.be_written()
     if buffer.allowed_access & _WRITE:
         return view
     array.wait()
