@@ -50,7 +50,7 @@ class Array(NDArrayOperatorsMixin):
         self._device = device
         self._fence = fence
         self._elements: tuple[npt.NDArray[Any], int] | None = None
-        """What the host has seen of it, and ``Allocation.writes`` then."""
+        """What the host has seen of it, and after how many writes of programs."""
         self._owner: object | None = None
         """Owns a handle of the view (:mod:`jitree.api.calls.native.owners`): of results of direct calls,
         which get a view when one is asked for, and of arrays that such calls were given."""
@@ -83,8 +83,7 @@ class Array(NDArrayOperatorsMixin):
     def be_written(self) -> None:
         """A program may write to the elements: what the host has seen of them, by whatever array, is old."""
         self._elements = None
-        if self._view is not None:
-            self._view.buffer.allocation.writes += 1
+        _Writes.count += 1
 
     def be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
@@ -214,8 +213,9 @@ class Array(NDArrayOperatorsMixin):
                 found = _MachineCode.find_elements(self)
                 if found is not None:
                     return found
-                if self._fetch():
-                    return self.to_host()
+                found = self._fetch()
+                if found is not None:
+                    return found
             view = self.view
             elements = view.elements
             if elements is None or self._fence is not None:
@@ -225,7 +225,7 @@ class Array(NDArrayOperatorsMixin):
             exchange = self._device.array_exchange
             if exchange is not None and exchange.is_shared(view):
                 return shown  # other code may write to the memory
-            self._elements = shown, view.buffer.allocation.writes
+            self._elements = shown, _Writes.count
             return shown
         return known
 
@@ -234,15 +234,16 @@ class Array(NDArrayOperatorsMixin):
         if self._elements is None:
             return None
         elements, writes = self._elements
-        return elements if writes == self.view.buffer.allocation.writes else None
+        return elements if writes == _Writes.count else None
 
-    def _fetch(self) -> bool:
-        """Whether machine code has copied the elements from the device: of an array that only it knows."""
+    def _fetch(self) -> npt.NDArray[Any] | None:
+        """The elements of an array that only machine code knows, copied from the device."""
         keeper = self._keeper
         if self._view is not None or keeper is None or keeper.pattern is None:
-            return False
-        self._elements = _MachineCode.fetch(keeper.pattern, self)
-        return self._elements is not None
+            return None
+        fetched = _MachineCode.fetch(keeper.pattern, self)
+        self._elements = None if fetched is None else (fetched, _Writes.count)
+        return fetched
 
     def _implicitly(self) -> npt.NDArray[Any]:
         """As :meth:`to_host` where the program does not say so. FAILED_PRECONDITION if it has to."""
@@ -394,6 +395,12 @@ class Array(NDArrayOperatorsMixin):
             return f"{head}, cannot be shown: {error})"
         shown = np.array2string(elements, threshold=_REPR_ELEMENTS, separator=", ")
         return f"{head}:\n{shown})"
+
+
+class _Writes:
+    """Arrays over one memory do not know each other: what the host has seen of any is old after the next."""
+
+    count = 0
 
 
 class _MachineCode:

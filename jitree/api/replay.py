@@ -221,7 +221,7 @@ class ReplayingFunction(Function):
 
     def watch(self, watcher: Watcher | None) -> None:
         super().watch(watcher)
-        self._is_settled = True
+        self._is_settled = watcher is not None or not self._is_left
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""

@@ -37,7 +37,7 @@ from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.objects import Channel
-from jitree.hal.operations import Transfer
+from jitree.hal.operations import Listener, Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
 
 if TYPE_CHECKING:
@@ -222,6 +222,11 @@ class CudaDevice(Ended, Device):
         data = self._queue.perform("download", lambda: submissions.download(self.stream, source))
         self.stream.synchronize()
         return data
+
+    def listen(self, listener: Listener | None) -> None:
+        """As :meth:`QueueOperations.listen`; machine code submits nothing meanwhile."""
+        super().listen(listener)
+        self.stream.share.record.hear(listener is not None)
 
     # Profiling and the end.
 

@@ -48,7 +48,7 @@ class Allocation(Ending, Unique):
 
     __slots__ = (
         "__weakref__", "_owners", "address", "allowed_access", "allowed_usage", "byte_length",
-        "host_address", "memory_type", "place", "source", "writes",
+        "host_address", "memory_type", "place", "source",
     )  # fmt: skip
 
     def __init__(
@@ -78,8 +78,6 @@ class Allocation(Ending, Unique):
         self.source = source
         self.place = place
         self._owners = 1
-        self.writes = 0
-        """How often a program may have written to it; what the host read of device memory before is old."""
 
     @property
     def __array_interface__(self) -> dict[str, object]:

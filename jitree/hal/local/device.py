@@ -19,7 +19,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.queue import LocalQueue
-from jitree.hal.local.queue_record import HEARD, PROFILED, UNSUPPORTED, WATCHED
+from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
 from jitree.hal.local.transfer import work_of
 from jitree.hal.operations import Listener, Transfer
 from jitree.hal.profiling import ProfilingMode
@@ -113,10 +113,7 @@ class LocalDevice(Device):
         """As :meth:`QueueOperations.listen`; machine code executes nothing meanwhile."""
         super().listen(listener)
         for queue in self._queues:
-            if listener is None:
-                queue.record.release(HEARD)
-            else:
-                queue.record.hold(HEARD)
+            queue.record.hear(listener is not None)
 
     def finish_submitted(self) -> None:
         for queue in self._queues:

@@ -68,6 +68,13 @@ class QueueRecord:
             self._reasons.discard(reason)
             self._words[_OPEN] = int(not self._reasons)
 
+    def hear(self, is_heard: bool) -> None:
+        """Closes the record while what is submitted is listened to."""
+        if is_heard:
+            self.hold(HEARD)
+        else:
+            self.release(HEARD)
+
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says."""
         self._lock = allocate_lock()
