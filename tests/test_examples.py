@@ -144,5 +144,8 @@ def run_classify(
 def test_a_function_is_an_operator_of_torch() -> None:
     pytest.importorskip("torch", reason="the example needs torch")
     script = DIGITS.parent / "torch_operator" / "digit_operator.py"
-    made = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": str(DIGITS.parents[1])}
+    made = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
     assert made.stdout == "7\n"

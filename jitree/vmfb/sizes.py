@@ -7,8 +7,9 @@ the module, and the additions, multiplications and so on found there become inst
 exact result does not fit.
 
 What makes a number of arbitrary bits is not followed: remainders, masks, switches, the upper half of a
-number, as hashes take it. Programs let such bits wrap on purpose. Before a ``select`` only products are exact, since a sum may be the one that is not chosen:
-programs add lengths to 2**63 - 1, which stands for the end, and then choose.
+number, as hashes take it. Programs let such bits wrap on purpose. Before a ``select`` only products are
+exact, since a sum may be the one that is not chosen: programs add lengths to 2**63 - 1, which stands for the
+end, and then choose.
 """
 
 from __future__ import annotations
