@@ -98,6 +98,76 @@ def test_tables_that_kernels_look_numbers_up_in() -> None:
         session.load(LOOKUP)
 
 
+TYPED = PROGRAM.parent / "typed.vmfb"
+TYPES: dict[str, np.ndarray[Any, Any]] = {
+    "w": np.arange(4, dtype=np.float32),
+    "i": np.arange(4, dtype=np.int32),
+    "n": np.arange(4, dtype=np.int32),
+    "b": np.arange(4, dtype=np.int32),
+    "q": np.arange(16, dtype=np.uint8),
+}
+
+
+def load_typed(name: str, value: np.ndarray[Any, Any], program: Path = TYPED) -> None:
+    with Session("local-sync", parameters=[{"model": TYPES | {name: value}}]) as session:
+        session.load(program)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("w", np.ones(4, np.int32), r"4xi32.*_elementwise_4_f32', which takes it.*astype\(numpy\.float32\)"),
+        ("w", np.ones(4, np.uint32), r"4xui32.* computes with 4 elements of f32; convert it"),
+        ("w", np.ones(2), r"2xf64.* computes with 4 elements of f32; pass 4 elements of f32, or"),
+        ("w", np.ones(8, np.float16), r"8xf16.* computes with 4 elements of f32; pass 4 elements"),
+        ("i", np.ones(4, np.float32), r"4xf32.*_elementwise_4_i32', which takes it.*astype\(numpy\.int32\)"),
+        ("i", np.ones(2, np.int64), r"2xi64.* computes with 4 elements of i32; pass 4 elements"),
+        ("w", np.ones(4, np.int64), r"takes 16 bytes.*such as f32; .* by array\.astype\(numpy\.float32\)"),
+        ("w", np.ones(4, np.complex64), r"takes 16 bytes.*such as f32; .*numpy\.float32\)(?!.*numpy\.int32)"),
+        ("i", np.ones(4), r"takes 16 bytes.*such as i32; .* by array\.astype\(numpy\.int32\)"),
+        (
+            "n",
+            np.ones(4),
+            r"takes 16 bytes.*such as f32 or i32; .*float32\) or array\.astype\(numpy\.int32\)",
+        ),
+    ],
+)
+def test_each_parameter_has_the_types_of_its_own_kernels(
+    name: str, value: np.ndarray[Any, Any], says: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        load_typed(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("w", np.ones((2, 2), np.float32)),
+        ("w", np.ones(16, np.uint8)),
+        ("i", np.ones(4, np.uint32)),
+        ("b", np.ones(4, np.float32)),  # its kernel takes both
+        ("q", np.ones(4, np.int32)),  # which may hold the program's smaller integers
+        ("q", np.ones(16, np.int8)),
+    ],
+)
+def test_what_the_kernels_of_a_parameter_may_mean(name: str, value: np.ndarray[Any, Any]) -> None:
+    load_typed(name, value)
+
+
+def test_uses_that_cannot_be_followed() -> None:
+    """A variable is bound by the call that runs the commands, not by a dispatch."""
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.modules.io_parameters.uses import find_uses
+
+    kernels = find_uses([BytecodeModule.load(PROGRAM)])
+    assert kernels == {
+        ("model", "w"): {"linear_dispatch_0_matmul_2x3x4_f32"},
+        ("", "scale"): {"linear_dispatch_0_matmul_2x3x4_f32"},
+    }
+    unknown = Assembler("unknown").import_function("io_parameters.load", "0rIrrrIiirrr_r")
+    assert find_uses([BytecodeModule.load(unknown.build())]) == {}
+
+
 def test_nothing_is_known_of_what_the_host_reads() -> None:
     host = Assembler("host").import_function("hal.buffer.load", "0rIi_i")
     model = {"w": WEIGHT.view(np.int32), "b": BIAS}
@@ -159,7 +229,7 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
     from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
     from jitree.modules.io_parameters.requests import ParameterRequest
     from jitree.params.arrays import array_entry
-    from jitree.types import BY_NAME
+    from jitree.types import BY_NAME, ElementType
 
     class Bf16(ReadingProgram):
         def __init__(self) -> None:
@@ -169,6 +239,9 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
 
         def may_compute_with(self, count: int) -> bool:
             return count == 4
+
+        def may_be_taken_for_others(self, element: ElementType, length: int) -> bool:
+            return False
 
     def read(array: np.ndarray[Any, Any]) -> None:
         entry = array_entry("w", array)

@@ -7,18 +7,26 @@ in a program whose kernels have 32-bit floats and no such integers is not what i
 without a trace (``update_dispatch_0_slow_memcpy``) may take anything: of its program nothing is known; nor
 where the host reads elements. Tables that a kernel only looks numbers up in are not in its name: what has
 another number of elements than any operand may have is such a table.
+
+More is known of a parameter that only elementwise kernels bind, each with operands of just as many bytes:
+their names have the type of every operand, so it is one of those, whatever the rest of the program computes
+with (``f_dispatch_0_elementwise_4_f32`` takes neither four i32 nor two f64). Of other kernels this cannot be
+said: what is fused into a matmul is not in its name. (A table of just as many bytes as an operand cannot be
+told from one: its bytes pass without a type.)
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
 from jitree.modules.io_parameters.providers import StoredParameter
@@ -33,12 +41,24 @@ _KERNEL: Final = re.compile(rb"(\w+_dispatch_\d+)(?:_(\w+))?")
 """The names that have to do with one kernel begin alike: that of its executable has no types, and is in front
 of its own."""
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
+_AS_BYTES: Final = "or pass its bytes by array.view(numpy.uint8) if they are what the program means"
 _FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
 _SEARCHED: Final = 64 << 20
 """Bytes. Larger segments are constants: they are not read before a program does."""
 _MOST_SIZES: Final = 8
 _COMPARED_BITS: Final = 32
 """Integers of fewer bits may hold the bits of floats that numpy does not have."""
+
+
+class Operands(NamedTuple):
+    """Of an elementwise kernel, as its name says."""
+
+    elements: int
+    types: frozenset[ElementType]
+
+    def of_length(self, length: int) -> frozenset[ElementType]:
+        """The types that make so many bytes."""
+        return frozenset(row for row in self.types if self.elements * row.bits == 8 * length)
 
 
 class ReadingProgram:
@@ -49,6 +69,8 @@ class ReadingProgram:
         self._module_count = -1
         self._types: frozenset[ElementType] = frozenset()
         self._operands: frozenset[tuple[int, ...]] = frozenset()
+        self._elementwise: frozenset[Operands] = frozenset()
+        self._uses: dict[tuple[str, str], set[str]] | None = None
 
     @property
     def is_initialising(self) -> bool:
@@ -72,17 +94,39 @@ class ReadingProgram:
             for product in _products(sizes)
         )
 
+    def kernels_of(self, scope: str, key: str) -> set[str]:
+        """Names of all kernels that bind a parameter; empty if that cannot be told."""
+        self._look()
+        if self._uses is None:
+            from jitree.modules.io_parameters.uses import find_uses
+
+            self._uses = find_uses(self._compiled())
+        return self._uses.get((scope, key), set())
+
+    def may_be_taken_for_others(self, element: ElementType, length: int) -> bool:
+        """Whether any elementwise kernel has operands of so many bytes, and none of the type."""
+        self._look()
+        return any(row.of_length(length) and not _has(row.types, element) for row in self._elementwise)
+
+    def _compiled(self) -> list[BytecodeModule]:
+        context = self._context()
+        modules = () if context is None else context.modules
+        return [module for module in modules if isinstance(module, BytecodeModule)]
+
     def _look(self) -> None:
         context = self._context()
         modules = () if context is None else context.modules
         if len(modules) != self._module_count:
-            compiled = [module for module in modules if isinstance(module, BytecodeModule)]
+            compiled = self._compiled()
             kernels = [names for module in compiled for names in _kernels(module)]
             types = [set().union(*map(_types, names)) for names in kernels]
             declared = frozenset(row for module in compiled for row in _declared_types(module))
             known = bool(types) and all(types) and not any(map(_reads_elements, compiled))
             self._types = declared.union(*types) if known else frozenset()
             self._operands = frozenset(_sizes(name) for names in kernels for name in names if _types(name))
+            found = (_elementwise(name) for names in kernels for name in names)
+            self._elementwise = frozenset(row for row in found if row is not None)
+            self._uses = None
             self._module_count = len(modules)
 
 
@@ -91,8 +135,23 @@ def _kernels(module: BytecodeModule) -> Iterable[list[list[str]]]:
     kernels: dict[bytes, list[list[str]]] = {}
     for segment in module.module.rodata:
         for stem, rest in set(_KERNEL.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
-            kernels.setdefault(stem, []).append(re.split("[_x]", rest.decode()))
+            kernels.setdefault(stem, []).append(_words(rest.decode()))
     return kernels.values()
+
+
+def _words(rest: str) -> list[str]:
+    return re.split("[_x]", rest)
+
+
+def _elementwise(words: list[str]) -> Operands | None:
+    """``elementwise``, sizes that are all known, and types; None for the name of another kernel."""
+    if words[:1] != ["elementwise"]:
+        return None
+    sizes = list(itertools.takewhile(str.isdecimal, words[1:]))
+    types = words[1 + len(sizes) :]
+    if not sizes or not types or not all(word in BY_NAME for word in types):
+        return None
+    return Operands(math.prod(map(int, sizes)), frozenset(BY_NAME[word] for word in types))
 
 
 def _types(words: Iterable[str]) -> set[ElementType]:
@@ -128,32 +187,81 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
     requests = [request for request in requests if request.length]
     in_parts = {request.parameter.key for request in requests if request.parameter_offset}
     for parameter, _, _, taken in requests:
+        has = f"parameter '{scope}::{parameter.key}' has {described(parameter)}"
         is_whole = taken == parameter.length or parameter.key in in_parts
         if not is_whole and program.is_initialising:
             raise InvalidArgumentError(
-                f"parameter '{scope}::{parameter.key}' has {described(parameter)}, and the program takes "
-                f"{taken} bytes: it was compiled for another shape or element type"
-                + _hint(program, parameter, taken)
+                f"{has}, and the program takes {taken} bytes: it was compiled for another shape or element "
+                "type" + _hint(program, scope, parameter, taken)
             )
         other = _mistaken_for(program, parameter)
         if other is not None:
             raise InvalidArgumentError(
-                f"parameter '{scope}::{parameter.key}' has {described(parameter)}, and of that size the "
-                f"program has {other.name} elements only; convert it, with numpy by {_conversion(other)}, or "
-                "pass its bytes by array.view(numpy.uint8) if they are what the program means"
+                f"{has}, and of that size the program has {other.name} elements only; convert it, with numpy "
+                f"by {_conversion(other)}, {_AS_BYTES}"
             )
+        if taken == parameter.length:
+            _require_operand(program, scope, parameter, has)
 
 
-def _hint(program: ReadingProgram, parameter: StoredParameter, taken: int) -> str:
+def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
+    """INVALID_ARGUMENT for other elements than those of the elementwise kernels that take the parameter."""
+    element = _element(parameter)
+    if parameter.tensor is None or element is None or not _is_compared(element):
+        return
+    if not program.may_be_taken_for_others(element, parameter.length):
+        return
+    names = sorted(program.kernels_of(scope, parameter.key))
+    operands = [_named(name) for name in names]
+    types = _common(operands, parameter.length)
+    if not types or any(row is None or _has(row.types, element) for row in operands):
+        return
+    other, count = types[0], 8 * parameter.length // types[0].bits
+    same_count = math.prod(parameter.tensor.shape) == count
+    remedy = (
+        f"convert it, with numpy by {_conversion(other)}"
+        if same_count
+        else f"pass {count} elements of {other.name}"
+    )
+    raise InvalidArgumentError(
+        f"{has}, and the kernel '{names[0]}', which takes it, computes with {count} elements of "
+        f"{other.name}; {remedy}, {_AS_BYTES}"
+    )
+
+
+def _named(name: str) -> Operands | None:
+    found = _KERNEL.fullmatch(name.encode())
+    return _elementwise(_words((found[2] or b"").decode())) if found else None
+
+
+def _common(operands: Sequence[Operands | None], length: int) -> list[ElementType]:
+    """The types of operands of so many bytes; none if a kernel has no such operand, or one that may stand for
+    elements of another size."""
+    found = [frozenset() if row is None else row.of_length(length) for row in operands]
+    types = frozenset[ElementType]().union(*found)
+    return sorted(types) if all(found) and all(map(_is_compared, types)) else []
+
+
+def _has(types: Iterable[ElementType], element: ElementType) -> bool:
+    return any(row.bits == element.bits and _kind(row) == _kind(element) for row in types)
+
+
+def _hint(program: ReadingProgram, scope: str, parameter: StoredParameter, taken: int) -> str:
     """Which elements would have the length, as far as that can be told."""
+    rows = _common([_named(name) for name in program.kernels_of(scope, parameter.key)], taken)
     count = 0 if parameter.tensor is None else math.prod(parameter.tensor.shape)
     bits = 8 * taken // count if count and 8 * taken % count == 0 else 0
-    rows = sorted(row for row in program.types or BY_NAME.values() if row.bits == bits)
+    rows = [row for row in rows or sorted(program.types or BY_NAME.values()) if row.bits == bits]
     element = _element(parameter)
-    likely = [row for row in rows if element is not None and _kind(row) == _kind(element)] or rows
+    likely = [row for row in rows if element is not None and _kind(row) == _kind(element)]
+    if program.types:
+        likely += [row for row in rows if row not in likely]
+    else:
+        likely = (likely or rows)[:1]
     if not likely:
         return ""
-    return f", such as {likely[0].name}; convert it, with numpy by {_conversion(likely[0])}"
+    names, ways = " or ".join(row.name for row in likely), " or ".join(map(_conversion, likely))
+    return f", such as {names}; convert it, with numpy by {ways}"
 
 
 def _conversion(row: ElementType) -> str:

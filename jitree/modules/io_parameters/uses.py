@@ -1,0 +1,241 @@
+"""Which kernels of a module bind the buffer of a parameter.
+
+Followed from where a parameter is loaded through registers, lists and globals to the dispatches of it. What
+may be in a register is a set of values; of what cannot be followed (a parameter that is copied, passed on or
+shown to the caller; one of a call whose tables are not constants) nothing is said.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.vmfb.instructions import (
+    IMPORT_BIT,
+    MOVE_BIT,
+    REF_BIT,
+    InstructionRecord,
+    Moves,
+    read_instructions,
+)
+
+Parameter = tuple[str, str]
+"""scope and key"""
+_Value = tuple[str, Any]
+_Values = frozenset[_Value]
+_State = dict[int, _Values]
+
+_OTHER: Final[_Values] = frozenset({("other", None)})
+_NAME: Final = struct.Struct("<II")
+_SPAN_BYTES: Final = 24
+_HARMLESS: Final = frozenset({"cmp.eq.ref", "cmp.ne.ref", "cmp.nz.ref", "discard.refs"})
+_NOT_FOLLOWED: Final = frozenset({"global.load.indirect.ref", "cond_break", "break", "yield"})
+_MOST_BYTES: Final = 4 << 20
+"""Of bytecode: more of it takes too long to read in Python."""
+
+
+class NotFollowedError(Exception):
+    """Nothing can be said of the module."""
+
+
+class ParameterUses:
+    """``kernels`` has the parameters whose uses are all known, with the names of the kernels."""
+
+    def __init__(self, modules: Iterable[BytecodeModule]) -> None:
+        uses = [_ModuleUses(module) for module in modules]
+        hidden = {parameter for row in uses for parameter in row.hidden}
+        self.kernels: dict[Parameter, set[str]] = {}
+        for row in uses:
+            for parameter, names in row.kernels.items():
+                if parameter not in hidden:
+                    self.kernels.setdefault(parameter, set()).update(names)
+
+
+class _ModuleUses:
+    def __init__(self, module: BytecodeModule) -> None:
+        self.kernels: dict[Parameter, set[str]] = {}
+        self.hidden: set[Parameter] = set()
+        """Parameters that are used otherwise, or may be."""
+        self._module = module.module
+        self._imports = [row.full_name for row in self._module.imports]
+        self._loads: list[list[Parameter]] = []
+        self._load_numbers: dict[tuple[int, int], int] = {}
+        self._globals: dict[int, _Values] = {}
+        self._changed = True
+        while self._changed:
+            self._changed = False
+            for function in self._module.functions:
+                self._follow(function.ordinal)
+
+    def _follow(self, ordinal: int) -> None:
+        """Runs the blocks of a function until their registers can hold nothing else."""
+        blocks = self._blocks(ordinal)
+        entries: dict[int, _State] = {0: {}}
+        pending = [0]
+        while pending:
+            at = pending.pop()
+            state = dict(entries[at])
+            for record in blocks[at]:
+                self._step(ordinal, record, state)
+            for target, moves in _exits(blocks[at][-1]):
+                entry = _after_moves(state, moves)
+                joined = _join(entries[target], entry) if target in entries else entry
+                if joined != entries.get(target):
+                    entries[target] = joined
+                    pending.append(target)
+
+    def _blocks(self, ordinal: int) -> dict[int, list[InstructionRecord]]:
+        body = bytes(self._module.body(self._module.functions[ordinal]))
+        blocks: dict[int, list[InstructionRecord]] = {}
+        for record in read_instructions(body, self._module.bytecode_version[0]):
+            if record.instruction.mnemonic in _NOT_FOLLOWED:
+                raise NotFollowedError
+            if record.instruction.block_marker:
+                block = blocks[record.offset] = []
+            block.append(record)
+        return blocks
+
+    def _step(self, function: int, record: InstructionRecord, state: _State) -> None:
+        mnemonic, operands = record.instruction.mnemonic, record.operands
+        result = _OTHER
+        if mnemonic in ("const.i32", "const.i32.zero"):
+            result = frozenset({("number", operands[0] if len(operands) > 1 else 0)})
+        elif mnemonic == "const.ref.rodata":
+            result = frozenset({("rodata", operands[0])})
+        elif mnemonic == "const.ref.zero":
+            result = frozenset({("null", None)})
+        elif mnemonic == "global.load.ref":
+            result = self._globals.get(operands[0], _OTHER)
+        elif mnemonic == "global.store.ref":
+            self._store(operands[0], _get(state, operands[2]))
+        elif mnemonic in ("assign.ref", "cast.any.ref"):
+            result = _get(state, operands[0])
+        elif mnemonic == "list.get.ref":
+            result = self._items(_get(state, operands[0]), _get(state, operands[1]))
+        elif mnemonic.startswith("call") and operands[0] & IMPORT_BIT:
+            name = self._imports[operands[0] & ~IMPORT_BIT]
+            args = operands[2 if "variadic" in mnemonic else 1]
+            result = self._call(name, (function, record.offset), [_get(state, word) for word in args])
+        elif mnemonic not in _HARMLESS:
+            for word in _inputs(record):
+                self._hide(_get(state, word))
+        for word in _outputs(record):
+            state[_register(word)] = result
+
+    def _store(self, slot: int, values: _Values) -> None:
+        joined = self._globals.get(slot, _OTHER) | values
+        self._changed |= joined != self._globals.get(slot)
+        self._globals[slot] = joined
+
+    def _items(self, lists: _Values, index: _Values) -> _Values:
+        items: set[_Value] = set()
+        numbers = [value for kind, value in index if kind == "number"]
+        for kind, value in lists:
+            loaded = self._loads[value] if kind == "list" else []
+            if len(numbers) == len(index) == 1 and 0 <= numbers[0] < len(loaded):
+                items.add(("parameter", loaded[numbers[0]]))
+            else:
+                self.hidden.update(loaded)
+                items |= _OTHER
+        return frozenset(items)
+
+    def _call(self, name: str, place: tuple[int, int], args: list[_Values]) -> _Values:
+        if name in ("io_parameters.load", "io_parameters.gather"):
+            number = self._load_numbers.setdefault(place, len(self._loads))
+            self._loads[number:] = [self._asked(args), *self._loads[number + 1 :]]
+            if name == "io_parameters.load":
+                return frozenset({("list", number)})
+            self.hidden.update(self._loads[number])
+        elif name == "hal.executable.lookup.function":
+            return frozenset(("kernel", self._text(value) or "") for value in args[1])
+        elif name == "hal.command_buffer.dispatch" and all(kind == "kernel" for kind, _ in args[2]):
+            bound = {value for values in args for kind, value in values if kind == "parameter"}
+            for parameter in bound:
+                self.kernels.setdefault(parameter, set()).update(kernel for _, kernel in args[2])
+            return _OTHER
+        for values in args:
+            self._hide(values)
+        return _OTHER
+
+    def _asked(self, args: list[_Values]) -> list[Parameter]:
+        """The parameters of a call, from its constant tables."""
+        scope = self._text(*args[4]) if len(args[4]) == 1 else None
+        tables = [self._data(*values) if len(values) == 1 else None for values in args[-3:]]
+        table, keys, spans = tables
+        if scope is None or table is None or keys is None or spans is None:
+            raise NotFollowedError
+        rows = [_NAME.unpack_from(table, number * _NAME.size) for number in range(len(spans) // _SPAN_BYTES)]
+        return [(scope, str(keys[start : start + size], "utf-8", "replace")) for start, size in rows]
+
+    def _data(self, value: _Value) -> bytes | None:
+        return bytes(self._module.rodata[value[1]].data) if value[0] == "rodata" else None
+
+    def _text(self, value: _Value) -> str | None:
+        data = b"" if value[0] == "null" else self._data(value)
+        return None if data is None else str(data, "utf-8", "replace")
+
+    def _hide(self, values: _Values) -> None:
+        for kind, value in values:
+            if kind == "parameter":
+                self.hidden.add(value)
+            elif kind == "list":
+                self.hidden.update(self._loads[value])
+
+
+def find_uses(modules: list[BytecodeModule]) -> dict[Parameter, set[str]]:
+    """Of the parameters whose uses are all known, the names of the kernels that bind them."""
+    if sum(row.length for module in modules for row in module.module.functions) > _MOST_BYTES:
+        return {}
+    try:
+        return ParameterUses(modules).kernels
+    except (NotFollowedError, struct.error):
+        return {}
+
+
+def _register(word: int) -> int:
+    return word & ~MOVE_BIT if word & REF_BIT else word
+
+
+def _get(state: _State, word: int) -> _Values:
+    return state.get(_register(word), _OTHER)
+
+
+def _words(record: InstructionRecord, output: bool) -> Iterator[int]:
+    for operand, value in zip(record.instruction.operands, record.operands, strict=True):
+        if operand.output == output and operand.kind != "list.segment":
+            if operand.kind.startswith("r."):
+                yield value
+            elif operand.kind.startswith("list."):
+                yield from value
+
+
+def _inputs(record: InstructionRecord) -> Iterator[int]:
+    return _words(record, output=False)
+
+
+def _outputs(record: InstructionRecord) -> Iterator[int]:
+    return _words(record, output=True)
+
+
+def _exits(record: InstructionRecord) -> Iterator[tuple[int, Moves]]:
+    """Where a block goes on, and what is moved on the way."""
+    operands = list(zip(record.instruction.operands, record.operands, strict=True))
+    for number, (operand, value) in enumerate(operands):
+        if operand.kind == "target":
+            follows = operands[number + 1 : number + 2]
+            yield value, next((moves for row, moves in follows if row.kind == "remap"), ())
+        elif operand.kind == "case_table":
+            yield from value
+
+
+def _after_moves(state: _State, moves: Moves) -> _State:
+    state = dict(state)
+    for source, destination in moves:
+        state[_register(destination)] = _get(state, source)
+    return state
+
+
+def _join(one: _State, other: _State) -> _State:
+    return {word: one.get(word, _OTHER) | other.get(word, _OTHER) for word in one.keys() | other.keys()}
