@@ -103,7 +103,7 @@ class CudaExchange:
         return self._view(contents.address, contents.shape, row, contents.read_only, taken)
 
     def _take_by_functions(self, value: Any) -> capsules.Taken | None:
-        """By DLPack's functions in C, behind what the library has submitted; None for types without them, and
+        """By DLPack's functions in C, after what the library has submitted; None for types without them, and
         for arrays that these do not describe."""
         functions = Functions.of(type(value))
         if functions is None or not has_elements(value):

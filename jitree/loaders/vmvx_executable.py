@@ -29,7 +29,7 @@ _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
 _COST: Final = ENTRY_POINT.word("cost")
 _KEPT_FAILURES: Final = 256
-"""More than threads can fail in at once: failures that nobody takes, behind the first of a dispatch, go."""
+"""More than threads can fail in at once: those after a dispatch's first that are never taken go."""
 _WORTH_A_WORKER: Final = 1_000_000
 """Nanoseconds that kernels have taken for each worker before another is made: twice what making one takes."""
 _LONGEST_WAIT: Final = 0.02

@@ -1,6 +1,6 @@
 """LLVM IR of ``vmvx`` functions as bytecode calls them (``regs.layout.COMPILED_DONE``).
 
-Machine code answers the plain cases: buffers that are there, numbers below 2**30 that are not negative,
+Machine code handles the plain cases: buffers that are there, numbers below 2**30 that are not negative,
 elements inside their buffers, tiles that :mod:`~jitree.modules.vmvx.packing` advises. For everything else,
 failures among it, it says that nothing has happened, and the function in Python does the same work. Loops are
 left to LLVM to vectorise, but for products of matrices, whose tiles of results stay in registers.

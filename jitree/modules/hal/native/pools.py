@@ -130,7 +130,7 @@ class StoragePool:
         return ((self._words[place] - self._table.base) >> 3) + _PARENT
 
     def block(self, handle: int) -> Block:
-        """Behind storage that is in use."""
+        """The block of a storage that is in use."""
         return self._blocks[handle]
 
     def trim(self) -> None:
