@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def test_memory_does_not_grow(gpu: CudaDevice) -> None:
             for _ in range(50):
                 np.asarray(newton(x, np.int32(3)))
             free.append(gpu.context.api.call("cuMemGetInfo")[0])
-        assert max(free[1:]) >= free[0]  # other processes use the device, too
+        # Other processes use the device, too; what leaks is lost in each round.
+        assert any(after >= before for before, after in pairwise(free))
 
 
 FAULT = """
