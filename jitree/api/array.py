@@ -342,7 +342,7 @@ class Array(NDArrayOperatorsMixin):
         """Elements as numpy gives them. Of an array in device memory a part is read by itself."""
         if self._device.array_exchange is not None and self._known_elements() is None:
             self._require_implicit()
-            part = _Parts.read(self, index)
+            part = _Indexing.read(self, index)
             if part is not None:
                 return part
         return self._implicitly()[index]
@@ -354,7 +354,7 @@ class Array(NDArrayOperatorsMixin):
         INVALID_ARGUMENT for other types and for shapes that do not fit, OUT_OF_RANGE outside,
         PERMISSION_DENIED for memory that must stay as it is, FAILED_PRECONDITION for a donated array.
         """
-        _Parts.write(self, index, value)
+        _Indexing.write(self, index, value)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._implicitly())
@@ -412,7 +412,7 @@ class _MachineCode:
     """A copy of the elements of such an array in a device's memory, None where that takes Python."""
 
 
-class _Parts:
+class _Indexing:
     """What :mod:`jitree.api.parts` does for arrays, which it is built on."""
 
     read: Callable[[Array, Any], Any]
@@ -421,8 +421,8 @@ class _Parts:
 
 def use_parts(read: Callable[[Array, Any], Any], write: Callable[[Array, Any, Any], None]) -> None:
     """From now on indices are understood."""
-    _Parts.read = staticmethod(read)
-    _Parts.write = staticmethod(write)
+    _Indexing.read = staticmethod(read)
+    _Indexing.write = staticmethod(write)
 
 
 def replace_methods(

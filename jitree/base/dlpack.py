@@ -139,7 +139,7 @@ def exchange_capsule(cls: type) -> object:
     return None
 
 
-class Functions:
+class ExchangeFunctions:
     """Functions in C of a type, for arrays that are kept."""
 
     def __init__(self, interface: ExchangeInterface) -> None:
@@ -147,7 +147,7 @@ class Functions:
         self._stream_of = _StreamOf(interface.current_work_stream)
 
     @classmethod
-    def of(cls, kind: type) -> Functions | None:
+    def of(cls, kind: type) -> ExchangeFunctions | None:
         """Those of a type, None if it has none that are known."""
         try:
             return _functions[kind]
@@ -174,7 +174,7 @@ class Functions:
 
 _Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _StreamOf = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
-_functions: Final[WeakKeyDictionary[type, Functions | None]] = WeakKeyDictionary()
+_functions: Final[WeakKeyDictionary[type, ExchangeFunctions | None]] = WeakKeyDictionary()
 
 LAZY_ATTRIBUTE: Final = "requires_grad"
 LAZY_METHOD: Final = "is_neg"

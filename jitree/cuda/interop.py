@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.dlpack import Functions, Versioned, has_elements, require_elements, require_memory
+from jitree.base.dlpack import ExchangeFunctions, Versioned, has_elements, require_elements, require_memory
 from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError
@@ -105,7 +105,7 @@ class CudaExchange:
     def _take_by_functions(self, value: Any) -> capsules.Taken | None:
         """By DLPack's functions in C, after what the library has submitted; None for types without them, and
         for arrays that these do not describe."""
-        functions = Functions.of(type(value))
+        functions = ExchangeFunctions.of(type(value))
         if functions is None or not has_elements(value):
             return None
         taken = capsules.Taken(Versioned.from_address(functions.take(value)))

@@ -19,7 +19,7 @@ _KEPT: Final = 256
 """Plans; the ones used longest ago go."""
 
 
-class _Entry(NamedTuple):
+class _CachedPlan(NamedTuple):
     plan: LaunchPlan
     tables: tuple[weakref.ref[CudaFunctionTable], ...]
     """Of the executables in use; a shape has their addresses, so it means nothing when one has gone."""
@@ -29,7 +29,7 @@ class PlanCache:
     """The caller holds the stream's lock."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._entries: OrderedDict[bytes, _CachedPlan] = OrderedDict()
         self._gone: deque[bytes] = deque()
 
     def plan(self, commands: CudaCommandList, kernels: Kernels) -> LaunchPlan:
@@ -45,7 +45,7 @@ class PlanCache:
         plan = make_plan(commands, kernels)
         # The callback may run anywhere, so it only notes the shape.
         forget = partial(_note, gone, shape)
-        entries[shape] = _Entry(plan, tuple(weakref.ref(table, forget) for table in commands.tables))
+        entries[shape] = _CachedPlan(plan, tuple(weakref.ref(table, forget) for table in commands.tables))
         if len(entries) > _KEPT:
             entries.popitem(last=False)
         return plan

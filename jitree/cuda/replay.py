@@ -47,7 +47,7 @@ class ReplayRelocation(NamedTuple):
     offset: int
 
 
-class _Part:
+class _LaunchSequence:
     """Launches up to a read, or to the end."""
 
     def __init__(
@@ -98,7 +98,7 @@ class CudaReplay:
     def __init__(
         self,
         stream: Stream,
-        parts: list[_Part],
+        parts: list[_LaunchSequence],
         requests: list[Request],
         kept: list[object],
         kept_bytes: int,
@@ -237,7 +237,7 @@ class _ReplayBuilder:
         self._movable = movable
         self._writable = writable
         self.refusal: str | None = None
-        self._parts: list[_Part] = []
+        self._parts: list[_LaunchSequence] = []
         self._start()
 
     def submit(self, submission: Submission) -> None:
@@ -265,7 +265,7 @@ class _ReplayBuilder:
         self._reads.append(event)
         self._end()
 
-    def finish(self) -> list[_Part]:
+    def finish(self) -> list[_LaunchSequence]:
         if self._launches or not self._parts:
             self._end()
         return self._parts
@@ -280,6 +280,8 @@ class _ReplayBuilder:
     def _end(self) -> None:
         segment = PlanSegment(tuple(self._groups))
         plan = LaunchPlan(tuple(self._launches), (segment,), tuple, (), (), (), (), (), ())
-        part = _Part(self._stream, plan, segment, self._block, tuple(self._relocations), tuple(self._reads))
+        part = _LaunchSequence(
+            self._stream, plan, segment, self._block, tuple(self._relocations), tuple(self._reads)
+        )
         self._parts.append(part)
         self._start()

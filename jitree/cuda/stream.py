@@ -61,7 +61,7 @@ class HeldLaunches(Protocol):
         """Launches them. The caller holds the stream's lock and has entered the context."""
 
 
-class Watcher(Protocol):
+class CompletionWatcher(Protocol):
     """What retires work when an event is reached."""
 
     def watch(self, stream: Stream, tick: int, event: Handle) -> None:
@@ -79,7 +79,7 @@ class StagingAllocator(Protocol):
 class Stream:
     """In-order work of a device. Methods may be called from any thread."""
 
-    def __init__(self, context: CudaContext, completion: Watcher, profiler: Profiler) -> None:
+    def __init__(self, context: CudaContext, completion: CompletionWatcher, profiler: Profiler) -> None:
         self.context = context
         self.api = context.api
         self.profiler = profiler

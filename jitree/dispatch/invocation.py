@@ -25,7 +25,7 @@ from jitree.errors import (
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CONTENDED, GATE, PATIENT, PROMPT, STATE
 from jitree.regs.machine import FIRST_FUEL, NESTED_STACK, PROMPT_FUEL, STACK, Machine
-from jitree.regs.records import FunctionTable
+from jitree.regs.records import FunctionRecords
 
 if TYPE_CHECKING:
     import threading
@@ -75,7 +75,7 @@ class Invoker:
         self.engine = engine
         self.lock: threading.RLock = RLock() if lock is None else lock
         """Held while anything of the context runs or changes."""
-        self.functions = FunctionTable()
+        self.functions = FunctionRecords()
         self.closed = False
         self.shortcomings: list[str] = []
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""

@@ -22,7 +22,7 @@ from jitree.vmfb.schema import Import
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
-    from jitree.regs.records import FirstCall, FunctionTable, SiteCall
+    from jitree.regs.records import FirstCall, FunctionRecords, SiteCall
 
     class Linker(Protocol):
         """The context that a module is linked in."""
@@ -54,7 +54,7 @@ class BytecodeInstance:
     """A compiled module and its :class:`ModuleRecord`."""
 
     def __init__(
-        self, module: BytecodeModule, table: HandleTable, index: int, records: FunctionTable
+        self, module: BytecodeModule, table: HandleTable, index: int, records: FunctionRecords
     ) -> None:
         """``index`` is its position in the context, whose function records are ``records``."""
         self.module = module

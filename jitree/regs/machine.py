@@ -15,7 +15,7 @@ from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable, ObjectPool
 from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import MemoryBlock
-from jitree.regs.records import FunctionRecord, FunctionTable
+from jitree.regs.records import FunctionRecord, FunctionRecords
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -101,7 +101,7 @@ class Machine:
         "pending", "refs", "resume_pc", "seen", "slow_call", "sought", "state", "state_address", "table",
     )  # fmt: skip
 
-    def __init__(self, table: HandleTable, functions: FunctionTable) -> None:
+    def __init__(self, table: HandleTable, functions: FunctionRecords) -> None:
         """``functions`` maps the addresses of function records to them; it is the context's and may grow."""
         self.table = table
         self.functions = functions

@@ -76,7 +76,7 @@ class FunctionRecord:
         halves[FUNCTION.word("ordinal")] = self.ordinal
 
 
-class FunctionTable(dict[int, FunctionRecord]):
+class FunctionRecords(dict[int, FunctionRecord]):
     """The function records of a context by address: what frames refer to. Those of ``modules`` are made when
     first asked for."""
 

@@ -34,7 +34,7 @@ _BACK_END: Final = tuple(
 """What machine code is made with, from IR."""
 
 
-class Job(NamedTuple):
+class ShippedImage(NamedTuple):
     """An image to be shipped."""
 
     recipe: Recipe
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         print(*(job.path.name for job in old))
         return int(bool(old))
-    for job, data in zip(old, spread(Job.file, old), strict=True):
+    for job, data in zip(old, spread(ShippedImage.file, old), strict=True):
         job.path.write_bytes(data)
         print(f"{job.path.name}: {len(data)} bytes")
     stamp = Path(shipped.STAMP_FILE)
@@ -95,10 +95,10 @@ def write_tables() -> None:
         subprocess.run([sys.executable, "-m", table], check=True)
 
 
-def jobs_of(recipe: Recipe) -> Iterator[Job]:
+def jobs_of(recipe: Recipe) -> Iterator[ShippedImage]:
     """The images of a recipe, one for each kind of processors."""
     generated = generate(recipe)
-    return (Job(recipe, generated, level) for level in shipped.LEVELS)
+    return (ShippedImage(recipe, generated, level) for level in shipped.LEVELS)
 
 
 def compiler() -> str:

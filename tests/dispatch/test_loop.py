@@ -18,7 +18,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
-from jitree.regs.records import FunctionRecord, FunctionTable
+from jitree.regs.records import FunctionRecord, FunctionRecords
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb import generate_superinstructions
 from jitree.vmfb.fuse import fuse
@@ -175,7 +175,7 @@ class _NoModule:
 
 
 def _machine() -> Machine:
-    return Machine(HandleTable(RefTypes(), capacity=16), FunctionTable())
+    return Machine(HandleTable(RefTypes(), capacity=16), FunctionRecords())
 
 
 _VALUES = [0, 0, 0, 1, 2, 3, 5, 7, 0x3F800000, 0x40000000, 0xBF800000 - 2**32, -(2**31)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
 
-    class Function(Protocol):
+    class MeasuredFunction(Protocol):
         """What is asked of a function."""
 
         signature: Signature
@@ -44,7 +44,7 @@ _MOST_KNOWN: Final = 256
 """Kinds of calls whose sizes are remembered."""
 
 
-def workspace_size(function: Function, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
+def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
     """As :meth:`Function.workspace_size`."""
     signature = function.signature
     workspace = next((item for item in signature.arguments if item.workspace is not None), None)
@@ -61,7 +61,7 @@ def workspace_size(function: Function, shapes: tuple[Any, ...], named: dict[str,
     ])  # fmt: skip
 
 
-def require_enough(function: Function, packed: list[object], sizes: dict[object, int]) -> None:
+def require_enough(function: MeasuredFunction, packed: list[object], sizes: dict[object, int]) -> None:
     """INVALID_ARGUMENT if the memory is too small for a call. ``sizes``: those of earlier calls."""
     values = list(packed)
     position = [item.workspace is not None for item in function.signature.arguments].index(True)
@@ -76,7 +76,7 @@ def require_enough(function: Function, packed: list[object], sizes: dict[object,
     require_workspace(memory, size)
 
 
-def _measured(function: Function, values: list[object]) -> int:
+def _measured(function: MeasuredFunction, values: list[object]) -> int:
     """What the function that the compiler made for it says. NOT_FOUND without one."""
     name = function.signature.measure
     if name is None:
@@ -89,7 +89,7 @@ def _measured(function: Function, values: list[object]) -> int:
     return sum(function.invoker.invoke(measure, [*values, *fences]))
 
 
-def _by_name(function: Function, shapes: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+def _by_name(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """INVALID_ARGUMENT for more shapes than arguments, and for unknown names."""
     signature = function.signature
     names = [parameter.name for parameter in signature.arguments if parameter.name != signature.workspace]
@@ -111,7 +111,7 @@ def _by_name(function: Function, shapes: tuple[Any, ...], named: dict[str, Any])
     return given | dict(zip(names, shapes, strict=False))
 
 
-def _stand_in(parameter: Parameter, item: str, given: Any, function: Function) -> object:
+def _stand_in(parameter: Parameter, item: str, given: Any, function: MeasuredFunction) -> object:
     """What the function that computes the size takes for an argument: it looks at shapes and numbers only, so
     arrays need no memory."""
     tensor = parameter.tensor

@@ -19,7 +19,7 @@ from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import UNKNOWN_COST, LocalQueue, Operation, run_on_this_thread
 from jitree.hal.local.queue_record import QueueRecord
-from jitree.hal.local.thread_team import Limits, Team
+from jitree.hal.local.thread_team import InlineLimits, Team
 from jitree.hal.local.topology import (
     TaskParameters,
     Topology,
@@ -87,7 +87,7 @@ class TaskDevice(LocalDevice):
         self.parameters: TaskParameters = parse_parameters(options.parameters)
         spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
         profiler = Profiler()
-        limits = Limits(INLINE_COST, PATIENCE)
+        limits = InlineLimits(INLINE_COST, PATIENCE)
         self._resizing = allocate_lock()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []

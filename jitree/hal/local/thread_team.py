@@ -38,7 +38,7 @@ PARKED_NANOSECONDS: Final = 60_000
 UNKNOWN: Final = -1
 
 
-class Limits(NamedTuple):
+class InlineLimits(NamedTuple):
     """Nanoseconds that a command list may take for a call to execute it itself."""
 
     immediate: int
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
     """A call that waits for it anyway, and has its session for itself meanwhile."""
 
 
-NO_LIMITS: Final = Limits(0, 0)
+NO_LIMITS: Final = InlineLimits(0, 0)
 
 
 class _Helpers:
@@ -126,7 +126,7 @@ class Team:
         topology: Topology,
         spin_microseconds: int,
         record: QueueRecord | None = None,
-        limits: Limits = NO_LIMITS,
+        limits: InlineLimits = NO_LIMITS,
     ) -> None:
         """``topology.worker_count`` threads work together, from :meth:`start` or the first list on.
 
