@@ -123,6 +123,16 @@ def test_no_files_import_each_other() -> None:
         pytest.fail(f"files import each other in a circle: {circle}")
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """A file may state a class twice: for type checkers, and as it runs."""
+    files = {
+        path: {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)}
+        for path in FILES
+    }
+    names = Counter(name for found in files.values() for name in found)
+    assert not [(name, str(path)) for path, found in files.items() for name in found if names[name] > 1]
+
+
 def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n")
 

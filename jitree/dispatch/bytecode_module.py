@@ -10,7 +10,7 @@ from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import Attr, Dependency, Import, ModuleTables
 
 
@@ -18,7 +18,7 @@ class BytecodeModule(NamedTuple):
     """A loaded module. It has no state: globals belong to the contexts."""
 
     module: ModuleTables
-    program: Program
+    program: DecodedModule
 
     @staticmethod
     def load(source: Source, name: str | None = None) -> BytecodeModule:

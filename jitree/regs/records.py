@@ -18,7 +18,7 @@ from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FUNCTION, IMPORT, MODULE
 from jitree.regs.memory import address_of
 from jitree.vmfb.cconv import RegisterSlot
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class ModuleRecord:
         "module", "native", "program", "ref_globals", "resolved", "rodata", "sites", "types",
     )  # fmt: skip
 
-    def __init__(self, module: ModuleTables, program: Program, table: HandleTable, index: int) -> None:
+    def __init__(self, module: ModuleTables, program: DecodedModule, table: HandleTable, index: int) -> None:
         """``index`` is the module's position in its context. NOT_FOUND if a type name is not registered,
         RESOURCE_EXHAUSTED for more ref globals than there can be objects."""
         if module.ref_global_count > table.capacity:
@@ -173,7 +173,7 @@ class ModuleRecord:
         self.global_f32: memoryview[float] = view.cast("f")
         self.global_f64: memoryview[float] = view.cast("d")
 
-    def _write_functions(self, program: Program) -> None:
+    def _write_functions(self, program: DecodedModule) -> None:
         rows = program.functions
         slots = np.array([slot for row in rows for _, slot in row.argument_slots] or [0], np.int32)
         self._owned.append(slots)

@@ -1,15 +1,15 @@
-"""Verifies a module's function bodies and decodes them into one :class:`~jitree.vmfb.program.Program`."""
+"""Verifies a module's function bodies and makes them one :class:`~jitree.vmfb.program.DecodedModule`."""
 
 from __future__ import annotations
 
 from jitree.vmfb.native import decoding
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
 from jitree.vmfb.size_arithmetic import may_compute_sizes
 
 
-def decode_module(module: ModuleTables) -> Program:
+def decode_module(module: ModuleTables) -> DecodedModule:
     """The decoded form of all functions.
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.

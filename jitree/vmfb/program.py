@@ -72,7 +72,7 @@ class CallSite(NamedTuple):
     results: tuple[RegisterSlot, ...]
 
 
-class Program:
+class DecodedModule:
     """A verified module in decoded form (see :mod:`jitree.vmfb.words` for the words)."""
 
     __slots__ = (

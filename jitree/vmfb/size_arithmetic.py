@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
@@ -20,7 +20,7 @@ SUMS: Final = {OPCODE[f"{name}.{kind}"] for name in ("add", "sub") for kind in (
 TRUNCATION: Final = OPCODE["trunc.i64.i32"]
 
 
-def may_compute_sizes(module: ModuleTables, program: Program) -> bool:
+def may_compute_sizes(module: ModuleTables, program: DecodedModule) -> bool:
     """Whether a decoded module has to be decoded with :func:`check_sizes`. Initializers, which have no
     arguments and count devices, need it only for products."""
     if not any(row.full_name.partition(".")[0] in MODULES for row in module.imports):

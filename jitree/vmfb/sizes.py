@@ -22,7 +22,7 @@ import numpy as np
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.isa import INSTRUCTIONS
 from jitree.vmfb.opcodes import INTERNAL_FORMS
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.size_arithmetic import EXACT, MODULES, SUMS, TRUNCATION
 from jitree.vmfb.word_blocks import WordBlock, blocks_of, replace
@@ -63,7 +63,7 @@ Position = tuple[WordBlock, int]
 """In front of which instruction of a block, counted in ``starts``."""
 
 
-def check_sizes(module: ModuleTables, program: Program) -> None:
+def check_sizes(module: ModuleTables, program: DecodedModule) -> None:
     """Replaces the opcode words of all arithmetic that decides on a size."""
     sinks = {
         ordinal: _FIRST_COUNT.get(row.full_name)
@@ -76,7 +76,7 @@ def check_sizes(module: ModuleTables, program: Program) -> None:
 class _Flow:
     """What flows into sizes."""
 
-    def __init__(self, program: Program, sinks: dict[int, int | None]) -> None:
+    def __init__(self, program: DecodedModule, sinks: dict[int, int | None]) -> None:
         self._program = program
         self._blocks: dict[int, list[WordBlock]] = {}
         self._sinks = sinks
@@ -236,7 +236,7 @@ class _Flow:
                     waiting.append((other, len(other.starts)))
 
 
-def _computing(program: Program) -> set[int]:
+def _computing(program: DecodedModule) -> set[int]:
     """Functions that have arithmetic, or call one that may have some."""
     positions = np.array(program.instruction_words)
     found = positions[np.isin(np.take(np.array(BASE_OPCODE), program.words[positions]), [*_COMPUTE])]

@@ -10,13 +10,13 @@ from jitree.errors import StatusError
 from jitree.vmfb.blocks import CodeLayout
 from jitree.vmfb.fuse import carry_comparisons, fuse
 from jitree.vmfb.linkage import Linkage
-from jitree.vmfb.program import Program, decoded_functions
+from jitree.vmfb.program import DecodedModule, decoded_functions
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.signature import FunctionSignature
 from jitree.vmfb.walk import FunctionWalk
 
 
-def decode(module: ModuleTables, signatures: tuple[FunctionSignature, ...]) -> Program:
+def decode(module: ModuleTables, signatures: tuple[FunctionSignature, ...]) -> DecodedModule:
     """The decoded form of all functions. Raises the status of the failed check with function, byte offset and
     mnemonic as contexts."""
     linkage = Linkage(module, signatures)
@@ -28,7 +28,7 @@ def decode(module: ModuleTables, signatures: tuple[FunctionSignature, ...]) -> P
         layout.add(blocks)
         ends.append(len(layout.words))
     fuse(layout.words, layout.instruction_words)
-    return Program(
+    return DecodedModule(
         module,
         words=np.array(layout.words, np.int32),
         functions=decoded_functions(signatures, ends[:-1], ends[1:]),

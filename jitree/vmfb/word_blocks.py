@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from jitree.vmfb.program import DecodedFunction, Program
+from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 _WITH_MOVES: Final = {OPCODE[name] for name in ("br", "yield", "break")}
@@ -51,7 +51,7 @@ def _displacements(words: list[int]) -> list[int]:
     return [words[1]] if opcode == _BARE or opcode in _WITH_MOVES else []
 
 
-def blocks_of(program: Program, function: DecodedFunction) -> list[WordBlock]:
+def blocks_of(program: DecodedModule, function: DecodedFunction) -> list[WordBlock]:
     """The blocks of a function, in the order of their words; the first one is the entry."""
     first, end = (bisect_left(program.instruction_words, word) for word in (function.start, function.end))
     positions = program.instruction_words[first:end].tolist()
@@ -70,7 +70,7 @@ def blocks_of(program: Program, function: DecodedFunction) -> list[WordBlock]:
     return blocks
 
 
-def replace(program: Program, block: WordBlock, number: int, opcode: int) -> None:
+def replace(program: DecodedModule, block: WordBlock, number: int, opcode: int) -> None:
     """Makes an instruction of a program another one; superinstructions that it is part of are no more."""
     for start in block.starts[max(number - _MOST_PARTS, 0) : number]:
         program.words[block.place + start] = BASE_OPCODE[program.words[block.place + start]]

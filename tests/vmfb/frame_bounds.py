@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
-from jitree.vmfb.program import DecodedFunction, Program
+from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests.vmfb.words_reader import Decoded, read_function
 
 _TAG_OF_KIND = {"i32": TAG_VALUE32, "f32": TAG_VALUE32, "i64": TAG_VALUE64, "f64": TAG_VALUE64}
 
 
-def check_program(program: Program) -> None:
+def check_program(program: DecodedModule) -> None:
     for function in program.functions:
         rows = {row.index: row for row in read_function(program, function)}
         for row in rows.values():
@@ -33,7 +33,7 @@ def _check_register(function: DecodedFunction, tag: int, register: int) -> None:
         assert tag == TAG_VALUE32 and register < function.value_count
 
 
-def _registers(program: Program, row: Decoded) -> Iterator[tuple[int, int]]:
+def _registers(program: DecodedModule, row: Decoded) -> Iterator[tuple[int, int]]:
     """(tag, register) of all operands."""
     name, operands = row.name, row.operands
     if name in ("cond_br", "cond_break", "br_table", "fail"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from tests.assembler import Assembler
 
@@ -14,5 +14,5 @@ def read(module: Assembler) -> ModuleTables:
     return read_module(Archive.open(module.build()))
 
 
-def decode(module: Assembler) -> Program:
+def decode(module: Assembler) -> DecodedModule:
     return decode_module(read(module))

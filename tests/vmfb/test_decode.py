@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests.assembler import Assembler
 from tests.vmfb.modules import decode
@@ -15,7 +15,7 @@ from tests.vmfb.words_reader import Decoded, read_function
 V32, V64, COPY, MOVE = TAG_VALUE32, TAG_VALUE64, TAG_REF_COPY, TAG_REF_MOVE
 
 
-def sample(text: str, bytecode: int = 17, cconv: str = "0") -> Program:
+def sample(text: str, bytecode: int = 17, cconv: str = "0") -> DecodedModule:
     module = Assembler("m", bytecode, globals_size=16, ref_global_count=2)
     module.import_function("x.plain", "0irI_rI").import_function("x.spans", "0iCiID_i")
     module.rodata(b"zero")

@@ -21,7 +21,7 @@ from jitree.vmfb.native import code, tables
 from jitree.vmfb.native.code import Code
 from jitree.vmfb.native.decoding import Decoding
 from jitree.vmfb.native.image import RECIPE
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
 from tests.assembler import Assembler
@@ -45,7 +45,7 @@ def compiled() -> Code:
     return found
 
 
-def fields(program: Program | None) -> tuple[Any, ...] | None:
+def fields(program: DecodedModule | None) -> tuple[Any, ...] | None:
     if program is None:
         return None
     sites = [program.site(index) for index in range(program.site_count)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
-from jitree.vmfb.program import DecodedFunction, Program
+from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.superinstructions import LOOP_OPCODE
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
@@ -95,7 +95,7 @@ def read_word_instruction(words: list[int], index: int) -> Decoded:
     return Decoded(index, name, operands, reader.position, carried)
 
 
-def read_function(program: Program, function: DecodedFunction) -> Iterator[Decoded]:
+def read_function(program: DecodedModule, function: DecodedFunction) -> Iterator[Decoded]:
     """Every instruction of a function, branch stubs included."""
     words = program.words.tolist()
     position = function.start

@@ -13,7 +13,7 @@ from jitree.base.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, Span
 
 if TYPE_CHECKING:
-    from jitree.vmfb.program import CallSite, DecodedFunction, Program
+    from jitree.vmfb.program import CallSite, DecodedFunction, DecodedModule
 
 VALUE_TYPES: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "ref"}
 """Characters of calling conventions → types of values."""
@@ -42,7 +42,7 @@ class SiteSource(NamedTuple):
 
 class ModuleSource(NamedTuple):
     """A module. ``words`` and the indices in ``instruction_words`` are those of its
-    :class:`~jitree.vmfb.program.Program`."""
+    :class:`~jitree.vmfb.program.DecodedModule`."""
 
     words: array[int]
     instruction_words: array[int]
@@ -50,7 +50,7 @@ class ModuleSource(NamedTuple):
     sites: tuple[SiteSource, ...]
 
 
-def from_program(program: Program) -> ModuleSource:
+def from_program(program: DecodedModule) -> ModuleSource:
     return ModuleSource(
         array("i", program.words.tobytes()),
         program.instruction_words,

@@ -13,14 +13,14 @@ from jitree.dispatch.native import source
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
-from jitree.vmfb.program import Program
+from jitree.vmfb.program import DecodedModule
 
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
 """Notes that list the ways into functions, and their entries."""
 
 
-def recipe(program: Program, name: str) -> image.Recipe:
+def recipe(program: DecodedModule, name: str) -> image.Recipe:
     """How the image of a module is made; ``name`` is for messages."""
     return image.Recipe(
         name="native",
@@ -81,7 +81,7 @@ class NativeModule:
         return 0
 
 
-_modules: Final[WeakKeyDictionary[Program, NativeModule]] = WeakKeyDictionary()
+_modules: Final[WeakKeyDictionary[DecodedModule, NativeModule]] = WeakKeyDictionary()
 
 
 def native_module(record: ModuleRecord) -> NativeModule:

@@ -18,8 +18,8 @@ from jitree.vmfb.native.layout import (
 from jitree.vmfb.native.operands import REFUSED, read_operands
 from jitree.vmfb.native.records import (
     Decoder,
-    FunctionRow,
-    Plan,
+    FunctionRowRecord,
+    OperandPlan,
     block_at,
     drafted,
     emit,
@@ -42,7 +42,7 @@ def decode(decoder: Decoder) -> int:
     return 1
 
 
-def decode_function(decoder: Decoder, row: FunctionRow) -> bool:
+def decode_function(decoder: Decoder, row: FunctionRowRecord) -> bool:
     begin(decoder, row)
     at = 0
     while at < decoder.length:
@@ -62,7 +62,7 @@ def decode_function(decoder: Decoder, row: FunctionRow) -> bool:
     return True
 
 
-def begin(decoder: Decoder, row: FunctionRow) -> None:
+def begin(decoder: Decoder, row: FunctionRowRecord) -> None:
     decoder.body = decoder.bytecode + row.offset
     decoder.offset = row.offset
     decoder.length = row.length
@@ -124,18 +124,18 @@ def note(decoder: Decoder, offset: int) -> None:
     decoder.draft_count += 1
 
 
-def find_plan(decoder: Decoder, at: int) -> Plan:
-    """How to read the instruction at a position; Plan(0) if it is unknown there or a block marker."""
+def find_plan(decoder: Decoder, at: int) -> OperandPlan:
+    """How to read the instruction at a position; OperandPlan(0) if it is unknown there or a block marker."""
     if at >= decoder.length:
-        return Plan(0)
+        return OperandPlan(0)
     opcode = load8(decoder.body + at)
     index = opcode
     if opcode >= PREFIXED_SETS and opcode < PREFIXED_SETS + PREFIXES:
         number = opcode - PREFIXED_SETS
         if decoder.requirements >> number & 1 == 0 or at + 1 >= decoder.length:
-            return Plan(0)
+            return OperandPlan(0)
         index = 256 * (number + 1) + load8(decoder.body + at + 1)
     tables = place_of(decoder.tables)
     offset = halfword(tables + PLANS + 2 * index)
-    plan = Plan(tables + 2 * offset)
-    return plan if offset != 0 and plan.since <= decoder.version else Plan(0)
+    plan = OperandPlan(tables + 2 * offset)
+    return plan if offset != 0 and plan.since <= decoder.version else OperandPlan(0)

@@ -16,7 +16,7 @@ from jitree.vmfb.native.operands import REFUSED, aligned, emit_register, list_en
 from jitree.vmfb.native.records import (
     Convention,
     Decoder,
-    Plan,
+    OperandPlan,
     convention_at,
     drafted,
     emit,
@@ -33,7 +33,7 @@ MOST_REGISTERS = 0xFFFF
 """Of a list."""
 
 
-def read_call(decoder: Decoder, plan: Plan, at: int) -> int:
+def read_call(decoder: Decoder, plan: OperandPlan, at: int) -> int:
     """A call, and the edge of those that end in a branch."""
     special = plan.special
     if at + 4 > decoder.length:

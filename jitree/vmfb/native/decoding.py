@@ -20,7 +20,7 @@ from jitree.vmfb.native.layout import (
     PART,
     SPAN,
 )
-from jitree.vmfb.program import Program, decoded_functions
+from jitree.vmfb.program import DecodedModule, decoded_functions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +34,7 @@ _MOST_PARTS: Final = 16
 _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
 
 
-def decode(module: ModuleTables, signatures: Sequence[FunctionSignature]) -> Program | None:
+def decode(module: ModuleTables, signatures: Sequence[FunctionSignature]) -> DecodedModule | None:
     """What :func:`jitree.vmfb.specification.decode` makes; None if that would raise, or without machine
     code."""
     code = compiled()
@@ -71,7 +71,7 @@ class Decoding:
             self._set(name, value)
         self._give_room()
 
-    def run(self, code: Code) -> Program | None:
+    def run(self, code: Code) -> DecodedModule | None:
         """What comes out; None if the functions are not accepted."""
         self._set("tables", code.tables)
         if not code.decode(_address(self._record)):
@@ -79,7 +79,7 @@ class Decoding:
         instructions = self._get("instruction_count")
         sites = self._get("site_count")
         word_count = (self._get("next_word") - self._get("words")) // 4
-        return Program(
+        return DecodedModule(
             self._module,
             words=self.words[:word_count].copy(),
             functions=decoded_functions(

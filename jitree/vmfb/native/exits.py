@@ -25,9 +25,9 @@ from jitree.vmfb.native.operands import (
 )
 from jitree.vmfb.native.records import (
     Decoder,
-    Edge,
+    EdgeRecord,
     Moves,
-    Plan,
+    OperandPlan,
     convention_at,
     edge_at,
     emit,
@@ -41,7 +41,7 @@ BARE = OPCODE["br.bare"]
 MOVES_SIZE = MOVES.size
 
 
-def read_exit(decoder: Decoder, plan: Plan, at: int) -> int:
+def read_exit(decoder: Decoder, plan: OperandPlan, at: int) -> int:
     special = plan.special
     if special == SPECIAL_BR:
         return read_branch(decoder, at)
@@ -77,7 +77,7 @@ def emit_branch(decoder: Decoder) -> None:
     emit(decoder, 0)
 
 
-def emit_moves(decoder: Decoder, edge: Edge) -> None:
+def emit_moves(decoder: Decoder, edge: EdgeRecord) -> None:
     """Count and moves, which the edge then does not have."""
     if not edge.moves:
         emit(decoder, 0)
@@ -103,7 +103,7 @@ def read_jump(decoder: Decoder, at: int) -> int:
     return at
 
 
-def read_condition(decoder: Decoder, plan: Plan, at: int) -> int:
+def read_condition(decoder: Decoder, plan: OperandPlan, at: int) -> int:
     """``cond_br`` and ``cond_break``, both of whose edges are the same."""
     emit(decoder, plan.opcode)
     at = read_value(decoder, at, 0)
@@ -122,7 +122,7 @@ def read_condition(decoder: Decoder, plan: Plan, at: int) -> int:
     return at
 
 
-def read_table(decoder: Decoder, plan: Plan, at: int) -> int:
+def read_table(decoder: Decoder, plan: OperandPlan, at: int) -> int:
     """``br_table``"""
     emit(decoder, plan.opcode)
     at = read_value(decoder, at, 0)
@@ -181,7 +181,7 @@ def read_target(decoder: Decoder, at: int) -> int:
     return REFUSED if target >= TARGET_LIMIT else target
 
 
-def add_edge(decoder: Decoder, position: int, target: int) -> Edge:
+def add_edge(decoder: Decoder, position: int, target: int) -> EdgeRecord:
     """An edge without moves; ``position`` of its displacement in the exit's words."""
     edge = edge_at(decoder, decoder.edge_count)
     decoder.edge_count += 1

@@ -7,7 +7,7 @@ from jitree.codegen.record import place_of
 from jitree.vmfb.native.exits import BR
 from jitree.vmfb.native.joining import COND_BR, shape_of
 from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PART
-from jitree.vmfb.native.records import Decoder, Node, Part, entry, halfword
+from jitree.vmfb.native.records import Decoder, FoundPart, Node, entry, halfword
 
 NODE_SIZE = NODE.size
 PART_SIZE = PART.size
@@ -44,8 +44,8 @@ def longest(decoder: Decoder, word: int) -> int:
     return opcode
 
 
-def part_at(decoder: Decoder, index: int) -> Part:
-    return Part(decoder.parts + index * PART_SIZE)
+def part_at(decoder: Decoder, index: int) -> FoundPart:
+    return FoundPart(decoder.parts + index * PART_SIZE)
 
 
 def key_of(decoder: Decoder, word: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import load32, store32
 from jitree.codegen.record import place_of
 from jitree.vmfb.native.exits import BARE, BR, MOVES_SIZE
-from jitree.vmfb.native.records import Block, Decoder, Moves, block_at, edge_at, entry, halfword
+from jitree.vmfb.native.records import BlockRecord, Decoder, Moves, block_at, edge_at, entry, halfword
 from jitree.vmfb.words import OPCODE, TAG_VALUE64
 
 COND_BR = OPCODE["cond_br"]
@@ -102,7 +102,7 @@ def add_instruction(decoder: Decoder, word: int, offset: int) -> None:
     decoder.instruction_count += 1
 
 
-def carry_comparison(decoder: Decoder, block: Block) -> None:
+def carry_comparison(decoder: Decoder, block: BlockRecord) -> None:
     """Gives a branch to a block that only compares and branches a copy of that."""
     leave = decoder.draft + 4 * block.exit_word
     block.header = 0
@@ -160,7 +160,7 @@ def shape_of(branch: int) -> int:
     return shape
 
 
-def patch_edges(decoder: Decoder, block: Block, number: int, carried: int) -> None:
+def patch_edges(decoder: Decoder, block: BlockRecord, number: int, carried: int) -> None:
     """Writes the displacements of the edges of a block to the exit of another that carries them from a
     position on, or to its own."""
     index = block_at(decoder, number).first_edge
@@ -176,7 +176,7 @@ def patch_edges(decoder: Decoder, block: Block, number: int, carried: int) -> No
         index += 1
 
 
-def stub_of(decoder: Decoder, block: Block, moves: Moves, target: int) -> int:
+def stub_of(decoder: Decoder, block: BlockRecord, moves: Moves, target: int) -> int:
     """The branch that does the moves of an edge, which others that carry the edge share."""
     if moves.stub == 0:
         moves.stub = words_so_far(decoder)

@@ -29,14 +29,14 @@ from jitree.vmfb.native.layout import (
     KIND_VALUE,
     PLAN,
 )
-from jitree.vmfb.native.records import Decoder, Plan, emit, halfword, unsigned
+from jitree.vmfb.native.records import Decoder, OperandPlan, emit, halfword, unsigned
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32
 
 REFUSED = -1
 PLAN_SIZE = PLAN.size
 
 
-def read_operands(decoder: Decoder, plan: Plan, at: int) -> int:
+def read_operands(decoder: Decoder, plan: OperandPlan, at: int) -> int:
     kinds = place_of(plan) + PLAN_SIZE
     end = kinds + 2 * plan.count
     while kinds < end and at >= 0:

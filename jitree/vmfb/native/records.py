@@ -31,7 +31,7 @@ class Tables(MemoryRecord, layout=TABLES):
     pass
 
 
-class FunctionRow(MemoryRecord, layout=FUNCTION_ROW):
+class FunctionRowRecord(MemoryRecord, layout=FUNCTION_ROW):
     pass
 
 
@@ -39,11 +39,11 @@ class Convention(MemoryRecord, layout=CONVENTION):
     pass
 
 
-class Block(MemoryRecord, layout=BLOCK):
+class BlockRecord(MemoryRecord, layout=BLOCK):
     pass
 
 
-class Edge(MemoryRecord, layout=EDGE):
+class EdgeRecord(MemoryRecord, layout=EDGE):
     moves: Moves
 
 
@@ -51,7 +51,7 @@ class Moves(MemoryRecord, layout=MOVES):
     pass
 
 
-class Plan(MemoryRecord, layout=PLAN):
+class OperandPlan(MemoryRecord, layout=PLAN):
     pass
 
 
@@ -59,7 +59,7 @@ class Node(MemoryRecord, layout=NODE):
     pass
 
 
-class Part(MemoryRecord, layout=PART):
+class FoundPart(MemoryRecord, layout=PART):
     pass
 
 
@@ -96,17 +96,17 @@ def unsigned(address: int) -> int:
     return Unsigned(address).value
 
 
-def row_at(decoder: Decoder, ordinal: int) -> FunctionRow:
-    return FunctionRow(decoder.functions + ordinal * ROW_SIZE)
+def row_at(decoder: Decoder, ordinal: int) -> FunctionRowRecord:
+    return FunctionRowRecord(decoder.functions + ordinal * ROW_SIZE)
 
 
-def block_at(decoder: Decoder, number: int) -> Block:
+def block_at(decoder: Decoder, number: int) -> BlockRecord:
     """Blocks count from 1."""
-    return Block(decoder.blocks + (number - 1) * BLOCK_SIZE)
+    return BlockRecord(decoder.blocks + (number - 1) * BLOCK_SIZE)
 
 
-def edge_at(decoder: Decoder, index: int) -> Edge:
-    return Edge(decoder.edges + index * EDGE_SIZE)
+def edge_at(decoder: Decoder, index: int) -> EdgeRecord:
+    return EdgeRecord(decoder.edges + index * EDGE_SIZE)
 
 
 def convention_at(decoder: Decoder, place: int) -> Convention:

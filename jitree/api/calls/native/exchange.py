@@ -18,7 +18,7 @@ from jitree.api.calls.native.layout import (
     VERSIONED,
 )
 from jitree.api.calls.native.python import drop, forgets_error, is_false
-from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, Versioned
+from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
@@ -101,7 +101,7 @@ def tensor_of(python: Python, capsule: int) -> Tensor:
     """The tensor of a capsule, 0 if it is none that is known. An exception may be set then."""
     address = call(python.capsule_pointer, capsule, python.versioned_name)
     if address != 0:
-        return Tensor(address + _VERSIONED_TENSOR if Versioned(address).major == _KNOWN_VERSION else 0)
+        return Tensor(address + _VERSIONED_TENSOR if VersionedTensor(address).major == _KNOWN_VERSION else 0)
     if not forgets_error(python):
         return Tensor(0)
     return Tensor(call(python.capsule_pointer, capsule, python.unversioned_name))

@@ -14,7 +14,7 @@ from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.buffers import place_number, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.layout import POOL_COUNT
-from jitree.modules.hal.native.records import Entry, State, Stream
+from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import move
 from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
@@ -49,7 +49,9 @@ def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
         return 0
     if not copy:
         return retained(python, none)
-    elements = awaited_elements(python, record, copy, Stream(load64(submission)), load64(submission + 8))
+    elements = awaited_elements(
+        python, record, copy, StreamRecord(load64(submission)), load64(submission + 8)
+    )
     return elements if elements != 0 else retained(python, none)
 
 
@@ -112,7 +114,7 @@ def pinned_copy(state: State, view: Entry) -> Entry:
     return Entry(0)
 
 
-def awaited_elements(python: Python, record: CallRecord, copy: Entry, stream: Stream, tick: int) -> int:
+def awaited_elements(python: Python, record: CallRecord, copy: Entry, stream: StreamRecord, tick: int) -> int:
     """A numpy array over a copy, once the device has made it. Takes over the reference. 0 without an
     exception if that fails."""
     thread = call(python.save_thread)

@@ -45,7 +45,7 @@ class Tensor(MemoryRecord, layout=TENSOR):
     pass
 
 
-class Versioned(MemoryRecord, layout=VERSIONED):
+class VersionedTensor(MemoryRecord, layout=VERSIONED):
     pass
 
 

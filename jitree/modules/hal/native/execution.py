@@ -12,7 +12,7 @@ from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Sh
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import LARGEST_SCALE, MOST_SPENT, OPERANDS, ROWS
-from jitree.modules.hal.native.records import HandlePoolRecord, Patch, Queue, Recording, Slot, State
+from jitree.modules.hal.native.records import BindingSlot, HandlePoolRecord, Patch, Queue, Recording, State
 from jitree.modules.hal.native.registers import (
     DONE,
     REFUSED,
@@ -104,7 +104,7 @@ def valid_table(
                 return False
     slots = recording.slots
     for slot in range(recording.slot_count):
-        row = Slot(slots + slot * SLOT_SIZE)
+        row = BindingSlot(slots + slot * SLOT_SIZE)
         if row.used:
             if slot >= count:
                 return False

@@ -11,7 +11,7 @@ from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.entries import sweep
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Patch, Recording, Slot, State
+from jitree.modules.hal.native.records import BindingSlot, Entry, HandlePoolRecord, Patch, Recording, State
 from jitree.regs.counting import retain
 
 PATCH_SIZE = PATCH.size
@@ -112,7 +112,7 @@ def use_slot(recording: Recording, slot: int, usage: int, access: int) -> None:
         store64(slots + count * SLOT_SIZE + 8, 0)
         count += 1
         recording.slot_count = count
-    row = Slot(slots + slot * SLOT_SIZE)
+    row = BindingSlot(slots + slot * SLOT_SIZE)
     row.used = 1
     row.usage |= usage
     row.access |= access

@@ -36,27 +36,27 @@ class Patch(MemoryRecord, layout=PATCH):
     pass
 
 
-class Slot(MemoryRecord, layout=SLOT):
+class BindingSlot(MemoryRecord, layout=SLOT):
     pass
 
 
 class Queue(MemoryRecord, layout=QUEUE):
     team: ThreadTeam
-    stream: Stream
+    stream: StreamRecord
 
 
-class Stream(MemoryRecord, layout=STREAM):
+class StreamRecord(MemoryRecord, layout=STREAM):
     owner: Atomic
-    program: Program
+    program: ProgramRecord
 
 
-class Program(MemoryRecord, layout=PROGRAM):
-    next: Program
+class ProgramRecord(MemoryRecord, layout=PROGRAM):
+    next: ProgramRecord
     shapes: Shape
-    instances: Instance
+    instances: InstanceRecord
 
 
-class Instance(MemoryRecord, layout=INSTANCE):
+class InstanceRecord(MemoryRecord, layout=INSTANCE):
     pass
 
 

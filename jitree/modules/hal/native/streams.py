@@ -37,11 +37,11 @@ from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import (
     Entry,
     HandlePoolRecord,
-    Instance,
-    Program,
+    InstanceRecord,
+    ProgramRecord,
     Shape,
     State,
-    Stream,
+    StreamRecord,
 )
 from jitree.modules.hal.native.registers import DONE, REFUSED
 
@@ -58,7 +58,12 @@ UNKNOWN = -1
 
 
 def submit(
-    state: State, handle_pool: HandlePoolRecord, stream: Stream, table: List, addresses: int, lengths: int
+    state: State,
+    handle_pool: HandlePoolRecord,
+    stream: StreamRecord,
+    table: List,
+    addresses: int,
+    lengths: int,
 ) -> int:
     """Submits a list with the ranges given. REFUSED when its shape is not known, or it is Python's turn."""
     data = 0
@@ -88,14 +93,14 @@ def submit(
     return result
 
 
-def take_over(stream: Stream) -> int:
+def take_over(stream: StreamRecord) -> int:
     """For Python, which is going to submit: 1 when the stream is its, 0 while machine code submits."""
     if atomic_replace(stream.owner, OWNED_BY_CODE, OWNED_BY_PYTHON):
         return 1
     return 1 if atomic_load(stream.owner) == OWNED_BY_PYTHON else 0
 
 
-def hand_over(stream: Stream) -> None:
+def hand_over(stream: StreamRecord) -> None:
     """For Python, which has submitted what it had to."""
     atomic_replace(stream.owner, OWNED_BY_PYTHON, OWNED_BY_CODE)
 
@@ -132,20 +137,20 @@ def mixed(found: int, kind: int, entry: int) -> int:
     return found ^ (found >> 15)
 
 
-def find(handle_pool: HandlePoolRecord, table: List) -> Program:
+def find(handle_pool: HandlePoolRecord, table: List) -> ProgramRecord:
     """The program of a list, 0 if there is none."""
     if handle_pool.programs == 0:
-        return Program(0)
+        return ProgramRecord(0)
     wanted = shape_hash(table)
-    program = Program(load64(handle_pool.programs + 8 * (wanted & (BUCKETS - 1))))
+    program = ProgramRecord(load64(handle_pool.programs + 8 * (wanted & (BUCKETS - 1))))
     while program:
         if program.hash == wanted and program.row_count == table.row_count and has_shape(program, table):
             return program
         program = program.next
-    return Program(0)
+    return ProgramRecord(0)
 
 
-def has_shape(program: Program, table: List) -> bool:
+def has_shape(program: ProgramRecord, table: List) -> bool:
     row = table.rows
     shape = program.shapes
     for _ in range(table.row_count):
@@ -170,7 +175,9 @@ def update_size(table: List) -> int:
     return size
 
 
-def fill_words(stream: Stream, table: List, addresses: int, lengths: int, data: int, words: int) -> None:
+def fill_words(
+    stream: StreamRecord, table: List, addresses: int, lengths: int, data: int, words: int
+) -> None:
     """``data`` is where the device finds the bytes of updates."""
     row = table.rows
     for _ in range(table.row_count):
@@ -196,7 +203,9 @@ def dispatch_words(table: List, row: Command, addresses: int, words: int) -> int
     return words + 16
 
 
-def transfer_words(stream: Stream, row: Command, addresses: int, lengths: int, data: int, words: int) -> int:
+def transfer_words(
+    stream: StreamRecord, row: Command, addresses: int, lengths: int, data: int, words: int
+) -> int:
     """As :func:`dispatch_words`, of a fill (target, length, pattern), or of a copy or update (target, source,
     length)."""
     operand = 8 * row.operand
@@ -219,31 +228,31 @@ def transfer_words(stream: Stream, row: Command, addresses: int, lengths: int, d
 # -- launching -----------------------------------------------------------------------------------------
 
 
-def launch(stream: Stream, program: Program, words: int) -> bool:
+def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
     """Whether everything has entered the stream; else nothing has."""
     if call_int(stream.set_current, stream.context) != 0:
         return False
     offset = nearest(program, words)
-    instance = Instance(place_of(program.instances) + offset)
+    instance = InstanceRecord(place_of(program.instances) + offset)
     if not change(stream, program, instance, words):
         return False
     program.latest = offset
     return call_int(stream.launch_graph, instance.executable, stream.handle) == 0
 
 
-def nearest(program: Program, words: int) -> int:
+def nearest(program: ProgramRecord, words: int) -> int:
     """The offset of the graph to change: of the one with fewer differences if these are few, else of the one
     that was not launched last. So lists whose addresses take turns have a graph each."""
     first = differences(program, program.instances, words)
     if first == 0:
         return 0
-    second = differences(program, Instance(place_of(program.instances) + INSTANCE_SIZE), words)
+    second = differences(program, InstanceRecord(place_of(program.instances) + INSTANCE_SIZE), words)
     if lesser(first, second) * _FEW_PART > program.launch_count:
         return INSTANCE_SIZE - program.latest
     return 0 if first <= second else INSTANCE_SIZE
 
 
-def differs(program: Program, instance: Instance, words: int, number: int) -> bool:
+def differs(program: ProgramRecord, instance: InstanceRecord, words: int, number: int) -> bool:
     """Whether a launch has other words than in the last run."""
     last = instance.words
     place = 8 * load64(program.firsts + 8 * number)
@@ -255,7 +264,7 @@ def differs(program: Program, instance: Instance, words: int, number: int) -> bo
     return False
 
 
-def differences(program: Program, instance: Instance, words: int) -> int:
+def differences(program: ProgramRecord, instance: InstanceRecord, words: int) -> int:
     """How many launches have other words than in the last run."""
     count = 0
     for number in range(program.launch_count):
@@ -264,7 +273,7 @@ def differences(program: Program, instance: Instance, words: int) -> int:
     return count
 
 
-def take_words(program: Program, instance: Instance, words: int, number: int) -> int:
+def take_words(program: ProgramRecord, instance: InstanceRecord, words: int, number: int) -> int:
     """Copies the words of a launch to where the driver reads them; the place of its grid among them."""
     last = instance.words
     place = 8 * load64(program.firsts + 8 * number)
@@ -278,7 +287,7 @@ def take_words(program: Program, instance: Instance, words: int, number: int) ->
     return last + end - 16
 
 
-def change(stream: Stream, program: Program, instance: Instance, words: int) -> bool:
+def change(stream: StreamRecord, program: ProgramRecord, instance: InstanceRecord, words: int) -> bool:
     """Changes the launches of a graph that have other words."""
     for number in range(program.launch_count):
         if differs(program, instance, words, number):
