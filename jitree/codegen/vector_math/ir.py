@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
+from jitree.codegen.ir_text import LLVM_TYPES, FunctionText, llvm_type
 from jitree.codegen.numbers import INVALID_NAN
 from jitree.codegen.vector_math import binary64, functions
 from jitree.errors import InternalError
 
-_LLVM: Final = {"i1": "i1", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 _SIGNED: Final = {"lt": "slt", "gt": "sgt", "le": "sle", "ge": "sge", "eq": "eq", "ne": "ne"}
 _ORDERED: Final = {"lt": "olt", "gt": "ogt", "le": "ole", "ge": "oge", "eq": "oeq", "ne": "une"}
 
@@ -29,11 +29,6 @@ FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
     if name.endswith(("_f32", "_f64"))
 }
 """By the instruction whose meaning they are: operands and result are of the type that the name ends in."""
-
-
-def llvm_type(kind: str, lanes: int) -> str:
-    """``i1 i32 i64 f32 f64`` as a scalar, for one lane, or a vector."""
-    return _LLVM[kind] if lanes == 1 else f"<{lanes} x {_LLVM[kind]}>"
 
 
 def function_texts(
@@ -70,8 +65,7 @@ def _definition(
     result = writer.value(_symbolic(function, writer)(*arguments), result_kind)
     parameters = ", ".join(map(writer.typed, arguments))
     head = f"define {name.format(llvm_type(result_kind, writer.lanes))}({parameters}) {attributes}"
-    lines = "\n".join(writer.lines)
-    return f"{head} {{\nentry:\n{lines}\n  ret {writer.typed(result)}\n}}\n"
+    return f"{head} {{\n{writer.text()}\n  ret {writer.typed(result)}\n}}\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,35 +112,21 @@ class _Value:
         return hash(self.name)
 
 
-class _Writer:
+class _Writer(FunctionText):
     """Instructions of one function, in order."""
 
     def __init__(self, lanes: int) -> None:
-        self.lines: list[str] = []
+        super().__init__()
         self.others: list[str] = []
         """Declarations, tables and functions that it needs."""
         self.lanes = lanes
-        self.block = "entry"
-        """Label of the block that is being written."""
+        self.label("entry")
 
     def typed(self, value: _Value) -> str:
         return f"{llvm_type(value.kind, self.lanes)} {value.name}"
 
-    def line(self, text: str) -> None:
-        self.lines.append(f"  {text}")
-
-    def begin(self, label: str) -> None:
-        self.lines.append(f"{label}:")
-        self.block = label
-
-    def label(self, name: str) -> str:
-        """That nothing else in the function has."""
-        return f"{name}.{len(self.lines)}"
-
     def instruction(self, kind: str, text: str) -> _Value:
-        name = f"%v{len(self.lines)}"
-        self.line(f"{name} = {text}")
-        return _Value(self, kind, name)
+        return _Value(self, kind, self.let(text))
 
     def binary(self, operation: str, left: _Value, right: _Value) -> _Value:
         return self.instruction(left.kind, f"{operation} {self.typed(left)}, {right.name}")
@@ -163,7 +143,7 @@ class _Writer:
             return value
         text = _literal(value, kind)
         if self.lanes > 1:
-            text = f"splat ({_LLVM[kind]} {text})"
+            text = f"splat ({LLVM_TYPES[kind]} {text})"
         return _Value(self, kind, text)
 
     def convert(self, operation: str, value: Any, kind: str) -> _Value:
@@ -246,8 +226,8 @@ def _table(writer: _Writer, name: str, numbers: Iterable[float], count: int) -> 
 
 def _lookup(writer: _Writer, table: Callable[[], tuple[float, ...]], index: _Value) -> _Value:
     symbol = _table(writer, table.__name__, table(), len(table()))
-    lanes, places = writer.lanes, f"%p{len(writer.lines)}"
-    writer.line(f"{places} = getelementptr double, ptr {symbol}, {writer.typed(index)}")
+    lanes = writer.lanes
+    places = writer.let(f"getelementptr double, ptr {symbol}, {writer.typed(index)}")
     if lanes == 1:
         return writer.instruction("f64", f"load double, ptr {places}, align 8")
     name, vector = f"@llvm.masked.gather.v{lanes}f64.v{lanes}p0", f"<{lanes} x double>"
@@ -297,16 +277,10 @@ def _branch(writer: _Writer, condition: _Value, value: _Value, otherwise: Callab
     if writer.lanes > 1:
         bits = writer.instruction("i1", f"bitcast {writer.typed(condition)} to i{writer.lanes}")
         chosen = writer.instruction("i1", f"icmp ne i{writer.lanes} {bits.name}, 0")
-    rare, done, before = writer.label("rare"), writer.label("done"), writer.block
-    writer.line(f"br i1 {chosen.name}, label %{rare}, label %{done}")
-    writer.begin(rare)
-    other = otherwise()
-    writer.line(f"br label %{done}")
-    writer.begin(done)
     kind = llvm_type(value.kind, writer.lanes)
-    return writer.instruction(
-        value.kind, f"phi {kind} [ {value.name}, %{before} ], [ {other.name}, %{rare} ]"
-    )
+    with writer.maybe(chosen.name, [(kind, value.name)]) as rare:
+        rare.next = [otherwise().name]
+    return _Value(writer, value.kind, rare.result[0])
 
 
 def _rare_function(writer: _Writer, function: Any, kinds: list[str], result: str) -> str:
@@ -360,31 +334,16 @@ def _accumulate(
         raise InternalError("a loop in vector math that is not rare")
     count = len(rows())
     table = _table(writer, rows.__name__, (number for row in rows() for number in row), 2 * count)
-    before, turn = writer.block, writer.label("turn")
-    index, more = f"%{turn}.index", f"%{turn}.next"
-    writer.line(f"br label %{turn}")
-    writer.begin(turn)
-    writer.line(f"{index} = phi i64 [ 0, %{before} ], [ {more}, %{turn} ]")
-    at = len(writer.lines)
-    values = [_Value(writer, "f64", f"%{turn}.{n}") for n in range(2)]
-    row = []
-    for n in range(2):
-        place = f"%{turn}.place{n}"
-        writer.line(f"{place} = getelementptr [2 x double], ptr {table}, i64 {index}, i64 {n}")
-        row.append(writer.instruction("f64", f"load double, ptr {place}, align 8"))
-    results = step(tuple(values), tuple(row), argument)
-    if writer.block != turn:
-        raise InternalError("a step of a loop in vector math that branches")
-    writer.line(f"{more} = add i64 {index}, 1")
-    last = writer.instruction("i1", f"icmp eq i64 {more}, {count}")
-    after = writer.label("after")
-    writer.line(f"br i1 {last.name}, label %{after}, label %{turn}")
-    writer.begin(after)
-    for value, start, result in zip(values, state, results, strict=True):
-        first = writer.value(start, "f64").name
-        phi = f"  {value.name} = phi double [ {first}, %{before} ], [ {result.name}, %{turn} ]"
-        writer.lines[at - 1] += f"\n{phi}"
-    return tuple(results)
+    first = [("double", writer.value(start, "f64").name) for start in state]
+    with writer.loop("0", str(count), 1, first) as iteration:
+        row = []
+        for n in range(2):
+            place = writer.let(f"getelementptr [2 x double], ptr {table}, i64 {iteration.counter}, i64 {n}")
+            row.append(writer.instruction("f64", f"load double, ptr {place}, align 8"))
+        values = tuple(_Value(writer, "f64", name) for name in iteration.values)
+        results = tuple(step(values, tuple(row), argument))
+        iteration.next = [result.name for result in results]
+    return results
 
 
 def _symbolic(function: Callable[..., Any], writer: _Writer) -> Callable[..., Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.codegen.ir_text import LLVM_TYPES
 from jitree.dispatch.fast.handler import Handler
-from jitree.dispatch.native.module_text import LLVM_TYPES
 from jitree.dispatch.semantics import SEMANTICS, Semantic
 from jitree.regs.layout import MATH_FUNCTIONS, STATE
 

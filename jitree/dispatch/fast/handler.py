@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY, FunctionText
+from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY
+from jitree.dispatch.native.checked_text import CheckedText
 from jitree.regs.layout import LEFT_STOPPED, STATE
 
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
@@ -19,7 +20,7 @@ CONSTANT: Final = "!invariant.load !0"
 """Of loads from decoded code and tables, which never change while the loop runs."""
 
 
-class Handler(FunctionText):
+class Handler(CheckedText):
     """IR text under construction. Operands are words relative to the current instruction.
 
     Methods return SSA names. Positions of words count from the instruction's opcode word.
@@ -155,19 +156,9 @@ class Handler(FunctionText):
     @contextmanager
     def counted(self, count: str) -> Iterator[str]:
         """A loop: the body is emitted once and runs ``count`` (i64) times; yields the index (i64)."""
-        name = self.fresh("each")
-        self.jump(f"{name}.before")
-        self.label(f"{name}.before")
-        self.branch(self.let(f"icmp eq i64 {count}, 0"), f"{name}.done", f"{name}.body")
-        self.label(f"{name}.body")
-        index, following = f"%{name}.index", f"%{name}.next"
-        self.do(f"{index} = phi i64 [ 0, %{name}.before ], [ {following}, %{name}.latch ]")
-        yield index
-        self.jump(f"{name}.latch")
-        self.label(f"{name}.latch")
-        self.do(f"{following} = add i64 {index}, 1")
-        self.branch(self.let(f"icmp eq i64 {following}, {count}"), f"{name}.done", f"{name}.body")
-        self.label(f"{name}.done")
+        is_any = self.let(f"icmp ne i64 {count}, 0")
+        with self.maybe(is_any, []), self.loop("0", count, 1, []) as iteration:
+            yield iteration.counter
 
     def element(self, kind: str, base: str, index: str) -> str:
         """The address of an array element; ``kind`` is its IR type."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.codegen.ir_text import LLVM_TYPES
 from jitree.dispatch.native.emitter import Emitter, Registers, struct_type
-from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import FIXED
 from jitree.dispatch.native.references import drop_all, retain_all
 from jitree.dispatch.native.slow import Shortcut, ask, read_back, spill_operands
 from jitree.dispatch.native.source import ModuleSource
-from jitree.dispatch.native.ssa import REF, SsaInstruction, Value
+from jitree.dispatch.native.ssa import REF, SsaInstruction, Value, operand
 from jitree.regs.layout import COMPILED_DONE, FRAME, IMPORT, SCRATCH_ALIGNMENT
 
 IMPORT_WORDS: Final = 6

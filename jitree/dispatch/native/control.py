@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import operand
 from jitree.dispatch.native.references import drop_all, retain_all
-from jitree.dispatch.native.ssa import RESUME, Block, SsaInstruction
+from jitree.dispatch.native.ssa import RESUME, Block, SsaInstruction, operand
 from jitree.regs.layout import STATE
 
 

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText
 from jitree.dispatch.native import rows
+from jitree.dispatch.native.checked_text import CheckedText
 from jitree.dispatch.native.counting import on_pointers
-from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY, FunctionText, ModuleText, operand
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES
 from jitree.dispatch.native.scalars import math_index
-from jitree.dispatch.native.ssa import REF, ZERO, Block, SsaFunction, SsaInstruction, Value, Variable
+from jitree.dispatch.native.ssa import REF, ZERO, Block, SsaFunction, SsaInstruction, Value, Variable, operand
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
 
 Registers = dict[Variable, Value]
@@ -34,7 +35,7 @@ class Safepoint:
         self.label = ""
 
 
-class Emitter(FunctionText):
+class Emitter(CheckedText):
     """Text under construction. Methods that end in a value return LLVM operands."""
 
     def __init__(self, function: SsaFunction, module: ModuleText, symbol: str) -> None:
@@ -53,19 +54,9 @@ class Emitter(FunctionText):
         self._safepoint: Safepoint
         self._after: list[str] = []
         self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
-        self._label = ""
         self._incoming: dict[tuple[Block, Block], list[str]] = {}
 
     # -- text ------------------------------------------------------------------------------------------
-
-    def label(self, name: str) -> None:
-        super().label(name)
-        self._label = name
-
-    @property
-    def current_label(self) -> str:
-        """Of the IR block under construction."""
-        return self._label
 
     def text(self) -> str:
         """The whole function."""
@@ -114,7 +105,7 @@ class Emitter(FunctionText):
 
     def edge(self, block: Block, target: Block) -> str:
         """The label to branch to for an edge out of the current IR block."""
-        return self.edge_from(block, target, self._label)
+        return self.edge_from(block, target, self.current_label)
 
     def edge_from(self, block: Block, target: Block, source: str) -> str:
         """As :meth:`edge`, out of the IR block of a label."""
@@ -270,12 +261,12 @@ class Emitter(FunctionText):
     @contextmanager
     def aside(self, label: str) -> Iterator[None]:
         """What is written inside goes into a block after all others."""
-        kept = self._lines, self._label
+        kept = self._lines, self.current_label
         self._lines = []
         self.label(label)
         yield
         self._after += [line for line in self._lines if isinstance(line, str)]
-        self._lines, self._label = kept
+        self._lines, self.current_label = kept
 
     def fuel_left(self) -> str:
         return self.let("load i64, ptr %fuel.at, align 8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from jitree.codegen.ir_text import LIKELY, LLVM_TYPES, FunctionText
 from jitree.dispatch.native.calls import Needs
 from jitree.dispatch.native.emitter import struct_type
-from jitree.dispatch.native.module_text import LIKELY, LLVM_TYPES, FunctionText
 from jitree.dispatch.native.source import FunctionSource
 from jitree.regs.layout import FRAME, MODULE, STATE
 

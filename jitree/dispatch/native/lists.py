@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from jitree.codegen.ir_text import LLVM_TYPES
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import ENTRIES, SLOTS
 from jitree.dispatch.native.references import drop_all, expected_type, retain_all
 from jitree.dispatch.native.slow import Shortcut
-from jitree.dispatch.native.ssa import SsaInstruction
+from jitree.dispatch.native.ssa import SsaInstruction, operand
 from jitree.regs.layout import ENTRY, KIND_LIST, LIST_SLOT, VALUE_TYPE_CODES
 
 

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
 from jitree.dispatch.native.entries import (
@@ -18,7 +19,6 @@ from jitree.dispatch.native.entries import (
     tail_text,
 )
 from jitree.dispatch.native.lower_function import check_supported, lower_function
-from jitree.dispatch.native.module_text import ModuleText
 from jitree.dispatch.native.nest_context import leaves_nothing_else
 from jitree.dispatch.native.nests import Nest, find
 from jitree.dispatch.native.prelude import ASK_PYTHON, prelude

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
 from jitree.dispatch.native import calls, control, lists, memory, references, rows, scalars
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText, constant, is_neutral, operand
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
 from jitree.dispatch.native.ownership import SLOW
 from jitree.dispatch.native.slow import emit_slow
-from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUMED, Block, SsaFunction, SsaInstruction
+from jitree.dispatch.native.ssa import (
+    ENTRY_PC,
+    REF,
+    RESUMED,
+    Block,
+    SsaFunction,
+    SsaInstruction,
+    constant,
+    is_neutral,
+    operand,
+)
 from jitree.dispatch.native.views import Refusal
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs.layout import FRAME

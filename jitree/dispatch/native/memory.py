@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from jitree.codegen.ir_text import LLVM_TYPES
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import LLVM_TYPES, operand
 from jitree.dispatch.native.prelude import BYTES, FIXED, GLOBALS
 from jitree.dispatch.native.references import drop_all, has_type, retain_all
-from jitree.dispatch.native.ssa import SsaInstruction, Value
+from jitree.dispatch.native.ssa import SsaInstruction, Value, operand
 from jitree.regs.layout import MODULE
 
 _SHIFTS: Final = {"i8": 0, "i16": 1, "i32": 2, "i64": 3, "f32": 2, "f64": 3}

@@ -6,9 +6,8 @@ from typing import Protocol
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.emitter import Emitter, Registers
-from jitree.dispatch.native.module_text import operand
 from jitree.dispatch.native.prelude import BYTES
-from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value
+from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value, operand
 from jitree.dispatch.semantics import SEMANTICS
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import constant, operand
 from jitree.dispatch.native.prelude import FIXED
-from jitree.dispatch.native.ssa import SsaInstruction, Value
+from jitree.dispatch.native.ssa import SsaInstruction, Value, constant, operand
 
 
 def retain_all(emitter: Emitter, values: Iterable[Value]) -> None:

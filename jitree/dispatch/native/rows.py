@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jitree.codegen.vector_math.ir import llvm_type
+from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.semantics_rows import CALL, STEP, rows, symbol
 from jitree.vmfb.isa import BY_MNEMONIC

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch.native import rows
-from jitree.dispatch.native.module_text import LLVM_TYPES, ModuleText
 from jitree.dispatch.native.rows import Let
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs.layout import MATH_FUNCTIONS

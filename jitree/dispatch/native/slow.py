@@ -3,8 +3,8 @@ code."""
 
 from __future__ import annotations
 
+from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.module_text import LLVM_TYPES, UNLIKELY
 from jitree.dispatch.native.ssa import REF, SsaInstruction, Value, Variable
 from jitree.regs.layout import SLOW_DONE, SLOW_STOP
 

@@ -201,3 +201,35 @@ class SsaFunction:
             yield from block.parameters
             for instruction in block.instructions:
                 yield from instruction.results
+
+
+def constant(value: Value) -> str | None:
+    """A value that is a constant as LLVM operand; None for others."""
+    operation = value.operation
+    if operation == ZERO or operation == "const.ref.zero":
+        return {"ref": "null", "f32": "0.0", "f64": "0.0"}.get(value.type, "0")
+    if not operation.startswith("const.") or operation == "const.ref.rodata":
+        return None
+    bits = value.literals[0] if value.literals else 0
+    if value.type == "f32":
+        return f"bitcast (i32 {_signed(bits, 32)} to float)"
+    if value.type == "f64":
+        return f"bitcast (i64 {_signed(bits, 64)} to double)"
+    return str(_signed(bits, 32 if value.type == "i32" else 64))
+
+
+def _signed(bits: int, width: int) -> int:
+    bits &= (1 << width) - 1
+    return bits - (1 << width) if bits >> width - 1 else bits
+
+
+def operand(value: Value) -> str:
+    """A value as LLVM operand."""
+    return constant(value) or value.name
+
+
+def is_neutral(value: Value) -> bool:
+    """A constant 0.0, 1.0 or their negative, with which LLVM takes arithmetic to change no bits."""
+    bits = value.literals[0] if value.literals else 0
+    one, sign = {"f32": (0x3F800000, 1 << 31), "f64": (0x3FF0000000000000, 1 << 63)}.get(value.type, (0, 0))
+    return one != 0 and constant(value) is not None and bits & (sign - 1) in (0, one)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.native.module_text import FunctionText
+from jitree.codegen.ir_text import FunctionText
 from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE, ENTRY, KIND_BUFFER
 from jitree.vmfb.words import TAG_REF_MOVE
 
@@ -113,7 +113,7 @@ class Thunk(FunctionText):
         self.require(self.let(f"icmp ne i32 {bit}, 0"))
 
     @contextmanager
-    def loop(self, count: str | int, metadata: str = "") -> Iterator[str]:
+    def loop(self, count: str | int, metadata: str = "") -> Iterator[str]:  # type: ignore[override]
         """Repeats what is inside ``count`` times; gives the number of the turn."""
         body, done, index = self.fresh("body"), self.fresh("done"), self.fresh("%index")
         before = self._block

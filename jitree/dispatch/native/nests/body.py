@@ -5,8 +5,7 @@ A value that is the same for all lanes is computed as a scalar.
 
 from __future__ import annotations
 
-from jitree.codegen.vector_math.ir import llvm_type
-from jitree.dispatch.native.module_text import is_neutral, operand
+from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
@@ -15,7 +14,7 @@ from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.nests.writer import Writer
-from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.native.ssa import Value, is_neutral, operand
 
 
 class Body:

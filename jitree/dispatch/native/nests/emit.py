@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from jitree.codegen.vector_math.ir import llvm_type
+from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
@@ -46,9 +46,9 @@ def emit_nest(
             body.invariant(value)
         Guard(writer, structure, reader, plan, body).write()
         _Loops(writer, structure, plan, body).write()
-    writer.branch(context.done)
-    writer.begin(context.done)
-    writer.branch(context.exit)
+    writer.jump(context.done)
+    writer.label(context.done)
+    writer.jump(context.exit)
     return writer.text()
 
 

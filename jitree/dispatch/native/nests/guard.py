@@ -117,13 +117,13 @@ class Guard:
         for value in writer.context.live_outs:
             count = writer.intrinsic("smax", "i64", 1, [self._extent(outermost), "0"])
             distance = writer.let(f"mul i64 {count}, {outermost.step}")
-            writer.line(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
+            writer.do(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
 
     def _go_on_if_all(self, otherwise: str) -> None:
         if self._conditions:
-            label = self._writer.fresh()
-            self._writer.branch_if(self._all(), label, otherwise)
-            self._writer.begin(label)
+            label = self._writer.fresh("fits")
+            self._writer.branch(self._all(), label, otherwise)
+            self._writer.label(label)
             self._conditions = []
 
     def _all(self) -> str:

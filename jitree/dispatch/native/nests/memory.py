@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from jitree.codegen.vector_math.ir import llvm_type
+from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
@@ -186,14 +186,14 @@ class Memory:
             return
         pointer = self.pointer(region, access, offsets)
         if mask is None:
-            writer.line(f"store {vector} {text}, ptr {pointer}, align 1{writer.context.access}")
+            writer.do(f"store {vector} {text}, ptr {pointer}, align 1{writer.context.access}")
             return
         if lanes == 1:
             text = writer.let(f"insertelement <1 x {vector}> poison, {vector} {text}, i64 0")
         vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
         name = f"@llvm.masked.store.v{lanes}{access.element}.p0"
         writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
-        writer.line(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
+        writer.do(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
 
     def stored_and_loaded(self, access: ElementAccess, text: str) -> str:
         """What a load would find if this were stored."""
@@ -277,7 +277,7 @@ class Memory:
         vector = self._vector(access, lanes)
         name = f"@llvm.masked.scatter.v{lanes}{element}.v{lanes}p0"
         writer.context.declare(f"declare void {name}({vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
-        writer.line(
+        writer.do(
             f"call void {name}({vector} {text}, <{lanes} x ptr> {places}, i32 1, "
             f"<{lanes} x i1> {mask or 'splat (i1 true)'})"
         )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts, llvm_type
+from jitree.codegen.ir_text import llvm_type
+from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.nests.registers import vector_functions

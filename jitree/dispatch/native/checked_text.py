@@ -1,0 +1,65 @@
+"""Functions over bytecode's values that leave what they cannot do to the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from jitree.codegen.ir_text import LIKELY, FunctionText
+from jitree.dispatch.native.counting import call
+
+if TYPE_CHECKING:
+    from jitree.dispatch.semantics import Semantic
+
+_EXACT: Final = {"add": ("add",), "sub": ("sub",), "mul": ("mul",), "fma": ("mul", "add"), "shl": ("shl",)}
+"""LLVM's instructions on the operands one after the other."""
+
+
+class CheckedText(FunctionText):
+    """A function with side exits."""
+
+    def call(self, name: str, *arguments: str) -> str:
+        """What a function of :mod:`jitree.regs.access` gives."""
+        return self.let(call(name, arguments))
+
+    def side_exit(self) -> str:
+        """The label to branch to where an instruction cannot be done here, and nothing of it has happened."""
+        raise NotImplementedError
+
+    def require(self, condition: str) -> None:
+        """A side exit unless the condition (i1) holds."""
+        going_on = self.fresh("ok")
+        self.branch(condition, going_on, self.side_exit(), LIKELY)
+        self.label(going_on)
+
+    def require_valid(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
+        """A side exit where an instruction fails."""
+        if semantic.refusal in ("exact", "exact_32"):
+            self._require_exact(mnemonic, semantic, arguments)
+        elif semantic.refusal == "count":
+            self.require(self.let(f"icmp ult i64 {arguments[0]}, {1 << 32}"))
+        elif semantic.refusal is not None:
+            self._require_quotient(semantic, arguments)
+
+    def _require_exact(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
+        """A side exit where the result in 128 bits is another one."""
+        narrow = semantic.result_type
+        if mnemonic.startswith("shl"):
+            arguments = [arguments[0], self.let(f"and i32 {arguments[1]}, {int(narrow[1:]) - 1}")]
+        kinds = zip(semantic.argument_types, arguments, strict=True)
+        first, *others = (self.let(f"sext {kind} {argument} to i128") for kind, argument in kinds)
+        for operation, other in zip(_EXACT[mnemonic.split(".")[0]], others, strict=True):
+            first = self.let(f"{operation} i128 {first}, {other}")
+        result = self.let(f"trunc i128 {first} to {narrow}")
+        again = self.let(f"sext {narrow} {result} to i128")
+        self.require(self.let(f"icmp eq i128 {first}, {again}"))
+
+    def _require_quotient(self, semantic: Semantic, arguments: Sequence[str]) -> None:
+        """A side exit where a division fails: by zero, and where the quotient does not fit."""
+        kind, (lhs, rhs) = semantic.argument_types[0], arguments[:2]
+        self.require(self.let(f"icmp ne {kind} {rhs}, 0"))
+        if semantic.refusal == "signed_division":
+            is_minimum = self.let(f"icmp eq {kind} {lhs}, {-(1 << (int(kind[1:]) - 1))}")
+            is_negation = self.let(f"icmp eq {kind} {rhs}, -1")
+            overflow = self.let(f"and i1 {is_minimum}, {is_negation}")
+            self.require(self.let(f"xor i1 {overflow}, true"))
