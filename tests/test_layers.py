@@ -30,7 +30,7 @@ LAYERS = [
     {"modules"},
     {"api"},
     {"__init__"},
-    {"tools", "compat"},
+    {"tools"},
     {"__main__"},
 ]
 """Each part imports only from itself and from the layers before its own."""
@@ -131,6 +131,22 @@ def test_no_two_classes_have_one_name() -> None:
     }
     names = Counter(name for found in files.values() for name in found)
     assert not [(name, str(path)) for path, found in files.items() for name in found if names[name] > 1]
+
+
+def test_devices_are_asked_by_their_contract() -> None:
+    """Not by ``hasattr``, but what other libraries and versions of a system may lack."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("hal", *DRIVERS)
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("hasattr", "getattr")
+        and isinstance(node.args[1], ast.Constant)
+        and not str(node.args[1].value).startswith("__")
+        and ast.unparse(node.args[0]) not in ("os", "driver")
+    ]
+    assert not found
 
 
 def lines_of(path: Path) -> int:

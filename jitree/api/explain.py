@@ -17,10 +17,11 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.donations import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation
-from jitree.api.function import Function
+from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
 from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.operations import Listener
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -121,7 +122,7 @@ class Explanation:
     __repr__ = __str__
 
 
-class CallWatcher:
+class CallWatcher(Watcher):
     """Makes the calls of a function that is being explained."""
 
     def __init__(self, function: Function) -> None:
@@ -181,7 +182,7 @@ class CallWatcher:
         return explained
 
 
-class _Listener:
+class _Listener(Listener):
     """Hears what this thread has the device copy."""
 
     def __init__(self) -> None:

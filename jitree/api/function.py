@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -39,18 +40,22 @@ if TYPE_CHECKING:
         def lookup(self, name: str) -> Function: ...
         def call_by_machine_code(self, function: Function) -> tuple[bool, object | None]: ...
 
-    class Watcher(Protocol):
-        """What makes the calls of a function that is being explained."""
 
-        @property
-        def explanation(self) -> Any: ...
-        def call(
-            self,
-            make: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-            arguments: tuple[Any, ...],
-            named: dict[str, Any],
-        ) -> Any: ...
-        def passes(self, packed: Sequence[object]) -> None: ...
+class Watcher(abc.ABC):
+    """What makes the calls of a function that is being explained."""
+
+    explanation: Any
+
+    @abc.abstractmethod
+    def call(
+        self,
+        make: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any: ...
+
+    @abc.abstractmethod
+    def passes(self, packed: Sequence[object]) -> None: ...
 
 
 _POSTPONED: Final = {2: 3, 3: 16}
@@ -232,7 +237,7 @@ class Function(Unique):
 
     def watch(self, watcher: Watcher | None) -> None:
         """From now on Python makes the calls, and a watcher looks at them; None: no more."""
-        if watcher is not None and not hasattr(watcher, "passes"):
+        if watcher is not None and not isinstance(watcher, Watcher):
             raise InvalidArgumentError(f"watch: {watcher!r} makes no calls")
         if (watcher is None) is not (self._watcher is None):
             self._direct, self._is_settled = None, watcher is not None

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from jitree.base.endings import Ending, carefully
+from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, RegionSource, Suballocator
@@ -87,19 +88,12 @@ class _Loan(NamedTuple):
 class LentPiece(Ending):
     """Owns a piece that others hand out. The piece goes back when this dies."""
 
-    __slots__ = ("host_address", "ordered_by")
-    ordered_by: Stream
+    __slots__ = ("host_address",)
 
     def __init__(self, piece: Piece) -> None:
         super().__init__(carefully(partial(_give_back, piece)))
         piece.size = 0  # those who hand it out say what is in use
         self.host_address = piece.host_address
-        self.ordered_by = piece.ordered_by
-
-    @property
-    def stream(self) -> Stream:
-        """Of the device that it belongs to."""
-        return self.ordered_by
 
 
 class CudaAllocator(LendingAllocator):
@@ -134,10 +128,12 @@ class CudaAllocator(LendingAllocator):
             memory_type = memory_type & ~(_OPTIMAL | _HOST_VISIBLE) | _DEVICE_LOCAL
             pool = self._device
         piece = self._take(pool, memory_type, size)
-        buffer = Buffer(Allocation(
+        allocation = OrderedAllocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
             source=piece, release=carefully(partial(_give_back, piece)), place=self._place(piece),
-        ))  # fmt: skip
+        )  # fmt: skip
+        allocation.stream = self._stream
+        buffer = Buffer(allocation)
         if recording.active is not None:
             recording.allocated(Request(memory_type, usage, size, buffer))
         return buffer
@@ -170,12 +166,14 @@ class CudaAllocator(LendingAllocator):
             return None
         device_address = int(context.api.call("cuMemHostGetDevicePointer", address, 0))
         registration = _Registration(self._stream, address, view, array, release)
-        return Buffer(Allocation(
+        allocation = CudaAllocation(
             device_address, view.nbytes, memory_type | _PINNED,
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
             host_address=address,
             source=registration, release=carefully(partial(_unregister, registration)), place=UNTOLD,
-        ))  # fmt: skip
+        )  # fmt: skip
+        allocation.stream = self._stream
+        return Buffer(allocation)
 
     def import_device(
         self, address: int, length: int, owner: object, release: Callable[[], object] | None = None
@@ -188,10 +186,12 @@ class CudaAllocator(LendingAllocator):
             self._context.enter()
             self._check_ordinal(address)
         loan = _Loan(self._stream, owner, release)
-        return Buffer(Allocation(
+        allocation = CudaAllocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
             source=loan, release=carefully(partial(_release_foreign, loan)), place=UNTOLD,
-        ))  # fmt: skip
+        )  # fmt: skip
+        allocation.stream = self._stream
+        return Buffer(allocation)
 
     def query_compatibility(
         self, memory_type: int, usage: int, intended_usage: int, size: int
@@ -261,9 +261,11 @@ class CudaAllocator(LendingAllocator):
         address, _, piece = block
         assert isinstance(piece, LentPiece)
         place = self._stream.share.place
-        return Allocation(
+        allocation = OrderedAllocation(
             address, length, memory_type, usage, _ALL, piece.host_address, piece, release, place
         )
+        allocation.stream = self._stream
+        return allocation
 
     def _place(self, piece: Piece) -> int:
         """As in ENTRY.access. Machine code knows one address of each buffer."""

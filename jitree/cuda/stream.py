@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.cuda import forks
+from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
@@ -214,22 +215,18 @@ class Stream:
             self._kept.append((self.tick, value))
 
     def orders(self, allocation: Allocation) -> bool:
-        """Whether memory is only used and used again in the order of this stream: no user needs to retain it,
-        and no other code writes to it."""
-        return getattr(allocation.source, "ordered_by", None) is self
+        """Whether memory is only used in the order of this stream."""
+        return type(allocation) is OrderedAllocation and allocation.stream is self
 
     def device_address(self, buffer: Buffer) -> int:
         """Where a buffer begins for this device. PERMISSION_DENIED for memory that it cannot reach."""
-        owner = getattr(buffer.allocation.source, "stream", None)
-        if owner is self:
-            return buffer.address
-        if isinstance(owner, Stream) and buffer.host_address is not None:
-            return buffer.address  # pinned for every device of the process
-        if not isinstance(owner, Stream):
+        allocation = buffer.allocation
+        if not isinstance(allocation, CudaAllocation):
             raise PermissionDeniedError(
                 f"{buffer!r} lies in memory that {self.api.name} cannot reach; copy it to the device first"
             )
-        self.context.enable_peer(owner.context)
+        if allocation.stream is not self and buffer.host_address is None:  # else pinned for all devices
+            self.context.enable_peer(allocation.stream.context)
         return buffer.address
 
     def follows(self, fence: Fence) -> bool:

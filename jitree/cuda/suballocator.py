@@ -65,11 +65,6 @@ class Piece:
     ordered_by: Any = None
     pool: Any = None
 
-    @property
-    def stream(self) -> Any:
-        """Of the device that it belongs to."""
-        return self.ordered_by
-
 
 class Suballocator:
     """Not safe for several threads: its owner has a lock."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.cuda import transfer
+from jitree.cuda.allocation import CudaAllocation
 from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def reach(stream: Stream, buffer: Buffer) -> int:
 
 def is_on_host(buffer: Buffer) -> bool:
     """Whether it is ordinary memory of the host, which another device allocated."""
-    return buffer.host_address is not None and not hasattr(buffer.allocation.source, "stream")
+    return buffer.host_address is not None and not isinstance(buffer.allocation, CudaAllocation)
 
 
 def _fill(stream: Stream, fill: Fill) -> None:

@@ -45,39 +45,45 @@ class ExecutableParameters(NamedTuple):
     """One per function for ABI 0.2 to 0.4, else empty."""
 
 
-@runtime_checkable
-class Executable(Protocol):
+class Executable(abc.ABC):
     """A loaded executable: functions by ordinal."""
 
     layouts: tuple[PipelineLayout, ...] = ()
     """What the program says that each function takes, in ABI 0.2 to 0.4; set by the cache that loads it."""
 
     @property
+    @abc.abstractmethod
     def function_count(self) -> int: ...
 
+    @abc.abstractmethod
     def function_name(self, ordinal: int) -> str:
         """The symbol name, or ``""`` when the executable has no names."""
 
+    @abc.abstractmethod
     def lookup(self, name: str) -> int:
         """The ordinal of a function. NOT_FOUND when there is none, UNAVAILABLE without names."""
 
+    @abc.abstractmethod
     def constant_count(self, ordinal: int) -> int | None:
         """32-bit words it takes; None when the executable does not say."""
 
+    @abc.abstractmethod
     def binding_count(self, ordinal: int) -> int | None: ...
 
 
-@runtime_checkable
-class LocalExecutable(Executable, Protocol):
+class LocalExecutable(Executable):
     """One that the local drivers can run."""
 
     @property
+    @abc.abstractmethod
     def name(self) -> str: ...
 
+    @abc.abstractmethod
     def entry_point(self, ordinal: int) -> int:
         """Address of the function's ENTRY_POINT record (``hal.command_layout``), valid as long as the
         executable."""
 
+    @abc.abstractmethod
     def local_memory(self, ordinal: int) -> int:
         """Bytes of memory a workgroup needs for itself."""
 

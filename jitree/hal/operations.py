@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, UnimplementedError
@@ -129,11 +129,13 @@ class Write(NamedTuple):
 Transfer = Fill | Update | Copy | Read | Write
 
 
-class Listener(Protocol):
+class Listener(abc.ABC):
     """Hears of what is submitted to a device."""
 
+    @abc.abstractmethod
     def transferred(self, transfer: Transfer) -> None: ...
 
+    @abc.abstractmethod
     def executed(self, command_buffer: CommandBuffer) -> None: ...
 
 
@@ -144,7 +146,7 @@ class QueueOperations(abc.ABC):
 
     def listen(self, listener: Listener | None) -> None:
         """From now on a listener hears of all that is submitted, None: no more does."""
-        if listener is not None and not hasattr(listener, "executed"):
+        if listener is not None and not isinstance(listener, Listener):
             raise InvalidArgumentError(f"listen: {listener!r} hears nothing")
         self._listener = listener
 

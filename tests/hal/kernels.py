@@ -14,7 +14,7 @@ import numpy as np
 from jitree.errors import NotFoundError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.device import Device
-from jitree.hal.executable import Executable, PipelineLayout
+from jitree.hal.executable import Executable, LocalExecutable
 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -63,10 +63,8 @@ def _state(dispatch: int, workgroup: int) -> Call:
     )  # fmt: skip
 
 
-class PythonExecutable:
+class PythonExecutable(LocalExecutable):
     """``hal.executable.LocalExecutable`` over Python functions."""
-
-    layouts: tuple[PipelineLayout, ...] = ()
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         self.kernels = kernels

@@ -17,6 +17,7 @@ from jitree.codegen.image.link import link
 from jitree.codegen.image.mapping import map_image
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.command_list import DIRECT, CommandList, Range
+from jitree.hal.executable import LocalExecutable
 from jitree.regs.memory import address_of, zeroed
 
 COUNT, FAIL, MULTIPLY, LOCAL, BUSY, BUSY_SEQUENTIAL = range(6)
@@ -164,10 +165,12 @@ define i32 @busy_sequential(ptr %environment, ptr %dispatch, ptr %group) {
 """
 
 
-class NativeExecutable:
+class NativeExecutable(LocalExecutable):
     """``hal.executable.LocalExecutable`` of the kernels above."""
 
-    name = "test kernels"
+    @property
+    def name(self) -> str:
+        return "test kernels"
 
     def __init__(self) -> None:
         self._image = map_image(link([compile_object([_TEXT], NAMES, host_target())], NAMES))
@@ -180,8 +183,21 @@ class NativeExecutable:
                 self.local_memory(ordinal), flags, -1, -1, ordinal, 0,
             ))  # fmt: skip
 
+    @property
+    def function_count(self) -> int:
+        return len(NAMES)
+
     def function_name(self, ordinal: int) -> str:
         return NAMES[ordinal]
+
+    def lookup(self, name: str) -> int:
+        return NAMES.index(name)
+
+    def constant_count(self, ordinal: int) -> int | None:
+        return None
+
+    def binding_count(self, ordinal: int) -> int | None:
+        return None
 
     def entry_point(self, ordinal: int) -> int:
         return self._entries.buffer_info()[0] + ordinal * ENTRY_POINT.size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
@@ -50,12 +49,12 @@ class LocalCommandBuffer(ListCommandBuffer):
         return DIRECT, local_address(buffer) + offset, length
 
     def _functions(self, executable: Executable) -> LocalExecutable:
-        if not hasattr(executable, "entry_point"):  # isinstance of a protocol costs more than the recording
+        if not isinstance(executable, LocalExecutable):
             raise InvalidArgumentError(
                 f"an executable of type {type(executable).__name__} cannot run on a local device; prepare it "
                 "with the device's own executable cache"
             )
-        return cast(LocalExecutable, executable)
+        return executable
 
 
 def local_address(buffer: Buffer) -> int:

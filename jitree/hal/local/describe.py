@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from jitree.hal import command_layout
@@ -21,7 +22,8 @@ _X: Final = _FIELDS.index("count_x")
 
 def describe_work(name: str, work: Callable[[], None]) -> str:
     """An operation by its name and, where it runs command lists, by what they do."""
-    parts = [describe_commands(item) for item in getattr(work, "args", ()) if isinstance(item, CommandList)]
+    given = work.args if isinstance(work, partial) else ()
+    parts = [describe_commands(item) for item in given if isinstance(item, CommandList)]
     return ": ".join([name, *parts])
 
 
