@@ -87,6 +87,8 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     yield "numpy", add, partial(here.add, array, array)
     yield "producer", partial(here.add, x, array), partial(here.add, x, _Producer(array))
     yield "numpy scalars", add, partial(here.scalar, np.float32(3), np.float32(3))
+    yield "Python's numbers", add, partial(here.scalar, 3.0, 4)
+    yield "list of floats", add, partial(here.add, x, array.tolist())
     yield "by name", add, partial(here.add, input0=x, input1=y)
     yield "tuple", add, partial(here.two, x, y)
     scalar = session.to_device(array[3])
@@ -109,11 +111,13 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     yield "async f16", partial(there.single, 1.0, 2.0), partial(there.half, 1.0, 2.0)
     yield f"await * {_AWAITED}", _repeated(here.add, x, y), _awaited(here.add, x, y)
     yield f"await async * {_AWAITED}", _repeated(there.add, away, away), _awaited(there.add, away, away)
+    yield "to numpy", add, partial(here.add.to("numpy"), x, y)
     yield "three of numpy", partial(here.three, x, y, x), partial(here.three, array, array, array)
     if importlib.util.find_spec("torch") is not None:
         import torch
 
         tensor = torch.arange(16, dtype=torch.float32)
+        yield "to torch", add, partial(here.add.to("torch"), x, y)
         yield "three of torch", partial(here.three, x, y, x), partial(here.three, tensor, tensor, tensor)
 
 

@@ -31,6 +31,16 @@ _DONATED = "the array was donated to a call and cannot be used any more"
 _GIVING = _thread.allocate_lock()
 
 
+class _ArrayExports:
+    """``__dlpack_c_exchange_api__``, where machine code of calls is there."""
+
+    def __get__(self, array: Array | None, cls: type[Array]) -> object:
+        capsule = _Indexing.exchange_functions()
+        if capsule is None:
+            raise AttributeError("there is no machine code of calls; use __dlpack__")
+        return capsule
+
+
 class Array(NDArrayOperatorsMixin):
     """A dense array in device memory.
 
@@ -41,7 +51,8 @@ class Array(NDArrayOperatorsMixin):
     """
 
     __slots__ = (
-        "__weakref__", "_device", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
+        "__weakref__", "_device", "_dimensions", "_elements", "_fence", "_keeper", "_owner", "_passed_as",
+        "_view",
     )  # fmt: skip
 
     def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None:
@@ -58,6 +69,8 @@ class Array(NDArrayOperatorsMixin):
         """Of ``_owner``."""
         self._passed_as: object = None
         """The type of the last parameter that took the array as it is, without looking at it again."""
+        self._dimensions: npt.NDArray[np.int64] | None = None
+        """Those and the strides, where another library looks for them."""
 
     def be_passed(self, keeper: Keeper, marker: object) -> bool:
         """Gives the array a handle for direct calls of a session, unless it has one in another session:
@@ -300,6 +313,8 @@ class Array(NDArrayOperatorsMixin):
         options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         return export(self.to_host(), **{name: value for name, value in options.items() if value is not None})
 
+    __dlpack_c_exchange_api__ = _ArrayExports()
+
     def __dlpack_device__(self) -> tuple[int, int]:
         exchange = self._device.array_exchange
         if exchange is not None:
@@ -410,19 +425,34 @@ class _MachineCode:
     """The elements of an array that has an owner, None where that takes more than a look at its handle."""
     fetch: Callable[[object, Array], npt.NDArray[Any] | None] = staticmethod(lambda pattern, array: None)
     """A copy of the elements of such an array in a device's memory, None where that takes Python."""
+    converter: Callable[[type, Callable[[Array], Any]], Callable[[Array], Any] | None]
+    converter = staticmethod(lambda kind, take: None)
+    """See :func:`converter`."""
+
+
+def converter(kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any] | None:
+    """What makes an array one of another library's type, or None where that takes ``take``; None as long as
+    there is no machine code of calls."""
+    return _MachineCode.converter(kind, take)
 
 
 class _Indexing:
-    """What :mod:`jitree.api.parts` does for arrays, which it is built on."""
+    """What :mod:`jitree.api.parts` and others do for arrays, which they are built on."""
 
     read: Callable[[Array, Any], Any]
     write: Callable[[Array, Any, Any], None]
+    exchange_functions: Callable[[], object]
 
 
-def use_parts(read: Callable[[Array, Any], Any], write: Callable[[Array, Any, Any], None]) -> None:
-    """From now on indices are understood."""
+def use_parts(
+    read: Callable[[Array, Any], Any],
+    write: Callable[[Array, Any, Any], None],
+    exchange_functions: Callable[[], object],
+) -> None:
+    """From now on indices are understood, and other libraries find DLPack's C exchange interface."""
     _Indexing.read = staticmethod(read)
     _Indexing.write = staticmethod(write)
+    _Indexing.exchange_functions = staticmethod(exchange_functions)
 
 
 def replace_methods(
@@ -430,12 +460,14 @@ def replace_methods(
     buffer_method: Any,
     find_elements: Callable[[Array], npt.NDArray[Any] | None],
     fetch: Callable[[object, Array], npt.NDArray[Any] | None],
+    converter: Callable[[type, Callable[[Array], Any]], Callable[[Array], Any] | None],
 ) -> None:
     """From now on arrays are looked at by machine code (:mod:`jitree.api.calls.native.arrays`)."""
     Array.__array__ = array_method  # type: ignore[method-assign]
     Array.__buffer__ = buffer_method  # type: ignore[method-assign]
     _MachineCode.find_elements = staticmethod(find_elements)
     _MachineCode.fetch = staticmethod(fetch)
+    _MachineCode.converter = staticmethod(converter)
 
 
 def _as_operand(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.api.array import Array
+from jitree.api.array import Array, converter
 from jitree.api.calls.number_packing import describe
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, UnavailableError
@@ -43,10 +43,12 @@ def taker(kind: str) -> Callable[[Array], Any]:
 class OtherKind(Unique):
     """A function whose results are arrays of another library. Numbers stay numbers."""
 
-    __slots__ = ("_take", "function")
+    __slots__ = ("_convert", "_take", "function")
 
     def __init__(self, function: Any, kind: str) -> None:
         self._take = taker(kind)
+        self._convert: Callable[[Array], Any] = self._learn
+        """Gives None for arrays that ``_take`` is to convert."""
         self.function = function
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
@@ -59,7 +61,14 @@ class OtherKind(Unique):
 
     def _converted(self, value: Any) -> Any:
         if type(value) is Array:
-            return self._take(value)
+            made = self._convert(value)
+            return self._take(value) if made is None else made
         if type(value) in (tuple, list):
             return type(value)(map(self._converted, value))
         return value
+
+    def _learn(self, array: Array) -> Any:
+        """Converts the first arrays, and has machine code convert others to their type."""
+        made = self._take(array)
+        self._convert = converter(type(made), self._take) or self._convert
+        return made

@@ -138,4 +138,10 @@ def _write_part(array: Array, index: Any, value: Any) -> None:
     write(array, index, value)
 
 
-use_parts(_read_part, _write_part)  # arrays cannot import what is made of them
+def _exchange_functions() -> object:
+    from jitree.api.calls.native.session import exchange_functions
+
+    return exchange_functions()
+
+
+use_parts(_read_part, _write_part, _exchange_functions)  # arrays cannot import what is made of them

@@ -37,6 +37,7 @@ _CODES: Final = {
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 _KINDS: Final = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
 """Type codes by ``numpy.dtype.kind``."""
+_LETTERS: Final = {code: kind for kind, code in _KINDS.items()}
 _ONE_LANE: Final = 1 << 16
 
 
@@ -197,6 +198,22 @@ def tensor_type(row: ElementType) -> int | None:
     dtype = row.dtype
     code = _CODES.get(dtype.name, _KINDS.get(dtype.kind))
     return None if code is None else code | dtype.itemsize << 11 | _ONE_LANE
+
+
+def dtype_of(tensor: DLTensor) -> np.dtype[Any]:
+    """The numpy dtype of a tensor's elements. BufferError for types that numpy arrays do not have."""
+    try:
+        if tensor.code in _NAMES:
+            import ml_dtypes
+
+            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _NAMES[tensor.code]))
+        else:
+            dtype = np.dtype(f"{_LETTERS[tensor.code]}{tensor.bits // 8}")
+    except (KeyError, TypeError):
+        dtype = np.dtype("V")
+    if tensor.lanes != 1 or tensor.bits != 8 * dtype.itemsize:
+        raise BufferError(f"no numpy array has elements of type {tensor.code}, {tensor.bits} bits")
+    return dtype
 
 
 def _tensor(capsule: Any) -> Any:

@@ -19,6 +19,7 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.native.numbers import pass_bits, pass_number
 from jitree.api.calls.native.python import drop, invoke_with, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
+from jitree.api.calls.native.sequences import pass_numbers
 from jitree.codegen.primitives import load64
 from jitree.codegen.record import place_of
 
@@ -76,6 +77,8 @@ def pass_array(python: Python, record: CallRecord, argument: Argument, value: in
         return pass_foreign(python, record, argument, exchange, value)
     if cls == python.donation_type:
         return pass_donated(python, record, argument, load64(value + python.donation_array))
+    if pass_numbers(python, record, argument, value):
+        return True
     converted = Ndarray(invoke_with(python, argument.convert, value))
     if not converted:
         return False

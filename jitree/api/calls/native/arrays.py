@@ -77,34 +77,48 @@ def find_elements(self: int, array: int) -> int:
 
 def elements_of(python: Python, array: int) -> int:
     """A new numpy array over the memory of an Array's handle. 0 without an exception if there is no such."""
-    if not is_instance(python, array, python.array_type):
+    handle = visible(python, array)
+    if not handle:
         return 0
+    owner = load64(array + python.array_owner)
+    dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
+    dtype = dtype_of(python, handle.element_type)
+    return over_memory(python, dtype, handle.rank, dimensions, 0, handle.address, owner) if dtype != 0 else 0
+
+
+def visible(python: Python, array: int) -> Entry:
+    """The handle of an Array whose elements are there, in memory that the host sees and may write to. 0 where
+    more than a look at the handle is needed to tell."""
+    if not is_instance(python, array, python.array_type):
+        return Entry(0)
     none = python.none
     owner = load64(array + python.array_owner)
     if owner == 0 or owner == none or load64(array + python.array_fence) != none:
-        return 0
+        return Entry(0)
     handle = Entry(handle_of(owner))
-    rank = handle.rank
     dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
-    if handle.encoding != ENCODING_DENSE or rank > MAXIMUM_RANK:
-        return 0
+    if handle.encoding != ENCODING_DENSE or handle.rank > MAXIMUM_RANK:
+        return Entry(0)
     if load64(dimensions + 8 * MAXIMUM_RANK) & _READ_WRITE != _READ_WRITE:
-        return 0
-    dtype = dtype_of(python, handle.element_type)
+        return Entry(0)
     # Python writes the address of a view last.
-    if dtype == 0 or handle.address == 0 or handle.access >> PLACE_SHIFT != 0:
-        return 0
-    return over_memory(python, dtype, rank, dimensions, 0, handle.address, owner)
+    is_seen = handle.address != 0 and handle.access >> PLACE_SHIFT == 0
+    return handle if is_seen else Entry(0)
 
 
 def dtype_of(python: Python, code: int) -> int:
     """The numpy dtype of an element type, 0 for those whose elements are no array as they lie there."""
+    row = dtype_row(python, code)
+    return row.dtype if row else 0
+
+
+def dtype_row(python: Python, code: int) -> Dtype:
     row = Dtype(python.dtypes)
     for _ in range(python.dtype_count):
         if row.code == code:
-            return row.dtype
+            return row
         row = Dtype(place_of(row) + _DTYPE_SIZE)
-    return 0
+    return Dtype(0)
 
 
 def over_memory(

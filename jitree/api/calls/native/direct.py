@@ -19,6 +19,7 @@ from weakref import ref
 
 from jitree.api.calls.declaration import Parameter, Signature, storage_names
 from jitree.api.calls.donations import arrays_of
+from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
@@ -364,6 +365,7 @@ class _Rows:
             "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
             "tensor_type": tensor_type(row) or 0, "rank": len(shape), "access": _WRITE if is_written else 0,
+            **numbers_of(row),
         }  # fmt: skip
 
     def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:

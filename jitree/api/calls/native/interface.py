@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -36,11 +36,18 @@ _FUNCTIONS: Final = {
     "new_memoryview": "PyMemoryView_FromObject",
     "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
     "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
-    "is_subtype": "PyType_IsSubtype",
+    "is_subtype": "PyType_IsSubtype", "list_item": "PyList_GetItem",
+    "allocate": "PyMem_RawMalloc", "free": "PyMem_RawFree", "no_memory": "PyErr_NoMemory",
+    "is_initialized": "Py_IsInitialized", "ensure_lock": "PyGILState_Ensure",
+    "release_lock": "PyGILState_Release",
 }  # fmt: skip
-_NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50}
-"""PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, in the table of numpy's C interface."""
-_ARRAY_SLOTS: Final = ("_device", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view")
+_NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50, "take_scalar": 62}
+"""PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, PyArray_ScalarAsCtype, in the table of
+numpy's C interface."""
+_ARRAY_SLOTS: Final = (
+    "_device", "_dimensions", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
+)  # fmt: skip
+_DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
 _VERSIONED_NAME: Final = ctypes.c_char_p(dlpack.VERSIONED_NAME)
 _UNVERSIONED_NAME: Final = ctypes.c_char_p(dlpack.NAME)
@@ -78,8 +85,8 @@ class Interface:
         self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
         self._set({"donation_array": slot_offsets(Donation, ("array",))["array"]})
         self._set({"direct_record": slot_offsets(direct_class, ("record",))["record"]})
-        self._set({"destroy_owner": code.addresses["destroy_owner"], "dtypes": self._dtypes.buffer_info()[0]})
-        self._set({"exchanges": self.producers.address})
+        self._set({field: code.addresses[field] for field in _DESTRUCTORS})
+        self._set({"dtypes": self._dtypes.buffer_info()[0], "exchanges": self.producers.address})
         self._capsule = new_capsule(self.record)
         for row in ELEMENT_TYPES:
             if row.numpy_name in np.sctypeDict:
@@ -97,6 +104,23 @@ class Interface:
         )
         """(any DirectCall of the array's session, an array): see reading.py"""
 
+    @cached_property
+    def exchange_functions(self) -> object:
+        """The ``__dlpack_c_exchange_api__`` of arrays."""
+        from jitree.api.calls.native.exporting import ArrayExports  # few processes exchange arrays so
+
+        self._kept.append(functions := ArrayExports(self._code.addresses, self.record))
+        return functions.capsule
+
+    def converter(self, kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any]:
+        """What makes an array one of another library's type, and gives None where that takes ``take``."""
+        interface = dlpack.exchange_interface(dlpack.exchange_capsule(kind))
+        if interface is None or not interface.object_of_managed:
+            return take
+        capsule = new_capsule(self.record, interface.object_of_managed)
+        convert: Callable[[Array], Any] = self._builtin("convert_array", "", "", _ONE_ARGUMENT, capsule)
+        return convert
+
     def _set(self, values: dict[str, int]) -> None:
         for field, value in values.items():
             self._words[PYTHON.word(field)] = value
@@ -110,7 +134,8 @@ class Interface:
         if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
             return
         self._kept.append(row.dtype)
-        self._dtypes[count * width : (count + 1) * width] = array("q", (row.code, id(row.dtype)))
+        words = array("q", (row.code, id(row.dtype), dlpack.tensor_type(row) or 0))
+        self._dtypes[count * width : (count + 1) * width] = words
         self._words[PYTHON.word("dtype_count")] = count + 1
 
     def require_complete(self) -> None:
@@ -131,14 +156,14 @@ class Interface:
         """Machine code as a function of one argument."""
         return self._builtin(symbol, symbol, "", _ONE_ARGUMENT)
 
-    def _builtin(self, symbol: str, name: str, documentation: str, flags: int) -> Any:
+    def _builtin(self, symbol: str, name: str, documentation: str, flags: int, own: object = None) -> Any:
         code = self._code.addresses[symbol]
         definition = _Definition(name.encode(), code, flags, documentation.encode() or None)
         self._kept.append(definition)
         new = c_function(
             "PyCFunction_NewEx", ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
         )
-        return new(ctypes.addressof(definition), self._capsule, None)
+        return new(ctypes.addressof(definition), own or self._capsule, None)
 
 
 def _addresses() -> dict[str, int]:
@@ -147,8 +172,8 @@ def _addresses() -> dict[str, int]:
     table = _numpy_table()
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
-        "int_type": int, "float_type": float,
-        "tuple_type": tuple, "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
+        "int_type": int, "float_type": float, "list_type": list, "tuple_type": tuple,
+        "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK, "dlpack_names": NAMES,
         "dlpack_version": VERSION,
     }  # fmt: skip
@@ -208,7 +233,7 @@ def _load(code: image.Image, direct_class: type) -> Interface:
     attempt = interface.method("attempt_method", Function.attempt, "attempt_slowly")
     submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_slowly")
     interface.require_complete()
-    replace_methods(look, view, interface.function("find_elements"), interface.fetch)
+    replace_methods(look, view, interface.function("find_elements"), interface.fetch, interface.converter)
     Function.__call__ = call  # type: ignore[method-assign]
     Function.attempt = attempt  # type: ignore[method-assign]
     AsynchronousFunction.submit = submit  # type: ignore[method-assign]

@@ -37,12 +37,21 @@ PYTHON: Final = Record(
     i64 error_occurred      # PyErr_Occurred
     i64 error_matches       # PyErr_ExceptionMatches
     i64 is_subtype          # PyType_IsSubtype
+    i64 list_item           # PyList_GetItem
+    i64 allocate            # PyMem_RawMalloc
+    i64 free                # PyMem_RawFree
+    i64 no_memory           # PyErr_NoMemory
+    i64 is_initialized      # Py_IsInitialized
+    i64 ensure_lock         # PyGILState_Ensure
+    i64 release_lock        # PyGILState_Release
     i64 new_memoryview      # PyMemoryView_FromObject
     i64 copy_memory         # memcpy
     i64 new_array           # PyArray_NewFromDescr
     i64 set_base            # PyArray_SetBaseObject
     i64 copy_into           # PyArray_CopyInto
+    i64 take_scalar         # PyArray_ScalarAsCtype
     i64 destroy_owner       # the destructor of owners, machine code itself
+    i64 destroy_managed     # the deleter of exported tensors, machine code itself
     i64 owner_name          # their capsule's name, a C string
     i64 none
     i64 true
@@ -53,6 +62,7 @@ PYTHON: Final = Record(
     i64 array_type          # jitree.Array
     i64 ndarray_type
     i64 array_device        # offsets of slots in an Array
+    i64 array_dimensions
     i64 array_elements
     i64 array_fence
     i64 array_keeper
@@ -71,20 +81,21 @@ PYTHON: Final = Record(
     i64 versioned_name      # of a DLPack capsule, C strings
     i64 unversioned_name
     i64 exchanges           # address of EXCHANGE records
+    i64 list_type
     i64 tuple_type
     i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
     i64 submit_slowly       # AsynchronousFunction.submit,
     i64 attempt_slowly      # Function.attempt,
-    i64 array_slowly     # Array.__array__,
-    i64 buffer_slowly    # Array.__buffer__
+    i64 array_slowly        # Array.__array__,
+    i64 buffer_slowly       # Array.__buffer__
     i64 dtype_count
     i64 dtypes              # address of DTYPE records
     """,
 )
 """What machine code needs of Python; one for the process."""
 
-DTYPE: Final = Record("dtype", "i64 code\ni64 dtype")
-"""An element type (:mod:`jitree.types`) and the numpy dtype of its arrays."""
+DTYPE: Final = Record("dtype", "i64 code\ni64 dtype\ni64 tensor_type")
+"""An element type (:mod:`jitree.types`), the numpy dtype of its arrays, their TENSOR.type or 0."""
 MAXIMUM_DTYPES: Final = 64
 
 EXCHANGE: Final = Record(
@@ -129,6 +140,17 @@ VERSIONED: Final = Record(
 """DLManagedTensorVersioned, whose TENSOR begins at ``tensor``; one without a version begins with it."""
 TENSOR_ON_HOST: Final = 1
 """kDLCPU"""
+
+EXPORTS: Final = Record(
+    "exports",
+    """
+    i64 python              # the PYTHON record
+    i64 export_slowly       # Python functions: give a capsule of an array,
+    i64 import_slowly       # an array over a tensor,
+    i64 allocate_slowly     # a capsule of new memory, or None when they have told why there is none
+    """,
+)
+"""What the exchange interface of device arrays needs."""
 
 MAXIMUM_RETURNED: Final = 1020
 OWNERS: Final = Record(
@@ -204,6 +226,8 @@ PASS_BITS: Final = 7
 PASS_F16: Final = 8
 PASS_BF16: Final = 9
 """Floats, whose bits are in an i32."""
+NO_NUMBERS: Final = 0
+"""As ``numbers`` of an ARGUMENT: Python converts them."""
 
 ARGUMENT: Final = Record(
     "argument",
@@ -213,8 +237,10 @@ ARGUMENT: Final = Record(
     i64 name                # of the parameter, in Python
     i64 storage             # n + 1: of the n-th result that is put into an argument's memory
     i64 place               # address of the register
-    i64 low                 # of integers: what is passed as it is
+    i64 low                 # integers that are passed as they are
     i64 high
+    i64 numbers             # of tensors: PASS_I64 or PASS_F*, as which Python's numbers become elements
+    i64 scalar_type         # of tensors: numpy's type of an element
     i64 convert             # Python function that gives the number, the numpy array, the handle to pass
     i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
     i64 accept              # Python function: whether an array fits

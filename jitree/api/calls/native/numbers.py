@@ -57,20 +57,35 @@ def pass_bits(python: Python, argument: Argument, value: int) -> bool:
 
 def pass_float(argument: Argument, bits: int) -> bool:
     kind = argument.kind
+    number = rounded(kind, bits)
     if kind == PASS_F64:
-        store64(argument.place, bits)
+        store64(argument.place, number)
         return True
-    if bits & _MAGNITUDE > _LARGEST_F32:  # infinite, not a number, or something that becomes infinite
+    if number == -1:
         return False
-    rounded = narrow(bits)
-    if kind == PASS_F16:
-        rounded = half_of(bits)
-    elif kind == PASS_BF16:
-        rounded = brain_of(rounded)
-    if rounded == -1:
-        return False
-    store32(argument.place, rounded)
+    store32(argument.place, number)
     return True
+
+
+def rounded(kind: int, bits: int) -> int:
+    """The bits of an f64 as those of a narrower float; -1 for what is infinite or not a number there."""
+    if kind == PASS_F64:
+        return bits
+    if bits & _MAGNITUDE > _LARGEST_F32:
+        return -1
+    number = narrow(bits)
+    if kind == PASS_F16:
+        return half_of(bits)
+    return brain_of(number) if kind == PASS_BF16 else number
+
+
+def float_of(number: int) -> int:
+    """The bits of an f64 with the value of an integer below 2**53."""
+    if number == 0:
+        return 0
+    sign, magnitude = (-1 << 63, -number) if number < 0 else (0, number)
+    length = bit_length(magnitude)
+    return sign | 1022 + length << 52 | magnitude << 53 - length & _FRACTION
 
 
 def half_of(bits: int) -> int:

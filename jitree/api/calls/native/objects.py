@@ -30,11 +30,11 @@ def c_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-def new_capsule(pointer: int, context: int = 0) -> object:
-    """A capsule without a name."""
+def new_capsule(pointer: int, context: int = 0, name: ctypes.c_char_p | None = None) -> object:
+    """A capsule; its name has to last as long."""
     capsule = c_function(
         "PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-    )(pointer, None, None)
+    )(pointer, name, None)
     c_function("PyCapsule_SetContext", ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(capsule, context)
     return capsule
 

@@ -7,6 +7,7 @@ from jitree.api.calls.native.layout import (
     CALL,
     DTYPE,
     EXCHANGE,
+    EXPORTS,
     NDARRAY,
     OWNERS,
     PYTHON,
@@ -39,6 +40,10 @@ class Dtype(MemoryRecord, layout=DTYPE):
 
 class Exchange(MemoryRecord, layout=EXCHANGE):
     pass
+
+
+class Exports(MemoryRecord, layout=EXPORTS):
+    python: Python
 
 
 class Tensor(MemoryRecord, layout=TENSOR):

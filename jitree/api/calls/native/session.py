@@ -118,3 +118,9 @@ class DirectCalls:
 
 def _refuse(value: object) -> None:
     """Of arrays of another dtype there are none here."""
+
+
+def exchange_functions() -> object:
+    """The ``__dlpack_c_exchange_api__`` of arrays, None as long as there is no machine code of calls."""
+    interface = interfaces.get(DirectCall)
+    return None if interface is None else interface.exchange_functions

@@ -5,6 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.api.calls.native.arrays import array_method, buffer_method, find_elements
+from jitree.api.calls.native.exports import (
+    allocate_managed,
+    convert_array,
+    current_work_stream,
+    destroy_managed,
+    export_managed,
+    export_tensor,
+    import_managed,
+)
 from jitree.api.calls.native.function import attempt_method, function_method, place_method, submit_method
 from jitree.api.calls.native.owners import destroy_owner, new_owner, take_back
 from jitree.api.calls.native.reading import fetch_method
@@ -13,7 +22,8 @@ from jitree.codegen.image.generated import Generated, one_unit
 
 _ENTRIES: Final = (
     function_method, submit_method, attempt_method, place_method, array_method, buffer_method, find_elements,
-    fetch_method, new_owner, destroy_owner, take_back,
+    fetch_method, new_owner, destroy_owner, take_back, export_managed, export_tensor, import_managed,
+    current_work_stream, allocate_managed, destroy_managed, convert_array,
 )  # fmt: skip
 
 

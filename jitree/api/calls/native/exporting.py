@@ -1,0 +1,131 @@
+"""Python's side of :mod:`jitree.api.calls.native.exports`: DLPack's C exchange interface of device arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.calls.native.objects import new_capsule
+from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
+from jitree.api.registry import all_drivers
+from jitree.base import dlpack
+from jitree.base.callbacks import bound
+from jitree.base.once import once
+from jitree.hal.device import Device
+
+_VERSION: Final = (1, 2)
+"""Of DLPack, whose interface this is."""
+_CAPSULE_VERSION: Final = (1, 0)
+_LEGACY_STREAM: Final = 1
+"""As ``__dlpack__`` names the stream that ``current_work_stream`` gives."""
+_ALIGNMENT: Final = 256
+_FUNCTIONS: Final = (
+    ("allocate_managed", 4), ("export_managed", 2), ("import_managed", 2), ("export_tensor", 2),
+    ("current_work_stream", 3),
+)  # fmt: skip
+"""Of DLPackExchangeAPI, in its order: names in the image, arguments."""
+_EXCHANGE_NAME: Final = ctypes.c_char_p(dlpack.EXCHANGE_NAME)
+_MANAGED_NAME: Final = ctypes.c_char_p(dlpack.VERSIONED_NAME)
+_Deleter: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_SetError: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+
+_devices: Final[WeakValueDictionary[tuple[int, int], Device]] = WeakValueDictionary()
+"""GPUs by the number that DLPack gives them: the last device there with an array that was exported."""
+
+
+class ArrayExports:
+    """The interface, which lasts as long as the process; ``record`` is the PYTHON record."""
+
+    def __init__(self, addresses: Mapping[str, int], record: int) -> None:
+        self._slowly = export_array, import_tensor, allocate_tensor
+        self._record = array("q", (record, *map(id, self._slowly)))
+        """The EXPORTS record."""
+        place = self._record.buffer_info()[0]
+        self._code = [bound(addresses[name], count, place) for name, count in _FUNCTIONS]
+        addresses_of_code = (code.address for code in self._code)
+        self._interface = dlpack.ExchangeInterface(*_VERSION, None, *addresses_of_code)
+        self.capsule = new_capsule(ctypes.addressof(self._interface), name=_EXCHANGE_NAME)
+        """As ``__dlpack_c_exchange_api__`` has it."""
+
+
+class _GivenCapsule:
+    """What gives a capsule to whatever takes arrays by DLPack."""
+
+    def __init__(self, capsule: object, device: tuple[int, int]) -> None:
+        self._capsule = capsule
+        self._device = device
+
+    def __dlpack__(self, **options: Any) -> object:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+@once
+def _host() -> Device:
+    """The device of arrays over host memory that other libraries give."""
+    return all_drivers().create_device("local-sync")
+
+
+def export_array(value: Any) -> object:
+    """A capsule of DLPack. What is on a GPU is there for work that follows on its legacy default stream."""
+    if not isinstance(value, Array):
+        raise TypeError(f"expected a jitree.Array but got {type(value).__name__}")
+    device = value.__dlpack_device__()
+    if device != dlpack.CPU_DEVICE:
+        _devices[device] = value.device
+        return value.__dlpack__(stream=_LEGACY_STREAM, max_version=_CAPSULE_VERSION)
+    try:
+        return value.__dlpack__(max_version=_CAPSULE_VERSION)
+    except TypeError:  # numpy before 2.1
+        return value.__dlpack__()
+
+
+def import_tensor(address: int) -> Array:
+    """An array over the memory of a DLManagedTensorVersioned, which is taken over in any case; a copy where
+    programs cannot use the memory as it lies."""
+    capsule = new_capsule(address, name=_MANAGED_NAME)
+    managed = dlpack.Versioned.from_address(address)
+    try:
+        return _array_over(capsule, (managed.tensor.device_kind, managed.tensor.device_number))
+    finally:
+        if dlpack.is_valid(id(capsule), dlpack.VERSIONED_NAME) and managed.deleter:
+            _Deleter(managed.deleter)(address)
+
+
+def _array_over(capsule: object, place: tuple[int, int]) -> Array:
+    given = _GivenCapsule(capsule, place)
+    if place == dlpack.CPU_DEVICE:
+        elements = dlpack.import_array(given)
+        row = native_row(elements.dtype)
+        if row is None:
+            raise BufferError(f"device arrays have no {elements.dtype} elements")
+        return Array(wrap_in_place(elements, _host()) or copy_to_device(elements, row, _host()), _host())
+    device = _devices.get(place)
+    if device is None or device.array_exchange is None:
+        raise BufferError(f"no device of jitree is known in place {place} of DLPack")
+    return Array(device.array_exchange.import_view(given), device)
+
+
+def allocate_tensor(prototype: int, context: int, set_error: int) -> object:
+    """A capsule of new host memory for a DLTensor, None when ``set_error`` was told why there is none."""
+    tensor = dlpack.DLTensor.from_address(prototype)
+    try:
+        if (tensor.device_kind, tensor.device_number) != dlpack.CPU_DEVICE:
+            raise BufferError("memory on a GPU is a session's; jitree allocates host memory for others")
+        dtype = dlpack.dtype_of(tensor)
+        shape = tuple(tensor.shape[: tensor.rank])
+        block = np.empty(int(np.prod(shape, dtype=object)) * dtype.itemsize + _ALIGNMENT, np.uint8)
+        start = -block.ctypes.data % _ALIGNMENT
+        elements = np.ndarray(shape, dtype, block.data, start)
+        return dlpack.export(elements, max_version=_CAPSULE_VERSION)
+    except Exception as error:  # whatever is wrong with the prototype; the caller is in C
+        _SetError(set_error)(context, type(error).__name__.encode(), str(error).encode())
+        return None

@@ -1,0 +1,94 @@
+"""Python numbers, scalars of numpy and nested lists of numbers as tensors. Machine code.
+
+Only numbers that every element type has a plain way for: others, and what does not fit, are left to Python.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.copies import SCATTERED, new_copy, refuse
+from jitree.api.calls.native.layout import FLOAT_AT, MAXIMUM_RANK, NO_NUMBERS, PASS_F64, PASS_I64
+from jitree.api.calls.native.numbers import float_of, rounded
+from jitree.api.calls.native.python import type_of
+from jitree.api.calls.native.records import Argument, CallRecord, Python
+from jitree.codegen.primitives import call, load32, load64, quotient, stack, store8, store64
+from jitree.codegen.record import place_of
+
+
+def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    """Whether it was a number or a nested list that fits, and has been copied."""
+    if argument.numbers == NO_NUMBERS:
+        return False
+    dimensions = stack(8 * MAXIMUM_RANK)
+    count = 1
+    item = value
+    for axis in range(argument.rank):
+        size = length_of(python, item)
+        if size <= 0:
+            return False
+        store64(dimensions + 8 * axis, size)
+        count *= size
+        item = item_of(python, item, 0)
+    view = new_copy(python, record, argument, argument.rank, dimensions, SCATTERED)
+    if not view:
+        return False
+    for index in range(count):
+        number = number_at(python, argument, value, dimensions, index, count)
+        if number == 0 or not store_number(
+            python, argument, number, view.address + index * argument.item_size
+        ):
+            return refuse(record, view)
+    store64(argument.place, place_of(view))
+    return True
+
+
+def length_of(python: Python, value: int) -> int:
+    """Of a list or tuple, -1 of anything else."""
+    cls = type_of(value)
+    return call(python.length, value) if cls == python.list_type or cls == python.tuple_type else -1
+
+
+def item_of(python: Python, value: int, index: int) -> int:
+    """A borrowed reference."""
+    get_item = python.list_item if type_of(value) == python.list_type else python.get_item
+    return call(get_item, value, index)
+
+
+def number_at(python: Python, argument: Argument, value: int, dimensions: int, index: int, count: int) -> int:
+    """The element of a nested list, 0 where lists have other lengths than the first ones."""
+    for axis in range(argument.rank):
+        size = load64(dimensions + 8 * axis)
+        if length_of(python, value) != size:
+            return 0
+        count = quotient(count, size)
+        place = quotient(index, count)
+        index -= place * count
+        value = item_of(python, value, place)
+    return value
+
+
+def store_number(python: Python, argument: Argument, value: int, place: int) -> bool:
+    """Whether it was a number of the element type, or one that becomes such without loss."""
+    cls = type_of(value)
+    if cls == argument.scalar_type:
+        call(python.take_scalar, value, place)
+        return True
+    kind = argument.numbers
+    if cls == python.int_type:
+        overflow = stack(4)
+        number = call(python.long_value, value, overflow)
+        if load32(overflow) != 0 or not argument.low <= number <= argument.high:
+            return False
+        store_bits(argument, place, number if kind == PASS_I64 else rounded(kind, float_of(number)))
+        return True
+    if cls != python.float_type or kind == PASS_I64:
+        return False
+    bits = rounded(kind, load64(value + FLOAT_AT))
+    if bits == -1 and kind != PASS_F64:
+        return False
+    store_bits(argument, place, bits)
+    return True
+
+
+def store_bits(argument: Argument, place: int, bits: int) -> None:
+    for index in range(argument.item_size):
+        store8(place + index, bits >> 8 * index & 255)
