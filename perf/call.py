@@ -44,7 +44,7 @@ def peer_call(case: Case, device: str, source: str) -> Call:
 
 
 def own_call(case: Case, session: jitree.Session, source: str) -> Call:
-    """By jitree, in a session of its own."""
+    """By jitree, in a new session."""
     function = session.load(case.module)[case.function]
     arguments = _placed(case, source, session.to_device)
 

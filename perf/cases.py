@@ -78,7 +78,7 @@ def peer_call(case: Case, device: str) -> Call:
 
 
 def own_call(case: Case, session: jitree.Session) -> Call:
-    """By jitree, in a session of its own."""
+    """By jitree, in a new session."""
     function = session.load(case.module)[case.function]
     placed = [session.to_device(item) if isinstance(item, np.ndarray) else item for item in case.arguments]
 

@@ -1,4 +1,4 @@
-"""Shows what memory calls and sessions leave behind: jitree beside iree.runtime.
+"""Shows what memory calls and sessions keep: jitree beside iree.runtime.
 
     python perf/memory.py [--calls 1000000] [--sessions 20]
 

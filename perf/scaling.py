@@ -3,7 +3,7 @@
     python perf/scaling.py [--threads 1 2 4 8 16] [--suite LIST.json] [--seconds 0.5] [--only REGEX]
                            [--processes 3] [--json FILE] [--plot] [--results FILE]
 
-Every number of threads has processes of its own, in which both runtimes are measured alternately with that
+Every number of threads has two processes, in which both runtimes are measured alternately with that
 many; where a process gets its memory decides about some percent of its speed, so the middle one of several
 counts. What this process may not use is left out. Per program and number of threads: the median times, their
 ratio (above 1: jitree is faster) and by how much each runtime is faster than with one thread. `--json` writes
@@ -50,7 +50,7 @@ def measure(threads: int, options: argparse.Namespace) -> Times:
 
 
 def measure_apart(threads: int, options: argparse.Namespace) -> Times:
-    """In processes of their own: the medians of what they measure."""
+    """In new processes: the medians of what they measure."""
     runs = [_measure_once(threads, options) for _ in range(options.processes)]
     return {
         name: (median(run[name][0] for run in runs), median(run[name][1] for run in runs)) for name in runs[0]

@@ -1,4 +1,4 @@
-"""Times what happens before the first result: jitree against iree.runtime, each in processes of its own.
+"""Times what happens before the first result: jitree against iree.runtime, in separate processes.
 
     python perf/startup.py [--repeat 10] [--instructions 1000 10000 100000 1000000]
 

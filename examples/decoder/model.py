@@ -34,7 +34,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def weights(seed: int = 1) -> dict[str, np.ndarray]:
-    """Nobody has trained them: what the model writes is made of letters and means nothing."""
+    """They are not trained: what the model writes is made of letters and means nothing."""
     random = np.random.default_rng(seed)
     return {
         name: (

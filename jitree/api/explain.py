@@ -1,6 +1,6 @@
 """What a call does with memory: what it allocates, copies, and updates in place (:meth:`Session.explain`).
 
-Calls leave nothing of that behind, so that it costs nothing. From the first question on Python makes the
+Calls keep nothing of that, so that it costs nothing. From the first question on Python makes the
 calls of the function and looks: at where arguments and results lie, at what was in the arguments before, at
 what the device was asked to copy.
 """
@@ -60,7 +60,7 @@ class ExplainedResult(NamedTuple):
     name: str
     bytes: int
     lies_in: str | None
-    """The argument whose memory it has; None for memory of its own."""
+    """The name of the argument in whose memory the result lies; None where it lies in other memory."""
 
     def __str__(self) -> str:
         place = "new memory" if self.lies_in is None else f"in the memory of {self.lies_in}"
@@ -256,7 +256,7 @@ def _why_copied(parameter: Parameter, before: _Before, buffer: Buffer) -> str:
 
 def explain(session: Any, function: str | Function | None) -> Explanation | dict[str, Explanation]:
     """What the last call of a function did; for None a dictionary of all functions that are looked at. Calls
-    are looked at from the first question on: those before have left nothing behind."""
+    are looked at from the first question on: those before have kept nothing."""
     require("function", "a function or its name", function, Function, str, type(None))
     if function is None:
         known = (

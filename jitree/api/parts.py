@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ANY_QUEUE: Final = -1
 _MOST_RUNS: Final = 256
-"""Of a part that is read by itself: gathering more takes longer than reading the whole array."""
+"""Of a part that is read by itself: copying more takes longer than reading the whole array."""
 
 
 class _Part(NamedTuple):
@@ -116,9 +116,9 @@ def read(array: Array, index: Any) -> Any:
         data = device.read_buffer(view.buffer.subspan(part.offset + starts[0], length), array.fence)
     else:
         _settle(array)
-        gathered = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
-        _copy(device, view.buffer, part.offset, starts, gathered, 0, targets, length)
-        data = device.read_buffer(gathered)
+        packed_runs = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
+        _copy(device, view.buffer, part.offset, starts, packed_runs, 0, targets, length)
+        data = device.read_buffer(packed_runs)
     elements = data[:size].view(row.dtype).reshape(part.shape)
     is_one = not any(item is Ellipsis for item in (index if isinstance(index, tuple) else (index,)))
     return elements[()] if is_one else elements  # as numpy: a number, where every axis has an integer

@@ -34,7 +34,7 @@ class Resources(Unique):
         self, registry: DriverRegistry | None = None, loaders: Sequence[ExecutableLoader] | None = None
     ) -> None:
         """``registry``: drivers by name, None = those of this process. ``loaders``: makers of executables for
-        devices that have none of their own, None = all there are."""
+        devices without threads, None = all there are."""
         self.driver_registry = all_drivers() if registry is None else registry
         self.ref_types = RefTypes()
         register_hal_types(self.ref_types)
@@ -62,7 +62,7 @@ class Resources(Unique):
     ) -> tuple[ExecutableLoader, ...]:
         """The loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
 
-        INVALID_ARGUMENT for plugins or modules when the instance was given loaders of its own.
+        INVALID_ARGUMENT for plugins or modules when the instance was given other loaders.
         """
         if tier is None and not plugins and not modules:
             return self.loaders

@@ -370,9 +370,9 @@ class Session(Ended, Unique):
         INVALID_ARGUMENT for element types that programs cannot have.
         """
         self._require_open()
-        direct = self._direct_calls
-        if direct is not None and type(value) is np.ndarray:
-            placed = direct.place(value)
+        calls = self._direct_calls
+        if calls is not None and type(value) is np.ndarray:
+            placed = calls.place(value)
             if placed is not None:
                 return placed
         if isinstance(value, Array):

@@ -102,12 +102,12 @@ class Callback:
         self._code = mapping
         self.address = mapping.address
 
-    def answer(self, record: ctypes.Array[ctypes.c_int64]) -> None:
+    def serve(self, record: ctypes.Array[ctypes.c_int64]) -> None:
         """Calls the function with the arguments of a record."""
         record[_RESULT] = self._function(*self._arguments(record))
 
     def fail(self, record: ctypes.Array[ctypes.c_int64], error: BaseException) -> None:
-        """Answers with a failure."""
+        """Returns a failure."""
         record[_RESULT] = self._failure
         record[_RESULT] = self._failed(error, *self._arguments(record))
 
@@ -127,9 +127,9 @@ def _record(address: int) -> tuple[Any, ctypes.Array[ctypes.c_int64]]:
     return object_at(record[_CALLBACK]), record
 
 
-def _answer(address: int) -> None:
+def _call(address: int) -> None:
     callback, record = _record(address)
-    callback.answer(record)
+    callback.serve(record)
 
 
 def _fail(address: int, error: BaseException) -> None:
@@ -139,7 +139,7 @@ def _fail(address: int, error: BaseException) -> None:
 
 def _serve(address: int) -> None:
     try:
-        _answer(address)
+        _call(address)
     except BaseException as error:
         _fail(address, error)
 
@@ -166,12 +166,12 @@ class _Table:
         self._words[1] = 0 if get_ident() != main else self._words[1]
 
     def _new_level(self, level: int) -> Callable[[int], None]:
-        answers = self._answers(level)
-        next(answers)
-        return answers.send
+        server = self._server(level)
+        next(server)
+        return server.send
 
-    def _answers(self, level: int) -> Generator[None, int, None]:
-        """Answers one call after the other. Whatever comes between answers fails the one in hand."""
+    def _server(self, level: int) -> Generator[None, int, None]:
+        """Makes one call after the other. An error between calls fails the one in hand."""
         failure: BaseException | None = None
         while True:
             try:
@@ -179,7 +179,7 @@ class _Table:
                     _fail(self._words[_RECORDS + level], failure)
                     failure = None
                 while True:
-                    _answer((yield))
+                    _call((yield))
             except GeneratorExit:
                 return
             except BaseException as error:

@@ -7,7 +7,7 @@ from typing import Final
 
 _CODES: Final = {"u8": "B", "u16": "H", "u32": "I", "i32": "i", "i64": "q"}
 _SIZES: Final = {kind: struct.calcsize(code) for kind, code in _CODES.items()} | {"line": 128}
-"""A ``line`` is an i64 that many processors write: it has two cache lines of its own, which are fetched in
+"""A ``line`` is an i64 that many processors write: it has two cache lines to itself, which are fetched in
 pairs."""
 
 

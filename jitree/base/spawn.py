@@ -14,7 +14,7 @@ _SETSID: Final = 0x80
 
 
 def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
-    """Starts the program ``arguments[0]`` in a session of its own, with ``descriptors`` by the number that
+    """Starts the program ``arguments[0]`` in a new session, with ``descriptors`` by the number that
     they have there and an empty standard input; the number of the process. OSError if that fails."""
     library = ctypes.CDLL(None)
     actions, attributes = (ctypes.create_string_buffer(_LARGEST) for _ in range(2))

@@ -207,7 +207,7 @@ class CudaAllocator(LendingAllocator):
     def trim(self) -> None:
         """Waits for the device, then gives back every region that is not used.
 
-        Holds the stream's lock all the while: what another thread gathers in between could use a region.
+        Holds the stream's lock all the while: what another thread batches in between could use a region.
         """
         stream = self._stream
         with stream.lock:

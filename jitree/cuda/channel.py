@@ -70,7 +70,7 @@ def create_channel(
     """Joins a group of ``count`` members as number ``rank``; waits for all of them.
 
     What is not given (-1, None) comes from the provider, by default the environment of a launcher such as
-    torchrun or mpirun. Members in one process must join from threads of their own. INVALID_ARGUMENT for an
+    torchrun or mpirun. Members in one process must join from a thread each. INVALID_ARGUMENT for an
     identifier of another length than 128 bytes and an impossible rank, FAILED_PRECONDITION when none knows
     rank and count, UNAVAILABLE without NCCL. Groups of several names are told apart by the order of their
     making.

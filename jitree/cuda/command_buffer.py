@@ -105,7 +105,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         return Bound(plan, block, key, (*self._retained, *retained), tuple(entries))
 
     def launch(self, stream: Stream, bound: Bound) -> None:
-        """Submits what :meth:`bind` gave, at once or gathered with others. The caller holds the stream's
+        """Submits what :meth:`bind` gave, at once or in a launch batch. The caller holds the stream's
         lock.
 
         Waits for the device only for workgroup counts that lie in its memory.

@@ -1,4 +1,4 @@
-"""One-shot command buffers gathered into graphs while the GPU is busy.
+"""One-shot command buffers batched into graphs while the GPU is busy.
 
 A program that records small command buffers in a loop would pay a launch for each. The first one is launched
 at once, so that the GPU starts; those that come while it works are launched together, a few to a graph.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jitree.cuda.plan import LaunchPlan, PlanSegment
     from jitree.cuda.stream import Stream
 
-_GATHERED: Final = 4
+_MOST_BATCHED: Final = 4
 """Command buffers a graph; with more than 8 the GPU waits for the first of them."""
 _GRAPHS_KEPT: Final = 64
 """Executable graphs; the ones used longest ago go."""
@@ -49,12 +49,12 @@ class LaunchBatch:
         stream = self._owner()
         self._waiting.append((plan, segment, block))
         self.pending += 1
-        is_shared = stream.share.record.is_open  # machine code, which gathers nothing, must not wait for more
-        if is_shared or stream.completed >= self._launched or self.pending >= _GATHERED:
+        is_shared = stream.share.record.is_open  # machine code has no launch batch and must not wait
+        if is_shared or stream.completed >= self._launched or self.pending >= _MOST_BATCHED:
             stream.flush()
 
     def flush(self) -> None:
-        """Launches what has been gathered. When that fails, none of it will run."""
+        """Launches the batch. When that fails, none of it will run."""
         waiting, self._waiting = self._waiting, []
         self.pending = 0
         stream = self._owner()

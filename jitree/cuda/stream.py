@@ -98,7 +98,7 @@ class Stream:
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
         self._launched = 0
-        """Everything up to here has left the gathering."""
+        """The newest submission that has left the launch batch."""
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
         self._closed = False
@@ -148,7 +148,7 @@ class Stream:
     def end(self) -> None:
         """What has begun has been submitted, or failed. The caller still holds the lock."""
         batch = self.batch
-        self.share.gather(0 if batch is None else batch.pending)
+        self.share.set_batched(0 if batch is None else batch.pending)
         self.share.hand_over()
 
     def check_open(self) -> None:
@@ -157,7 +157,7 @@ class Stream:
             raise FailedPreconditionError(f"the device {self.api.name} has been closed")
 
     def flush(self) -> None:
-        """Launches what has been gathered; comes before anything else is submitted to the handle.
+        """Launches the launch batch; comes before anything else is submitted to the handle.
 
         A failure is raised here and fails what those submissions promised.
         """
@@ -169,7 +169,7 @@ class Stream:
                 self._fail_promises(error, self._launched)
                 raise
             finally:
-                self.share.gather(0)
+                self.share.set_batched(0)
 
     def promise(self, semaphore: Semaphore, value: int) -> None:
         """The semaphore reaches the value when everything submitted so far is done."""
@@ -274,7 +274,7 @@ class Stream:
         self.api.wait_for_event(self.handle, event)
         other.events.release(event)
 
-    # Memory that other libraries use on streams of their own.
+    # Memory that other libraries use on their streams.
 
     def order_behind(self, producer: int) -> None:
         """What is submitted from now on waits for what another stream, by its number, has by now.
@@ -331,7 +331,7 @@ class Stream:
             self._watched = self.tick
             try:
                 self.context.enter()
-                self._flush_gathered()
+                self._flush_batch()
                 event = self.mark()
             except StatusError as error:
                 self.fail(error)
@@ -436,10 +436,10 @@ class Stream:
     def _before_wait(self) -> int:
         with self.lock:
             self.context.enter()
-            self._flush_gathered()
+            self._flush_batch()
             return self.tick
 
-    def _flush_gathered(self) -> None:
+    def _flush_batch(self) -> None:
         """As :meth:`flush` for who only waits: what could not be launched has failed its own promises, and
         everything else is still under way. Raises what lost the device."""
         try:

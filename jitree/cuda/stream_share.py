@@ -29,8 +29,8 @@ _FUNCTIONS: Final = {
 _LAST_PLACE: Final = (1 << 31 - PLACE_SHIFT) - 1
 """Devices that a process makes beyond that Python submits to."""
 _places: Final = itertools.count(1)
-_OWNER, _TICK, _COMPLETED, _GATHERED, _PROGRAM, _LAUNCHED = (
-    STREAM.word(field) for field in ("owner", "tick", "completed", "gathered", "program", "launched")
+_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED = (
+    STREAM.word(field) for field in ("owner", "tick", "completed", "batched", "program", "launched")
 )
 
 
@@ -84,9 +84,9 @@ class StreamShare:
         """The address of the PROGRAM that machine code launched last, and the number of that submission."""
         return self._words[_PROGRAM], self._words[_LAUNCHED]
 
-    def gather(self, count: int) -> None:
+    def set_batched(self, count: int) -> None:
         """So many submissions are held back."""
-        self._words[_GATHERED] = count
+        self._words[_BATCHED] = count
 
     def connect(
         self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs

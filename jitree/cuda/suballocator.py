@@ -16,7 +16,7 @@ from jitree.hal.heap import size_class
 ALIGNMENT: Final = 256
 """Bytes; what the driver's own allocations have, and more than any kernel assumes."""
 _OWN_REGION: Final = 4
-"""A piece of more than this part of a region gets a region of its own …"""
+"""A piece of more than this part of a region gets a region to itself …"""
 _GRANULE: Final = 2 << 20
 """… rounded up to the driver's pages."""
 _WASTE: Final = 4
@@ -79,7 +79,7 @@ class Suballocator:
         self._slabs: list[_Slab] = []
         self._free: dict[int, list[Piece]] = {}
         self._large: list[tuple[int, Piece]] = []
-        """Free pieces with a region of their own, by capacity."""
+        """Free pieces that have a region to themselves, by capacity."""
 
     def take(self, size: int) -> Piece:
         """A piece of at least ``size`` bytes. RESOURCE_EXHAUSTED when the driver has no more."""

@@ -28,7 +28,7 @@ _CHUNK: Final = 8 << 20
 """Bytes of a file that are moved at a time."""
 
 
-# All of these are called with the stream's lock held, its context current and its gathering flushed.
+# All of these are called with the stream's lock held, its context current and its launch batch flushed.
 
 
 def fill(stream: Stream, address: int, length: int, pattern: int, pattern_length: int) -> None:

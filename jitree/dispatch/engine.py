@@ -21,7 +21,7 @@ class EngineEntry(NamedTuple):
 
 
 class Engine(Protocol):
-    """A tier. Engines have no state of their own; all of them run on the memory of a Machine."""
+    """A tier. Engines have no state; all of them run on the memory of a Machine."""
 
     name: str
 

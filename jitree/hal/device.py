@@ -113,7 +113,7 @@ class Device(Unique, QueueOperations):
         """Changes how many threads share the work of one command buffer, from the next one on.
 
         1 to 64; results do not depend on it. It may be called at any time from any thread. OUT_OF_RANGE for
-        other counts, UNIMPLEMENTED for more than one on devices that have none of their own.
+        other counts, UNIMPLEMENTED for more than one on devices without threads.
         """
         if count != 1:
             raise UnimplementedError(f"{self.id} has no threads to share work with; local-task has")

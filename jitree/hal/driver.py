@@ -32,7 +32,7 @@ class DeviceOptions(NamedTuple):
     parameters: Mapping[str, str] = MappingProxyType({})
     """``k=v`` of the URI; INVALID_ARGUMENT for names and values that the driver does not know."""
     loaders: Sequence[ExecutableLoader] = ()
-    """Makers of executables, asked in this order; drivers with formats of their own use those."""
+    """Makers of executables, asked in this order; drivers with other formats use theirs."""
 
 
 DEFAULT_OPTIONS: Final = DeviceOptions()

@@ -90,7 +90,7 @@ class LocalExecutable(Executable):
 
 @runtime_checkable
 class KeepsFailures(Protocol):
-    """An executable whose functions fail with errors of their own."""
+    """An executable whose functions raise errors in Python."""
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once; None if there is none."""

@@ -131,7 +131,7 @@ class HeapAllocator(LendingAllocator):
             self._free.clear()
             self._kept = 0
 
-    # Blocks that others hand out, each in a context of its own.
+    # Blocks that others hand out, each in one context.
 
     @property
     def lends(self) -> bool:

@@ -324,7 +324,7 @@ class QueueOperations(abc.ABC):
 
     @abc.abstractmethod
     def queue_flush(self, queue_affinity: int = -1) -> None:
-        """Hands over what is still gathered; a hint."""
+        """Launches the launch batch; a hint."""
 
     @abc.abstractmethod
     def _submit_barrier(

@@ -30,7 +30,7 @@ class Measurement(NamedTuple):
 
 
 class Profiler:
-    """Gathers measurements of one device; thread-safe."""
+    """Collects measurements of one device; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()

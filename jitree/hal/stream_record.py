@@ -1,7 +1,7 @@
 """What machine code and Python share of a device that works in the order of one stream.
 
 Python owns the stream while ``owner`` is OWNED_BY_PYTHON, as at first. When it has submitted what it had to
-it hands the stream over, and takes it back before it counts a submission of its own. Machine code submits
+it hands the stream over, and takes it back before it counts a submission. Machine code submits
 only what it finds in the table of programs of its handle pool, and counts that when it has entered the
 stream. So all that is counted has, except between Python's count and its handing over.
 """
@@ -25,7 +25,7 @@ STREAM: Final = Record(
     i64 owner             # OWNED_BY_*
     i64 tick              # number of the newest submission
     i64 completed         # everything up to here is done on the device
-    i64 gathered          # submissions that Python holds back: they come first
+    i64 batched           # submissions in Python's launch batch: they come first
     i64 place             # the number by which entries name its memory (ENTRY.access)
     i64 program           # address of the PROGRAM that machine code launched last, and
     i64 launched          # the number of that submission
@@ -130,7 +130,7 @@ class SharedStream(Protocol):
         when the stream is Python's, 0 while machine code submits; the second one hands it over."""
 
     def take(self) -> None:
-        """The stream is Python's from now on, until something of its own has been submitted."""
+        """The stream is Python's from now on, until Python has submitted something."""
 
     def promised(self, tick: int) -> Semaphore:
         """Reaches 1 when a submission is done."""

@@ -1,7 +1,7 @@
 """The watchdog: says what every thread waits for or works on when that takes too long.
 
 It is off unless asked for (:func:`start`, the environment variable JITREE_WATCHDOG, ``Session(watchdog=…)``).
-Then every wait and every operation enters itself here while it lasts, and a thread of its own looks at them
+Then every wait and every operation enters itself here while it lasts, and another thread looks at them
 now and then. Devices made while it is on let Python start every operation, so that it sees them all.
 """
 

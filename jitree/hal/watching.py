@@ -17,7 +17,7 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 
 
 class Reporter(Protocol):
-    """Something with threads or queues of its own."""
+    """Something that has threads or queues."""
 
     def report(self) -> list[str]:
         """What they do, a line each."""
@@ -129,6 +129,6 @@ def gate_text(lock: threading.RLock) -> str:
     ident = int(owner) if owner.isdecimal() else 0
     names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
     if not names:
-        return "its turn in a session"
+        return "the call gate of a session"
     places = _places(sys._current_frames().get(ident))
-    return " ".join([f"its turn in a session, which {names[0]} has", *places[:1]])
+    return " ".join([f"the call gate of a session, which {names[0]} has", *places[:1]])

@@ -2,7 +2,7 @@
 
 Compiled kernels run in a worker context without Python. Its handles (local memory, constants, the list of
 bindings and its elements, scratch buffers) are made once; for each span machine code writes addresses and
-lengths into their entries. When a workgroup leaves machine code, the Python objects behind the handles are
+lengths into their entries. When a workgroup leaves machine code, the Python objects of the handles are
 made to show the same memory, and the VM goes on from the frame that was written.
 """
 

@@ -136,8 +136,8 @@ atexit.register(interrupts.end)
 
 
 class _Function:
-    """An entry of an executable, found by its address from the C functions below. Whoever calls those holds
-    the executable."""
+    """An entry of an executable, found by its address from the C functions below. Their callers hold the
+    executable."""
 
     __slots__ = ("_compiled", "_environment", "_label", "_ordinal", "_workers")
 
@@ -148,7 +148,9 @@ class _Function:
         self._label = label
         contexts = 0 if compiled is None else compiled.contexts_address
         # A record of vmvx_layout.ENVIRONMENT.
-        self._environment = array("q", (id(self), contexts, _RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS, 0))
+        self._environment = array(
+            "q", (id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS, 0)
+        )
 
     @property
     def environment(self) -> int:
@@ -169,7 +171,7 @@ class _Function:
                 return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)
         return result
 
-    def crowd(self, dispatch: int, workgroup: int) -> int:
+    def slow_path(self, dispatch: int, workgroup: int) -> int:
         """Runs a span that found no worker context, or that has to wait for compiled kernels."""
         assert self._compiled is not None
         try:
@@ -194,8 +196,8 @@ def _run(environment: int, dispatch: int, workgroup: int) -> int:
     return _function(environment).run(dispatch, workgroup)
 
 
-def _crowd(environment: int, dispatch: int, workgroup: int) -> int:
-    return _function(environment).crowd(dispatch, workgroup)
+def _slow_path(environment: int, dispatch: int, workgroup: int) -> int:
+    return _function(environment).slow_path(dispatch, workgroup)
 
 
 def _finish(environment: int, dispatch: int, workgroup: int, context: int) -> int:
@@ -217,9 +219,13 @@ def _failure(dispatch: int) -> ctypes.c_int64:
 
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)
-_CROWD: Final = Callback(_crowd, 3, _fail, _UNFINISHED)
+_SLOW_PATH: Final = Callback(_slow_path, 3, _fail, _UNFINISHED)
 _FINISH: Final = Callback(_finish, 4, _fail, _UNFINISHED)
-_RUN_ADDRESS, _CROWD_ADDRESS, _FINISH_ADDRESS = _RUN.address, _CROWD.address, _FINISH.address
+_RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS = (
+    _RUN.address,
+    _SLOW_PATH.address,
+    _FINISH.address,
+)
 
 
 class VmvxExecutable(TabledExecutable):
@@ -258,7 +264,7 @@ class VmvxExecutable(TabledExecutable):
         if self._compiled is not None and not self._compiled.ready:
             self._compiled.start()
             for number in range(self.function_count):
-                self._entries[number * _ENTRY_WORDS + _CODE] = _CROWD_ADDRESS
+                self._entries[number * _ENTRY_WORDS + _CODE] = _SLOW_PATH_ADDRESS
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""

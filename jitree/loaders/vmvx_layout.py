@@ -12,7 +12,7 @@ ENVIRONMENT: Final = Record(
     i64 function          # the Python object that the record belongs to
     i64 contexts          # address of the executable's CONTEXTS record
     i64 run               # address of the C function that runs a span on the VM
-    i64 crowd             # address of the one that runs a span when no worker context is free
+    i64 slow_path         # address of the one that runs a span when no worker context is free
     i64 finish            # address of the C function that finishes a workgroup which left machine code
     i64 workgroups        # address of the compiled kernel's ``workgroups`` (vmvx_workgroups.py), 0 = none
     """,

@@ -32,7 +32,7 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
         return 0
     context = take_context(environment, dispatch, group)
     if not context:
-        return call_int(environment.crowd, place_of(environment), place_of(dispatch), place_of(group))
+        return call_int(environment.slow_path, place_of(environment), place_of(dispatch), place_of(group))
     context.state.stack_limit = stack_address() - STACK_SIZE
     finished = 0
     result = 0

@@ -50,7 +50,7 @@ def list_changes(words: Sequence[int], starts: Sequence[int]) -> Iterator[str]:
 
 
 def _named(text: str, ordinal: int) -> str:
-    """Each kernel has functions of its own."""
+    """Each kernel has its functions."""
     for function in (workgroups, kernel, has_room):
         text = text.replace(f'@"{function.__name__}"', f'@"{function.__name__}.{ordinal}"')
     return text

@@ -1,4 +1,4 @@
-"""One thread's part in VMVX dispatches: a VM context of its own, where kernels run workgroup by workgroup."""
+"""One thread's part in VMVX dispatches: a VM context, where kernels run workgroup by workgroup."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     SiteCall = Callable[[Any], bool]
     """Performs the import call of a Machine's call site; true if it has to wait (Machine.pending)."""
     FirstCall = Callable[[int, Any], bool]
-    """The same of the site with a number, which has no call of its own yet."""
+    """Performs the first import call of the call site with that number, for which no SiteCall is made yet."""
 
 _FUNCTION_WORDS = FUNCTION.size // 8
 

@@ -115,7 +115,7 @@ def _run_all(
 def _run_test(
     modules: Sequence[ModuleLike], name: str, opened: tuple[Device, ...], flags: ParsedFlags, report: Report
 ) -> None:
-    """Runs a test in a context of its own, so that tests do not see each other's state."""
+    """Runs a test in a new context, so that tests do not see each other's state."""
     from jitree.modules.check import CheckModule
 
     try:

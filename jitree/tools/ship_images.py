@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
 
 
 def write_tables() -> None:
-    """Each by a process of its own, so that this one loads what they have written."""
+    """Other processes run them, so that this one loads what they have written."""
     for table in TABLES:
         subprocess.run([sys.executable, "-m", table], check=True)
 

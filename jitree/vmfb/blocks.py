@@ -80,12 +80,12 @@ class CodeLayout:
             self.instruction_words += [start + position for position in block.starts]
             self.instruction_offsets += block.offsets
             self.call_words += [start + position for position in block.call_sites]
-            leave = block.exit
+            last = block.exit
             start = len(words)
-            words += leave.words
+            words += last.words
             self.instruction_words.append(start)
-            self.instruction_offsets.append(leave.offset)
-            branches += [(start, leave.offset, edge) for edge in leave.edges]
+            self.instruction_offsets.append(last.offset)
+            branches += [(start, last.offset, edge) for edge in last.edges]
         for start, offset, edge in branches:
             target = starts[edge.target]
             if edge.moves:

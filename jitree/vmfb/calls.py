@@ -48,7 +48,7 @@ def _call_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
         _add_import_call(walk, callee, None, arguments, results)
     else:
         _add_internal_call(walk, callee, arguments, results)
-    walk.leaving = branch_words([]), [Edge(1, resume, [])]
+    walk.exit = branch_words([]), [Edge(1, resume, [])]
     return at
 
 
@@ -59,7 +59,7 @@ def _call_variadic_yieldable(walk: OperandReader, opcode: int, at: int) -> int:
     resume = walk.target(after)
     results, after = walk.entries(after + 4)
     _add_import_call(walk, callee, segments, arguments, results, at + 4)
-    walk.leaving = branch_words([]), [Edge(1, resume, [])]
+    walk.exit = branch_words([]), [Edge(1, resume, [])]
     return after
 
 

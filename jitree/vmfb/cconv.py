@@ -107,8 +107,8 @@ def parse(text: str) -> CallingConvention:
         raise UnimplementedError(
             f"convention version {text[0]!r} is not supported", f"calling convention {text!r}"
         )
-    before, _, behind = text[1:].partition("_")
-    arguments, results = _parse_arguments(before, text), _parse_values(behind, text)
+    before, _, after = text[1:].partition("_")
+    arguments, results = _parse_arguments(before, text), _parse_values(after, text)
     plain = [TAGS[item] for item in arguments if isinstance(item, str)]
     tags = tuple(plain) if len(plain) == len(arguments) else None
     return CallingConvention(text, arguments, results, tags, tuple(TAGS[character] for character in results))

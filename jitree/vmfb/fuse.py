@@ -21,23 +21,23 @@ def carry_comparisons(blocks: Sequence[CodeBlock]) -> None:
     :class:`~jitree.vmfb.superinstructions.Loop`)."""
     headers = {block.offset: block for block in blocks if _is_header(block)}
     for block in blocks:
-        leave = block.exit
-        if leave.words[0] not in (_BR, _BARE) or leave.edges[0].target not in headers:
+        branch = block.exit
+        if branch.words[0] not in (_BR, _BARE) or branch.edges[0].target not in headers:
             continue
-        header = headers[leave.edges[0].target]
-        opcode = LOOPS.get((_shape(leave.words, 0), header.words[0]))
+        header = headers[branch.edges[0].target]
+        opcode = LOOPS.get((_shape(branch.words, 0), header.words[0]))
         if opcode is not None:
-            leave.words[0] = opcode
-            leave.words.extend(header.words[1:])
+            branch.words[0] = opcode
+            branch.words.extend(header.words[1:])
             for edge in header.exit.edges:
-                leave.edges.append(Edge(len(leave.words), edge.target, edge.moves))
-                leave.words.append(0)
+                branch.edges.append(Edge(len(branch.words), edge.target, edge.moves))
+                branch.words.append(0)
 
 
 def _is_header(block: CodeBlock) -> bool:
     """Whether the block is one instruction and a ``cond_br`` on its result."""
-    leave = block.exit
-    return block.starts == [0] and leave.words[0] == _COND_BR and leave.words[1] == block.words[-1]
+    branch = block.exit
+    return block.starts == [0] and branch.words[0] == _COND_BR and branch.words[1] == block.words[-1]
 
 
 def _shape(words: Sequence[int], at: int) -> str:

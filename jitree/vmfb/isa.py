@@ -79,8 +79,8 @@ def _rows() -> tuple[Instruction, ...]:
     for line in lines:
         if line.startswith("#"):
             continue
-        set_name, opcode, since, flags, mnemonic, *behind = line.split(None, 5)
-        operands = _operands(behind[0]) if behind else ()
+        set_name, opcode, since, flags, mnemonic, *others = line.split(None, 5)
+        operands = _operands(others[0]) if others else ()
         terminator, block_marker = "T" in flags, "B" in flags
         rows.append(
             Instruction(

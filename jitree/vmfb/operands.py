@@ -46,7 +46,7 @@ class OperandReader:
         self.block = CodeBlock(0)
         self.offset = 0
         """Byte offset of the current instruction."""
-        self.leaving: tuple[list[int], list[Edge]] | None = None
+        self.exit: tuple[list[int], list[Edge]] | None = None
         """Words and edges of the exit, once the block has it."""
         self.limits = (
             _UNLIMITED,

@@ -1,7 +1,7 @@
 """How to read each opcode's operands while loading: struct formats and operand classes from the table.
 
 Instructions whose operands are all of fixed size have a plan; the walk reads them in one ``unpack`` and
-compares each field with the limit of its class. All others have a function of their own.
+compares each field with the limit of its class. All others have a function each.
 """
 
 from __future__ import annotations

@@ -149,11 +149,11 @@ class _Flow:
         if words[0] == _RETURN:
             return {words[3 + 2 * number]: extent for number, extent in self._results[ordinal].items()}
         for target in block.targets:
-            behind = dict(self._at_start[ordinal].get(target, {}))
+            extents = dict(self._at_start[ordinal].get(target, {}))
             for source, destination in reversed(_moves(block)):
-                if (extent := behind.pop(destination, None)) is not None:
-                    _add(behind, [source], extent)
-            for register, extent in behind.items():
+                if (extent := extents.pop(destination, None)) is not None:
+                    _add(extents, [source], extent)
+            for register, extent in extents.items():
                 _add(sized, [register], extent)
         return sized
 

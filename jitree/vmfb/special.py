@@ -1,7 +1,7 @@
 """Reading of instructions with operands of variable size, calls aside: exits, messages, lists.
 
 Each function takes the walk, the opcode word and the position of the operands, and returns the position
-after the instruction. A terminator sets ``walk.leaving`` to its words and edges. The words are laid out as
+after the instruction. A terminator sets ``walk.exit`` to its words and edges. The words are laid out as
 :mod:`jitree.vmfb.words` says.
 """
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def _br(walk: OperandReader, opcode: int, at: int) -> int:
     edge, at = walk.edge(1, at)
-    walk.leaving = branch_words(edge.moves), [Edge(1, edge.target, [])]
+    walk.exit = branch_words(edge.moves), [Edge(1, edge.target, [])]
     return at
 
 
 def _jump_with_moves(walk: OperandReader, opcode: int, at: int) -> int:
     """``yield`` and ``break``: displacement, count, moves."""
     edge, at = walk.edge(1, at)
-    walk.leaving = [opcode, 0, len(edge.moves) // 3, *edge.moves], [Edge(1, edge.target, [])]
+    walk.exit = [opcode, 0, len(edge.moves) // 3, *edge.moves], [Edge(1, edge.target, [])]
     return at
 
 
@@ -36,14 +36,14 @@ def _cond_br(walk: OperandReader, opcode: int, at: int) -> int:
     condition = walk.value(walk.halfword(at))
     if_true, at = walk.edge(2, at + 2)
     if_false, at = walk.edge(3, at)
-    walk.leaving = [opcode, condition, 0, 0], [if_true, if_false]
+    walk.exit = [opcode, condition, 0, 0], [if_true, if_false]
     return at
 
 
 def _cond_break(walk: OperandReader, opcode: int, at: int) -> int:
     condition = walk.value(walk.halfword(at))
     edge, at = walk.edge(2, at + 2)
-    walk.leaving = [opcode, condition, 0, 0], [edge, Edge(3, edge.target, edge.moves)]
+    walk.exit = [opcode, condition, 0, 0], [edge, Edge(3, edge.target, edge.moves)]
     return at
 
 
@@ -56,7 +56,7 @@ def _br_table(walk: OperandReader, opcode: int, at: int) -> int:
     for case in range(count):
         edge, at = walk.edge(4 + case, at)
         edges.append(edge)
-    walk.leaving = [opcode, index, 0, count] + [0] * count, edges
+    walk.exit = [opcode, index, 0, count] + [0] * count, edges
     return at
 
 
@@ -64,14 +64,14 @@ def _fail(walk: OperandReader, opcode: int, at: int) -> int:
     status = walk.value(walk.halfword(at))
     message, at = walk.string(at + 2)
     edges = [Edge(3, at, [])] if at < len(walk.body) else []
-    walk.leaving = [opcode, status, message, 0], edges
+    walk.exit = [opcode, status, message, 0], edges
     return at
 
 
 def _return(walk: OperandReader, opcode: int, at: int) -> int:
     entries, at = walk.entries(at)
     values = walk.registers("return", entries, walk.signature.cconv.result_tags, True)
-    walk.leaving = [opcode, len(values), *chain.from_iterable(values)], []
+    walk.exit = [opcode, len(values), *chain.from_iterable(values)], []
     return at
 
 

@@ -79,17 +79,17 @@ class FunctionWalk(OperandReader):
                 at += size
             else:
                 at = special(self, opcode, at)
-                if self.leaving is not None:
+                if self.exit is not None:
                     if len(words) > start:  # a call in front of its branch
                         mark_start(start)
                         mark_offset(offset)
-                    block.exit = Exit(offset, *self.leaving)
+                    block.exit = Exit(offset, *self.exit)
                     return at
             mark_start(start)
             mark_offset(offset)
 
     def _begin(self, block: CodeBlock) -> None:
-        self.block, self.words, self.leaving = block, block.words, None
+        self.block, self.words, self.exit = block, block.words, None
 
     def _find_plan(self, offset: int) -> tuple[plans.ReadingPlan, int]:
         """(plan, position of the operands) of an instruction with a prefix, or met for the first time. Raises

@@ -35,8 +35,8 @@ class WordBlock:
         opcode = self.exit[0]
         self.moves = self.exit[3 : 3 + 3 * self.exit[2]] if opcode in _WITH_MOVES else []
         """Of its only edge: (tag, source, destination) each."""
-        leave = offset + starts[-1]
-        self.targets = [leave + displacement for displacement in _displacements(self.exit)]
+        exit_word = offset + starts[-1]
+        self.targets = [exit_word + displacement for displacement in _displacements(self.exit)]
         """Offsets of the blocks that its edges lead to."""
 
 

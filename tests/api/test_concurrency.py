@@ -31,7 +31,7 @@ X = np.arange(64, dtype=np.float32)
 
 
 class Held:
-    """A session on one worker, which does nothing before :meth:`free`: all work is queued behind it."""
+    """A session on one worker, which does nothing before :meth:`free`: all work is queued after it."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -215,7 +215,7 @@ def test_one_session_from_threads_and_tasks_together(tier: str, device: str) -> 
 
 @pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
 def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long device work of calls is done without the session then, until nobody has waited for a while."""
+    """Long device work of calls is done without the session then, until no thread has waited for a while."""
     monkeypatch.setattr(task, "PATIENCE", 0)
     with Session(device, tier="fast") as session:
         large = session.load(ARITHMETIC).large
@@ -267,7 +267,9 @@ def test_the_watchdog_sees_who_waits_for_a_session(tier: str) -> None:
                 result = pool.submit(call)
                 while "the waiter" not in (text := reports.get(timeout=TIMEOUT)):
                     pass
-                assert "waiting for 0." in text and "its turn in a session, which the holder has at" in text
+                assert (
+                    "waiting for 0." in text and "the call gate of a session, which the holder has at" in text
+                )
                 free.set()
                 assert np.array_equal(result.result(TIMEOUT), 2 * X[:4])
                 holder.join(TIMEOUT)

@@ -193,7 +193,7 @@ class Raising:
 
 
 ATTRIBUTES: dict[str, tuple[Callable[[], Any], bool]] = {
-    "an older one behind": (lambda: chain(3, 2, 1), True),
+    "an older one after it": (lambda: chain(3, 2, 1), True),
     "a newer one": (lambda: chain(2), False),
     "an older one": (lambda: chain(0), False),
     "another name": (lambda: producers.capsule(producers.interface(), b"dltensor"), False),

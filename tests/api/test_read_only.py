@@ -130,7 +130,7 @@ def test_elements_that_are_set(session: Session, module: Module, kept: Kept) -> 
 
 
 def test_objects_of_the_hal_are_refused(session: Session, module: Module, kept: Kept) -> None:
-    """They are passed as they are, and there is nobody to give a copy to."""
+    """They are passed as they are, and there is no object to give a copy to."""
     view = session.to_device(kept).view
     with pytest.raises(PermissionDeniedError, match="input1"):
         module.put_into(X, view)

@@ -24,7 +24,7 @@ def module(session: Session) -> Module:
 
 
 def aligned(offset: int = 0) -> npt.NDArray[np.float32]:
-    """16 floats so many bytes behind a multiple of 64."""
+    """16 floats so many bytes after a multiple of 64."""
     block = np.zeros(256, np.uint8)
     start = -block.__array_interface__["data"][0] % 64 + offset
     return block[start : start + 64].view(np.float32)

@@ -59,7 +59,7 @@ FUNCTIONS: list[Callable[..., object]] = [count_up, place_of_second, unused]
 
 
 def state_after(call: Callable[[str, int, int], object]) -> list[object]:
-    """What calls of the functions give and leave behind, with addresses as numbers of words."""
+    """What calls of the functions give and leave in memory, with addresses as numbers of words."""
     memory = (ctypes.c_int64 * 32)()
     base = ctypes.addressof(memory)
     nodes = [base + 64 + NODE.size * number for number in range(4)]

@@ -209,7 +209,7 @@ class FakeDriver(FakeModules, FakeGraphs):
             self._finish_events()
 
     def _finish_events(self) -> None:
-        """On a lost device nobody waits for ever."""
+        """On a lost device no thread waits for ever."""
         for event in self.events.values():
             event.reached.set()
 

@@ -53,7 +53,7 @@ RESULTS = {
     "cuFuncGetAttribute": 1, "cuGraphCreate": 1, "cuGraphAddKernelNode": 1, "cuGraphAddEmptyNode": 1,
     "cuGraphInstantiate": 1, "cuEventElapsedTime": 1,
 }  # fmt: skip
-"""Results behind the status."""
+"""Results after the status."""
 _WITHOUT_CONTEXT = {
     "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid",
     "cuDeviceGetPCIBusId", "cuDeviceTotalMem", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",

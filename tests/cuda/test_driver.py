@@ -148,7 +148,7 @@ def test_a_lost_device_names_the_first_failure_from_then_on(fake: FakeDriver, de
     device.queue_fill(-1, None, before, buffer, 0, 64, 1, 1)
     device.queue_dispatch(-1, None, after, executable, FAIL, (1, 1, 1), [0], [])
     fake.release()
-    for fence in (after, before):  # nobody can tell how far the device got
+    for fence in (after, before):  # how far the device got is not known
         with pytest.raises(InternalError, match=r"cuda://0 is lost.*ILLEGAL_ADDRESS.*last given: fail"):
             fence.wait(5)
     calls: list[Callable[[], object]] = [

@@ -153,7 +153,7 @@ def test_damaged_executables(data: bytes, message: str) -> None:
 def test_changed_bytes_never_crash(path: Path, data: st.DataObject) -> None:
     damaged = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
-        # The tables lie in front of and behind the PTX text.
+        # The tables lie before and after the PTX text.
         position = data.draw(
             st.one_of(st.integers(0, 200), st.integers(len(damaged) - 400, len(damaged) - 1))
         )

@@ -65,7 +65,7 @@ def test_a_program_that_reads_from_the_device_in_every_step(gpu: CudaDevice) -> 
 
 
 def test_waits_end_in_time(gpu: CudaDevice) -> None:
-    """The host waits for itself here: nobody signals."""
+    """The host waits for itself here: nothing signals."""
     wait, done = Fence.create(gpu), Fence.create(gpu)
     buffer = gpu.device_allocator.allocate(0x30, 0, 64)
     gpu.queue_fill(-1, wait, done, buffer, 0, 64, 1, 1)

@@ -204,7 +204,7 @@ def one_shot(rig: Rig, source: Buffer, target: Buffer, constant: int) -> Command
     return commands
 
 
-def test_one_shots_are_gathered_while_the_device_is_busy(rig: Rig) -> None:
+def test_one_shots_are_batched_while_the_device_is_busy(rig: Rig) -> None:
     source = rig.buffer(1)
     targets = [rig.buffer() for _ in range(11)]
     rig.device.stream.wait(None)
@@ -227,7 +227,7 @@ def test_one_shots_are_gathered_while_the_device_is_busy(rig: Rig) -> None:
     assert [rig.read(target)[0] for target in targets] == [101 + 2 * n for n in range(11)]
 
 
-def test_waiting_and_other_work_launch_what_was_gathered(rig: Rig) -> None:
+def test_waiting_and_other_work_launch_the_launch_batch(rig: Rig) -> None:
     source, target = rig.buffer(1), rig.buffer()
     rig.device.stream.wait(None)
     rig.run(one_shot(rig, source, target, 1))

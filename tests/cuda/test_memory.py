@@ -231,10 +231,10 @@ def test_what_only_saves_time_is_dropped_when_memory_runs_out(fake: FakeDriver, 
     assert allocator.allocate(DEVICE_LOCAL, 0, fake.memory * 3 // 4).byte_length
 
 
-def test_trim_lets_nobody_gather_in_between(
+def test_trim_lets_no_launch_batch_in_between(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work gathered behind the wait would run when its memory has gone back to the driver."""
+    """Work batched after the wait would run when its memory has gone back to the driver."""
     free, owned = fake.cuMemFree, []
 
     def checked(address: int) -> Any:

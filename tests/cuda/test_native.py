@@ -85,7 +85,7 @@ class Side:
         return [self.session.to_device(values + offset).view for offset in offsets]
 
     def outcome(self, name: str) -> Any:
-        """What a call of the program gave, as far as it can be compared; it leaves no references behind."""
+        """What a call of the program gave, as far as it can be compared; it leaves no references."""
         table = self.session.context.table
         before = self._live()
         views = self.views(0, 100)

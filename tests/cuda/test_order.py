@@ -104,7 +104,7 @@ def test_deferred_work_is_submitted_by_the_worker(fake: FakeDriver, device: Cuda
 
 
 def test_a_promise_is_enough_for_what_was_deferred(fake: FakeDriver, device: CudaDevice) -> None:
-    """The second operation waits for the first, which waits for the host: it enters the stream behind it."""
+    """The second operation waits for the first, which waits for the host: it enters the stream after it."""
     buffer = allocate(device)
     fill(device, buffer, None, None)
     device.stream.synchronize()
@@ -164,7 +164,7 @@ def test_callbacks_that_raise_stop_nobody(fake: FakeDriver, device: CudaDevice) 
 
     buffer = allocate(device)
     fill(device, buffer, None, None)
-    for host in (None, Fence.create(device)):  # on the completion thread, and behind deferred work
+    for host in (None, Fence.create(device)):  # on the completion thread, and after deferred work
         with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
             fake.hold()
             broken_one, done = Fence.create(device), Fence.create(device)

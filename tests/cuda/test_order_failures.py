@@ -38,7 +38,7 @@ def test_a_call_that_fails_at_submission_fails_the_signal(fake: FakeDriver, devi
 
 
 class Refusing:
-    """A gathering that cannot be launched."""
+    """A launch batch that cannot be launched."""
 
     pending = 0
 
@@ -50,7 +50,7 @@ class Refusing:
         raise ResourceExhaustedError("no room for a graph")
 
 
-def test_gathered_work_that_cannot_be_launched_fails_its_own_signals_only(
+def test_batched_work_that_cannot_be_launched_fails_its_own_signals_only(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
     stream = device.stream
@@ -59,33 +59,33 @@ def test_gathered_work_that_cannot_be_launched_fails_its_own_signals_only(
     buffer = allocate(device)
     fill(device, buffer, None, None)
     fake.hold()
-    before, gathered = Fence.create(device), Fence.create(device)
+    before, batched = Fence.create(device), Fence.create(device)
     fill(device, buffer, None, before)
-    device._queue.submit("gathered", None, gathered, batch.take)
+    device._queue.submit("batched", None, batched, batch.take)
     with pytest.raises(ResourceExhaustedError, match="no room"):
         fill(device, buffer, None, None)
-    assert gathered.query() == StatusCode.RESOURCE_EXHAUSTED
+    assert batched.query() == StatusCode.RESOURCE_EXHAUSTED
     assert before.query() == StatusCode.DEFERRED
     fake.release()
     stream.batch = kept
     assert before.wait(TIMEOUT) == StatusCode.OK
 
 
-def test_who_waits_does_not_take_gathered_work_that_failed_for_a_lost_device(
+def test_who_waits_does_not_take_batched_work_that_failed_for_a_lost_device(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = allocate(device)
     fill(device, buffer, None, None)
     stream = device.stream
     for wait in (lambda: stream.wait(time.monotonic() + 0.01), stream.poll, stream.watch):
-        before, gathered = Fence.create(device), Fence.create(device)
+        before, batched = Fence.create(device), Fence.create(device)
         with fake.busy():
             fill(device, buffer, None, before)
             batch: Any = Refusing()
             monkeypatch.setattr(stream, "batch", batch)
-            device._queue.submit("gathered", None, gathered, batch.take)
+            device._queue.submit("batched", None, batched, batch.take)
             wait()  # type: ignore[no-untyped-call]
-            assert gathered.query() == StatusCode.RESOURCE_EXHAUSTED
+            assert batched.query() == StatusCode.RESOURCE_EXHAUSTED
             assert before.query() == StatusCode.DEFERRED and stream.completed < stream.tick
         assert before.wait(TIMEOUT) == StatusCode.OK
 

@@ -71,7 +71,7 @@ def test_results_of_every_call(session: Session) -> None:
         doubled, total = scale(x, y)
         kept.append((doubled, total, 2 * x, 2 * x + y))
     assert recordings(scale) == 1
-    for doubled, total, expected_doubled, expected_total in kept:  # nobody's memory was used again
+    for doubled, total, expected_doubled, expected_total in kept:  # no memory was used again
         assert np.array_equal(np.asarray(doubled), expected_doubled)
         assert np.array_equal(np.asarray(total), expected_total)
 

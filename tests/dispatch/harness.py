@@ -88,7 +88,7 @@ class Vm:
         return self.context.lookup(f"{module or self.context.modules[-1].name}.{function}")
 
     def call(self, name: str, *arguments: object) -> list[Any]:
-        """Calls and checks that the call left no reference behind."""
+        """Calls and checks that the call left no reference."""
         before = self.context.table.live_count
         try:
             results = self.context.invoke(self.function(name), arguments)

@@ -19,9 +19,9 @@ from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
 
 IN_PYTHON = " (python)"
-"""Behind a URI: command buffers are executed as in a process whose native executor is not ready."""
+"""After a URI: command buffers are executed as in a process whose native executor is not ready."""
 FAKE_DRIVER = " (fake driver)"
-"""Behind a URI: the CUDA device on a driver that emulates a GPU on host memory."""
+"""After a URI: the CUDA device on a driver that emulates a GPU on host memory."""
 LOCAL_DEVICES = (
     "local-sync",
     "local-sync" + IN_PYTHON,

@@ -25,7 +25,7 @@ from tests.hal.helpers import DEFAULT_USAGE, DEVICE_LOCAL, SHARED, allocate
 
 
 def aligned(size: int, offset: int = 0) -> np.ndarray:
-    """Bytes that begin ``offset`` behind a multiple of 64."""
+    """Bytes that begin ``offset`` after a multiple of 64."""
     memory = np.zeros(size + 128, np.uint8)
     start = -memory.ctypes.data % 64 + offset
     return memory[start : start + size]

@@ -107,7 +107,7 @@ def test_rows_are_asked_for_when_they_are_needed() -> None:
     def rows() -> Iterator[tuple[str, DriverRow]]:
         for name in ("first", "second", "third"):
             asked.append(name)
-            yield name, (name, lambda: pytest.fail("nobody asked for the driver"))
+            yield name, (name, lambda: pytest.fail("the driver was not asked for"))
 
     registry = DriverRegistry(rows())
     with pytest.raises(AlreadyExistsError):

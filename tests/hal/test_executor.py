@@ -66,7 +66,7 @@ def test_zero_counts_run_nothing(execute: Execute, counts: tuple[int, int, int])
 
 
 def test_failing_function(execute: Execute) -> None:
-    """The message names all that is known, commands behind the next barrier do not run."""
+    """The message names all that is known, commands after the next barrier do not run."""
     first, second = aligned(np.zeros((3, 5, 7), np.uint32)), aligned(np.zeros(4, np.uint32))
     commands = CommandList()
     dispatch(commands, FAIL, (7, 5, 3), [7 * 5 * 2 + 7 * 4 + 3, -42 & 0xFFFFFFFF], first)

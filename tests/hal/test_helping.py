@@ -256,7 +256,7 @@ def test_semaphores_forget_work_that_has_ended(occupied: Occupied) -> None:
 
 
 class Gate:
-    """Makes parkings which nobody who has been woken leaves before it is opened."""
+    """Makes parkings that no thread, once woken, leaves before they are opened."""
 
     def __init__(self) -> None:
         self.open = threading.Event()

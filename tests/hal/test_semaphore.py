@@ -60,7 +60,7 @@ def test_reached_wait_returns_at_once_and_pending_one_times_out() -> None:
         start = time.monotonic()
         assert not semaphore.wait(2, timeout)
         assert timeout <= time.monotonic() - start < timeout + 1
-    assert not semaphore._timepoints, "waits that ended leave nothing behind"
+    assert not semaphore._timepoints, "waits that ended leave nothing"
 
 
 def test_wait_is_woken_by_another_thread() -> None:

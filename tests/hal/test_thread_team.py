@@ -1,4 +1,4 @@
-"""Teams: work is shared, exact, and nobody is left asleep or awake."""
+"""Teams: work is shared, exact, and no thread is left asleep or awake."""
 
 from __future__ import annotations
 
@@ -115,17 +115,17 @@ def test_first_failure_is_reported_once(team: Team) -> None:
     commands, visits, _ = _busy(BUSY, 100, TURNS_PER_MILLISECOND // 10)
     _run(team, commands)
     failing = aligned(np.zeros(2000, np.uint32))
-    behind = aligned(np.zeros(8, np.uint32))
+    second = aligned(np.zeros(8, np.uint32))
     commands = CommandList()
     workers = aligned(np.zeros(100, np.uint32))
     dispatch(commands, BUSY, (100, 1, 1), [TURNS_PER_MILLISECOND // 10], visits, workers)
     dispatch(commands, FAIL, (2000, 1, 1), [1234, 99], failing)
     commands.barrier()
-    dispatch(commands, COUNT, (8, 1, 1), [], behind)
+    dispatch(commands, COUNT, (8, 1, 1), [], second)
     for _ in range(10):
         with pytest.raises(InternalError, match=r"returned 99 in workgroup \(1234, 0, 0\) of command 1"):
             _run(team, commands)
-    assert not behind.any()
+    assert not second.any()
 
 
 def test_sleeping_and_waking_at_random(team: Team) -> None:

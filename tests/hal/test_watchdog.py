@@ -112,7 +112,7 @@ def test_a_wait_behind_other_operations(reports: Reports, registry: DriverRegist
         device.queue_copy(-1, wait, signal, buffer, 0, buffer, 4, 4)
         thread = in_thread("the waiter", signal.wait)
         reports.expect(
-            r"the waiter: waiting .* by copy, behind 3 others, of which the first waits for a semaphore"
+            r"the waiter: waiting .* by copy, after 3 others, of which the first waits for a semaphore"
         )
         start.signal()
         thread.join(TIMEOUT)
@@ -195,7 +195,7 @@ def test_a_chain_of_operations_is_described_whatever_its_length(registry: Driver
             device.queue_barrier(-1, Fence([(semaphore, index)]), Fence([(semaphore, index + 1)]))
         last = semaphore.producer(5000)
         assert isinstance(last, Operation)
-        assert "barrier, behind 4998 others, of which the first waits for a semaphore" in last.describe()
+        assert "barrier, after 4998 others, of which the first waits for a semaphore" in last.describe()
 
 
 def test_short_waits_are_not_spoken_of(registry: DriverRegistry) -> None:

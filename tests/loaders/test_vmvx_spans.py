@@ -71,7 +71,7 @@ class Memory:
         table = array("q", (2, *(self._place(context) for context in self.contexts)))
         assert CONTEXTS["first"] == 8
         self.environment.contexts = Contexts(self._array(table))
-        for name, function in (("run", self._run), ("crowd", self._crowd)):
+        for name, function in (("run", self._run), ("slow_path", self._slow_path)):
             setattr(self.environment, name, self._callback(function, ctypes.c_int32, 3))
         self.environment.finish = self._callback(self._finish, ctypes.c_int32, 4)
         self.environment.workgroups = self._callback(self._workgroups, ctypes.c_int64, 4)
@@ -120,8 +120,8 @@ class Memory:
         self.events.append(("run", self.group.first, self.group.last, *map(self._busy, self.contexts)))
         return -3
 
-    def _crowd(self, environment: int, dispatch: int, group: int) -> int:
-        self.events.append(("crowd", self.group.first))
+    def _slow_path(self, environment: int, dispatch: int, group: int) -> int:
+        self.events.append(("slow_path", self.group.first))
         return 4
 
     @staticmethod
@@ -174,7 +174,7 @@ def test_machine_code_does_what_python_does(
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][-2:] == [int(0 in busy), int(1 in busy)], "contexts are given back"
     if len(busy) == 2 and first < last:
-        assert outcomes[0][:2] == [4, ("crowd", first)]
+        assert outcomes[0][:2] == [4, ("slow_path", first)]
 
 
 def test_the_fifth_workgroup_that_leaves_is_the_vms() -> None:

@@ -1,4 +1,4 @@
-"""Random programs of ``hal`` imports: what both kinds of answers have to agree on."""
+"""Random programs of ``hal`` imports: what Python and fast paths have to agree on."""
 
 from __future__ import annotations
 

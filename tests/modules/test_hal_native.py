@@ -96,7 +96,7 @@ def lent(session: Session) -> int:
 
 
 def outcome(session: Session, name: str) -> Any:
-    """What a call of the program gave, as far as it can be compared; it leaves no references behind."""
+    """What a call of the program gave, as far as it can be compared; it leaves no references."""
     table = session.context.table
     before = _live(session)
     views = [
@@ -140,7 +140,7 @@ def _told(result: object) -> object:
     ],
 )
 @given(program=programs())
-def test_programs_do_the_same_with_and_without_answers(pair: Pair, program: Program) -> None:
+def test_programs_do_the_same_with_and_without_fast_paths(pair: Pair, program: Program) -> None:
     name = f"m{next(_numbers)}"
     module = program.module(name)
     pair.plain.load(module)

@@ -55,7 +55,7 @@ def test_arrays_that_disagree(weight: np.ndarray[Any, Any], error: type[Exceptio
     "weight", [WEIGHT, WEIGHT.reshape(12), WEIGHT.view(np.uint8), WEIGHT.astype(">f4"), WEIGHT.tobytes()]
 )
 def test_what_agrees(weight: Any) -> None:
-    """Another shape of the same elements, and bytes that nobody says the type of."""
+    """Another shape of the same elements, and bytes without a type."""
     assert np.array_equal(run({"model": {"w": weight}}), INPUT @ WEIGHT + BIAS)
 
 

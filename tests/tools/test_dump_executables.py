@@ -91,7 +91,7 @@ def test_a_module_without_machine_code() -> None:
     assert text(b"data").startswith("No ELF, FatELF or CUDA executables")
 
 
-CROWDED = patched(CUBIN, 58, "<3H", 0, 65535, 0)
+OVERFULL = patched(CUBIN, 58, "<3H", 0, 65535, 0)
 """States many sections of no bytes."""
 
 
@@ -101,7 +101,7 @@ CROWDED = patched(CUBIN, 58, "<3H", 0, 65535, 0)
         (TINY[:40], FailedPreconditionError, "it has 40 bytes, fewer than an ELF header"),
         (TINY[:-100], FailedPreconditionError, "section header table .* the data is cut short"),
         (patched(TINY, 58, "<H", 7), FailedPreconditionError, "its headers are 64, 56 and 7 bytes long"),
-        (CROWDED, FailedPreconditionError, "it states 65535 sections"),
+        (OVERFULL, FailedPreconditionError, "it states 65535 sections"),
         (fatelf([(62, 2, TINY)])[:-1], OutOfRangeError, "FatELF slice for x86_64"),
         (CUBIN[:2000], FailedPreconditionError, "pyelftools finds ELFParseError"),
         (b"CDA1" + bytes(60), InvalidArgumentError, "the buffer ends before its root"),

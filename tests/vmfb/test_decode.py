@@ -107,7 +107,7 @@ def test_messages() -> None:
 
 
 def test_fail_falls_through_to_the_next_block() -> None:
-    """A status of zero goes on with the bytes behind."""
+    """A status of zero goes on with the bytes after it."""
     decoded = instructions('fail %i1, "bad"\n^a:\nfail %i2, ""')
     assert [row.operands[::2] for row in decoded] == [[1, decoded[1].index], [2, decoded[1].index]]
 

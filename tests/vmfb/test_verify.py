@@ -180,8 +180,8 @@ def test_22_extensions_need_their_feature(instruction: str, feature: int) -> Non
         "5A 00 00 00",  # no marker in front
         "79 79 5A 00 00 00",  # a marker inside a block
         "79 0C 00 00 79 5A 00 00 00",
-        "79 5A 00 00 5A 00 00",  # no marker behind a terminator
-        "79 5A 00 00 00",  # one stray byte behind the last terminator
+        "79 5A 00 00 5A 00 00",  # no marker after a terminator
+        "79 5A 00 00 00",  # one stray byte after the last terminator
     ],
 )
 def test_23_markers(code: str) -> None:

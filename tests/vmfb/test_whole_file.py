@@ -62,7 +62,7 @@ def test_damage_is_found_by_both_and_the_rest_is_right(path: Path, monkeypatch: 
 
 
 def module_with(slot: int, build: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is found in a module with a field that nobody reads, damaged in a way."""
+    """What is found in a module with a damaged field that is never read."""
     builder = TableBuilder()
     tables = builder.tables([{0: ("u32", 1)}])
     root = builder.table({0: ("ref", builder.text("m")), slot: ("ref", tables)})

@@ -29,7 +29,7 @@ def host_target() -> Target:
 
 @cache
 def target_machine(target: Target) -> Any:
-    llvm.set_option("", "-enable-tail-merge=false")  # each way out of a handler has a jump of its own
+    llvm.set_option("", "-enable-tail-merge=false")  # each way out of a handler ends in its jump
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for inline assembly

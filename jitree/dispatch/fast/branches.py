@@ -100,7 +100,7 @@ def emit_conditional_next(handler: Handler, name: str) -> None:
 def _emit_table(handler: Handler) -> None:
     """index, default displacement, count, displacements
 
-    Each of the first cases has a way of its own, so that the next instruction's address follows from a
+    Each of the first cases has its way, so that the next instruction's address follows from a
     prediction and need not wait for the index."""
     index = handler.unsigned_value(1)
     default, case, other = handler.fresh("default"), handler.fresh("case"), handler.fresh("other")

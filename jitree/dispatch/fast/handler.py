@@ -132,7 +132,7 @@ class Handler(CheckedText):
         return self.load_pointer(self.ref_place(self.ordinal(position)))
 
     def put(self, position: int, ref: str) -> None:
-        """Puts a reference of one's own into the ref register named by an operand word."""
+        """Puts a counted reference into the ref register named by an operand word."""
         self.do(f"call void @vm.put(ptr {ref}, ptr {self.ref_place(self.ordinal(position))}, ptr %state)")
 
     def load(self, kind: str, address: str, alignment: int = 0) -> str:

@@ -14,6 +14,6 @@ from numba import njit
 
 from jitree.dispatch.fast import loop_texts
 
-binding.set_option("", "-enable-tail-merge=false")  # each way out of a handler has a jump of its own
+binding.set_option("", "-enable-tail-merge=false")  # each way out of a handler ends in its jump
 
 run = njit("int64(int64)", nogil=True, error_model="numpy", no_cfunc_wrapper=True)(loop_texts.run)

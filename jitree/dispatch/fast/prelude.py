@@ -34,7 +34,7 @@ define internal preserve_nonecc i64 @{name}({parameters}) #1 {{
 """
 
 _EXIT: Final = """\
-; Leaves the loop: the call of the host is complete. What machine code made and nobody refers to goes first.
+; Leaves the loop: the call of the host is complete. What machine code made and nothing refers to goes first.
 define internal preserve_nonecc i64 @exit({parameters}) #1 {{
   %released.at = getelementptr i8, ptr %state, i64 {released}
   %released = load ptr, ptr %released.at, align 8

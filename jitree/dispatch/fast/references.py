@@ -43,7 +43,7 @@ def require_kind(handler: Handler, position: int, kind: int) -> str:
 
 
 def take(handler: Handler, position: int) -> str:
-    """A reference of one's own out of a register (ordinal, move flag): moved out, or copied."""
+    """A counted reference out of a register (ordinal, move flag): moved out, or copied."""
     return take_at(handler, handler.place(position))
 
 

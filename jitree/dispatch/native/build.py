@@ -60,7 +60,7 @@ class _Builder:
             self._read |= {pc: ReadBlock(pc, [ReadInstruction(pc, "yield")]) for pc in stops}
         self._count = 0
         self._blocks: dict[int, Block] = {}
-        self._leaving: dict[Block, Registers] = {}
+        self._exit_registers: dict[Block, Registers] = {}
         self._parameters: dict[Value, Variable] = {}
         self._zeros: dict[str, Value] = {}
         self._arguments: list[Value] = []
@@ -74,7 +74,7 @@ class _Builder:
         for block in blocks:
             self._fill(block)
         for parameter, variable in self._parameters.items():
-            parameter.operands = [self._leaving[p][variable] for p in parameter.block.predecessors]
+            parameter.operands = [self._exit_registers[p][variable] for p in parameter.block.predecessors]
         _Simplifier(blocks).run()
         function = self._function
         return SsaFunction(
@@ -143,7 +143,7 @@ class _Builder:
         return registers
 
     def _joined(self, block: Block) -> Registers:
-        known = [self._leaving[p] for p in block.predecessors if p in self._leaving]
+        known = [self._exit_registers[p] for p in block.predecessors if p in self._exit_registers]
         is_complete = len(known) == len(block.predecessors)
         registers: Registers = {}
         for variable in self._needed(block.pc):
@@ -163,7 +163,7 @@ class _Builder:
         block.entry = dict(registers)
         for read in self._read[block.pc].instructions:
             block.instructions.append(self._instruction(block, read, registers))
-        self._leaving[block] = registers
+        self._exit_registers[block] = registers
 
     def _instruction(self, block: Block, read: ReadInstruction, registers: Registers) -> SsaInstruction:
         literals = tuple(read.literals)

@@ -85,7 +85,7 @@ class Emitter(CheckedText):
         self._lines.append(text)
 
     def new_number(self) -> int:
-        """A number for a value of one's own."""
+        """A number for a new value."""
         self._values += 1
         return self._values
 

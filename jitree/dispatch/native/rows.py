@@ -63,7 +63,7 @@ def _stated(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str],
 
 
 def function(declare: Declare, name: str) -> str:
-    """The definition of what is a function of its own; declares what that calls."""
+    """The definition of what is a separate function; declares what that calls."""
     text = rows()[name].text
     for line in text.splitlines():
         _declare(declare, line)
@@ -88,7 +88,7 @@ def _as_bits(let: Let, kind: str, wanted: str, lanes: int, value: str) -> str:
 
 
 def _called(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str]) -> str:
-    """A call of what is a function of its own."""
+    """A call of what is a separate function."""
     declare(function(declare, mnemonic))
     semantic = SEMANTICS[mnemonic]
     typed = ", ".join(

@@ -107,7 +107,7 @@ class LocalDevice(Device):
         self._queue(queue_affinity).submit("execute", None, signal, fail)
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
-        """Nothing is ever gathered."""
+        """There is no launch batch."""
 
     def listen(self, listener: Listener | None) -> None:
         """As :meth:`QueueOperations.listen`; machine code executes nothing meanwhile."""

@@ -161,10 +161,10 @@ class Operation:
             earlier = first.prerequisites()
             if not earlier or earlier[0] in seen:
                 points = describe_missing(first.wait.timepoints)
-                return f"{self.name}, behind {len(seen) - 1} others, of which the first waits for {points}"
+                return f"{self.name}, after {len(seen) - 1} others, of which the first waits for {points}"
             first = earlier[0]
             seen.add(first)
-        return f"{self.name}, behind {len(seen) - 1} others, of which the first is {first.describe()}"
+        return f"{self.name}, after {len(seen) - 1} others, of which the first is {first.describe()}"
 
     def _watched(self, work: Callable[[], None]) -> None:
         profiler, dog = self.queue.profiler, watchdog.current

@@ -227,7 +227,7 @@ class Team:
         return [] if helpers is None else helpers.stop()
 
     def _after_fork(self) -> None:
-        """In a forked child the helpers do not exist: they start anew, with records of their own, when
+        """In a forked child the helpers do not exist: they start anew, with new records, when
         needed."""
         self._lock = threading.Lock()
         self._ending.cancel()

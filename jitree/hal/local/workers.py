@@ -1,6 +1,6 @@
 """Worker threads: a pool that runs tasks, and how its threads sleep.
 
-A thread without work parks on an eventfd of its own (a wake-up takes 5 to 7 us, half of what locks and
+Each thread without work parks on its eventfd (a wake-up takes 5 to 7 us, half of what locks and
 conditions of Python need). The pool's lock guards who is parked: a thread that takes another off that list
 owes it one token, so that no wake-up is lost or doubled.
 """
@@ -76,7 +76,7 @@ class _Shared:
     """What the threads of a pool hold; the pool itself is not among it, so that a forgotten pool can end.
 
     At most one thread is on its way to the tasks: it is that thread, not who adds them, that summons the next
-    one if it leaves any behind. So a burst of tasks costs its submitter one wake-up.
+    one if it leaves any. So a burst of tasks costs its submitter one wake-up.
     """
 
     def __init__(self, name: str, topology: Topology, parking: Callable[[], Parking]) -> None:

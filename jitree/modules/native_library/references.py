@@ -2,7 +2,7 @@
 
 An object of a library is a :class:`LibraryObject`, one per address, which owns one count of the C object as
 long as anything in Python or a program refers to it. Numbers of counts are changed atomically because code
-in libraries may have threads of its own.
+in libraries may start threads.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class References:
 
 
 def _leave(address: int) -> None:
-    """An object of the HAL or a list that a library made with code of its own: only that could free it."""
+    """An object of the HAL or a list that code of a library made: only that code could free it."""
 
 
 _tables: weakref.WeakKeyDictionary[RefTypes, References] = weakref.WeakKeyDictionary()

@@ -104,9 +104,9 @@ def add_instruction(decoder: Decoder, word: int, offset: int) -> None:
 
 def carry_comparison(decoder: Decoder, block: BlockRecord) -> None:
     """Gives a branch to a block that only compares and branches a copy of that."""
-    leave = decoder.draft + 4 * block.exit_word
+    branch = decoder.draft + 4 * block.exit_word
     block.header = 0
-    rows = entry(decoder, decoder.tables.loops, shape_of(leave))
+    rows = entry(decoder, decoder.tables.loops, shape_of(branch))
     if rows == 0:
         return
     number = load32(decoder.marks + 4 * edge_at(decoder, block.first_edge).target)

@@ -170,7 +170,7 @@ NODE: Final = Record(
     KIND_GLOBAL64, KIND_REF_GLOBAL, KIND_REF, KIND_REF_KEPT, KIND_REF_MOVABLE, KIND_IMPORT, KIND_STRING,
     KIND_LIST_VALUE, KIND_LIST_PAIR, KIND_LIST_REF, KIND_LIST_ANY,
 ) = range(18)  # fmt: skip
-"""Kinds of operands that become words of their own."""
+"""Kinds of operands that become separate words."""
 
 (
     SPECIAL_NONE, SPECIAL_BR, SPECIAL_JUMP, SPECIAL_COND_BR, SPECIAL_COND_BREAK, SPECIAL_BR_TABLE,

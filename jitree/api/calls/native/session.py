@@ -59,7 +59,7 @@ class DirectCalls:
             keeper = self._keeper = self._keeper or Keeper(invoker, interface)
             try:
                 with memory_errors("preparing calls by machine code"):
-                    direct = direct_call(function, vm_function, entry, interface, keeper)
+                    prepared = direct_call(function, vm_function, entry, interface, keeper)
             except (Unsuitable, ResourceExhaustedError):
                 return True, None
         if self._pattern is None:
@@ -67,9 +67,9 @@ class DirectCalls:
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
             self._copies = copies_to(self._device, invoker.table)
             if self._device.shared_stream is not None and self._copies:
-                keeper.pattern = direct
-            self._pattern = direct
-        return True, direct
+                keeper.pattern = prepared
+            self._pattern = prepared
+        return True, prepared
 
     def collect(self) -> None:
         """Drops what was given back, if nothing of the context runs right now."""

@@ -186,7 +186,7 @@ class _Planner:
         return found
 
     def _stores_agree(self) -> bool:
-        """All stores depend on the same loops and go to buffers of their own."""
+        """All stores depend on the same loops and go to different buffers."""
         stores = self._structure.stores
         if len({store.buffer for store in stores}) < len(stores):
             return False

@@ -70,7 +70,7 @@ def futex(team: ThreadTeam, operation: int, value: int) -> int:
 
 def settle(team: ThreadTeam, worker: int, home: int) -> int:
     """Sees to it that a helper is not on the submitting thread's processor: one whose home that is goes to
-    the home of the first thread, which has none of its own. The number of the thread whose home it is at."""
+    the home of the first thread, which has no other. The number of the thread whose home it is at."""
     own = load64(team.homes + 8 * worker)
     wanted = 0 if own == atomic_load(team.submitter) else worker
     if own < 0 or wanted == home:

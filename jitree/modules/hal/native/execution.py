@@ -225,7 +225,7 @@ def run_row(
     lengths: int,
     data: int,
 ) -> int:
-    """Executes one transfer, whose ranges stand in tables of their own; ``data``: of updates."""
+    """Executes one transfer, whose ranges stand in separate tables; ``data``: of updates."""
     table = List(stack(LIST_SIZE))
     table.rows = row
     table.row_count = 1

@@ -24,7 +24,7 @@ def restore(
     recording: int, table: HandleTable, memory_of: Callable[[int], object], device: Device | None
 ) -> ListCommandBuffer:
     """The command buffer that has been recorded at an address so far. What it kept, it keeps; ``device``: of
-    those that work on memory of their own."""
+    those that work on private memory."""
     fields = _fields(recording, RECORDING.offsets, RECORDING.size)
     rows = _fields(fields["list"], LIST.offsets, LIST.size)
     arguments = fields["modes"], fields["categories"], fields["affinity"], fields["capacity"]

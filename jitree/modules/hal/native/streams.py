@@ -65,7 +65,7 @@ def submit(
     addresses: int,
     lengths: int,
 ) -> int:
-    """Submits a list with the ranges given. REFUSED when its shape is not known, or it is Python's turn."""
+    """Submits a list with the ranges given. REFUSED when its shape is unknown, or Python owns the stream."""
     data = 0
     staged = Entry(0)
     size = update_size(table)
@@ -79,7 +79,7 @@ def submit(
     result = REFUSED
     if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         program = find(handle_pool, table)  # while the stream is Python's programs may go
-        if program and stream.gathered == 0:
+        if program and stream.batched == 0:
             words = stack(8 * load64(program.firsts + 8 * program.launch_count))
             fill_words(stream, table, addresses, lengths, data, words)
             if launch(stream, program, words):
