@@ -10,8 +10,6 @@ import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-import numpy as np
-
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _MASK: Final = (1 << 64) - 1
@@ -65,12 +63,14 @@ def call_double(address: int, bits: int) -> int:
 
 def narrow(bits: int) -> int:
     """The bits of a 64-bit float as those of a 32-bit one."""
-    return int(np.uint64(bits & _MASK).view(np.float64).astype(np.float32).view(np.int32))
+    (number,) = struct.unpack("d", (bits & _MASK).to_bytes(8, "little"))
+    return ctypes.c_int32.from_buffer(ctypes.c_float(number)).value
 
 
 def widen(bits: int) -> int:
     """The bits of a 32-bit float as those of a 64-bit one."""
-    return int(np.uint32(bits & 0xFFFFFFFF).view(np.float32).astype(np.float64).view(np.int64))
+    number = ctypes.c_float.from_buffer(ctypes.c_uint32(bits & 0xFFFFFFFF)).value
+    return ctypes.c_int64.from_buffer(ctypes.c_double(number)).value
 
 
 def below(left: int, right: int) -> bool:

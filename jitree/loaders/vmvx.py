@@ -70,13 +70,17 @@ def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker
     if tier not in _COMPILING or not ordinals:
         return None
     from jitree.codegen import image
-    from jitree.loaders.vmvx_images import hot_recipe, recipe
+    from jitree.loaders import vmvx_images
     from jitree.loaders.vmvx_native import CompiledKernels
 
-    def hot(ordinal: int) -> image.Provider:
-        return image.provider(hot_recipe(executable, ordinal))
+    def alone(ordinal: int) -> image.Provider:
+        return image.provider(vmvx_images.recipe(executable, [ordinal]))
 
-    return CompiledKernels(image.provider(recipe(executable)), hot, ordinals, create)
+    def hot(ordinal: int) -> image.Provider:
+        return image.provider(vmvx_images.hot_recipe(executable, ordinal))
+
+    everything = image.provider(vmvx_images.recipe(executable, ordinals))
+    return CompiledKernels(everything, alone, hot, ordinals, create)
 
 
 def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

@@ -27,7 +27,7 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
     The notes say why others were not."""
     source = decode(data)
     wanted = array("i", ordinals)
-    lowered = lower(source, (), wanted, NEVER_ASK)
+    lowered = lower(source, (), wanted, NEVER_ASK, roots=wanted)
     refusals = dict(lowered.refusals)
     chosen = [ordinal for ordinal in wanted if ordinal in lowered.needs]
     changes = sorted(set(list_changes(source.words, source.instruction_words)))

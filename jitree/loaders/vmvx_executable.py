@@ -165,7 +165,7 @@ class _Function:
         start = time.thread_time_ns()
         result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
         if self._compiled is not None:
-            self._compiled.spend(time.thread_time_ns() - start)
+            self._compiled.spend(self._ordinal, time.thread_time_ns() - start)
             group = Workgroup(workgroup)
             if result == 0 and group.first < group.last:
                 return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)

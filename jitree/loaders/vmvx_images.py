@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.image import Recipe
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.vmfb.schema import ModuleTables
+
+if TYPE_CHECKING:
+    from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it
+    from jitree.vmfb.schema import ModuleTables
 
 _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
@@ -20,9 +22,9 @@ SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.v
 """Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
 
 
-def recipe(executable: BytecodeModule) -> Recipe:
-    """The image of an executable's kernels."""
-    ordinals = [export.ordinal for export in kernels(executable.module)]
+def recipe(executable: BytecodeModule, ordinals: Sequence[int] = ()) -> Recipe:
+    """The image of an executable's kernels, or of those of them whose functions have these ordinals."""
+    ordinals = ordinals or [export.ordinal for export in kernels(executable.module)]
     return _recipe("vmvx_kernels", "generate", executable, ordinals)
 
 
@@ -47,6 +49,8 @@ def _title(name: str, count: int) -> str:
 
 def executables(module: ModuleTables) -> Iterator[BytecodeModule]:
     """The VMVX executables among a program's constants. What looks like one and is damaged is left out."""
+    from jitree.dispatch.bytecode_module import BytecodeModule
+
     for segment in module.rodata:
         data = bytes(segment.data[:8])
         if data[:4] != _ARCHIVE and data[4:] != b"IREE":

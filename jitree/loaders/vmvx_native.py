@@ -23,8 +23,8 @@ from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import Worker
 
 PATIENCE: Final = 20_000_000
-"""Nanoseconds that an executable runs on the VM before its kernels are compiled in the background: what is
-not worth that much ends before a builder has started."""
+"""Nanoseconds that a kernel runs on the VM before it is compiled in the background: what is not worth that
+much ends before a builder has started."""
 
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
@@ -42,23 +42,28 @@ class CompiledKernels(Ended):
     def __init__(
         self,
         provider: image.Provider,
+        alone: Callable[[int], image.Provider],
         hot: Callable[[int], image.Provider],
         ordinals: Sequence[int],
         create_worker: Callable[[], Worker],
     ) -> None:
-        """``hot`` gives the image of one kernel for who is in the middle of it. ``ordinals`` are those of the
-        kernels' functions in the module, in the order of the executable's entries. Nothing happens until
-        :meth:`serve`."""
+        """``alone`` gives the image of one kernel, which is there sooner than that of all; ``hot`` the one
+        for workers in the middle of it. ``ordinals`` are those of the kernels' functions in the module, in
+        the order of the executable's entries. Nothing happens until :meth:`serve`."""
         self._provider = provider
+        self._alone = cache(lambda ordinal: alone(ordinals[ordinal]))
         self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
         self._symbols = [symbol(ordinal) for ordinal in ordinals]
+        self._nanoseconds = [0] * len(ordinals)
+        """That each kernel has run on the VM."""
         self._create_worker = create_worker
         self._records: array[int] | None = None
         self._lock = threading.Lock()
         self._contexts: dict[int, WorkerContext] = {}
         self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
-        self._nanoseconds = 0
-        self._images: tuple[image.Image, image.Image] | None = None
+        self._images: dict[int, image.Image] = {}
+        """The machine code of kernels, by ordinal."""
+        self._ready = False
         self._closed = False
         self._run_span: Callable[[int, int, int], int]
         self.will_end()
@@ -76,30 +81,37 @@ class CompiledKernels(Ended):
 
     @property
     def ready(self) -> bool:
-        """Whether compiled kernels run."""
-        return self._images is not None
+        """Whether all kernels that can be compiled run as machine code."""
+        return self._ready
 
     def serve(self, records: array[int]) -> None:
         """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already. Begins
         to compile if the VM has no machine code yet: one workgroup would take it longer."""
         self._records = records
-        self._use(self._provider.get() if image.get(LOOP) is None else self._provider.find())
+        self._use_all(self._provider.get() if image.get(LOOP) is None else self._provider.find())
 
     def start(self) -> None:
         """Has the kernels compiled now."""
         self._provider.start()
 
-    def spend(self, nanoseconds: int) -> None:
-        """Counts time that the VM took for the kernels, and has them compiled when that is worth it."""
-        self._nanoseconds += nanoseconds
-        if self._images is None and self._nanoseconds >= PATIENCE:
-            self._use(self._provider.get())
+    def spend(self, ordinal: int, nanoseconds: int) -> None:
+        """Counts time that the VM took for a kernel, and has it compiled when that is worth it."""
+        self._nanoseconds[ordinal] += nanoseconds
+        self.look(ordinal, 0)
 
     def look(self, ordinal: int, nanoseconds: int) -> bool:
-        """Whether the rest of a span, which the VM has run for so long, can be compiled code's."""
-        if self._images is None and self._nanoseconds + nanoseconds >= PATIENCE:
-            self._use(self._provider.get())
-        return self._has_code(ordinal)
+        """Whether the rest of a span, which the VM has run for so long, can be compiled code's. A kernel that
+        is worth it is compiled first, and after the first one all of them."""
+        if self._nanoseconds[ordinal] + nanoseconds >= PATIENCE and not self.has_left(ordinal):
+            alone = self._alone(ordinal)
+            self._use(alone.get())
+            if alone.settled or self._images:
+                self._use_all(self._provider.get())
+        return ordinal in self._images
+
+    def has_left(self, ordinal: int) -> bool:
+        """Whether compiled code cannot run what the VM still runs of a kernel."""
+        return self._ready or ordinal in self._images
 
     def hot(self, ordinal: int) -> NativeModule:
         """A kernel for workers that are in the middle of it."""
@@ -114,35 +126,37 @@ class CompiledKernels(Ended):
         when there cannot be more, or the kernel is not compiled. UNAVAILABLE if they cannot be built."""
         if self._closed:
             raise FailedPreconditionError("the executable has been dropped")
-        if self._images is None:
+        if not self.has_left(ordinal):
             image.wait(SPANS)
-            self._use(self._provider.wait())
-        elif self._has_code(ordinal) and not self._add_context():
+            self._use_all(self._provider.wait())
+        elif ordinal in self._images and not self._add_context():
             return None
-        return self._run_span(environment, dispatch, group) if self._has_code(ordinal) else None
+        return self._run_span(environment, dispatch, group) if ordinal in self._images else None
 
     def context(self, address: int) -> WorkerContext:
         """The one with a CONTEXT record."""
         return self._contexts[address]
 
-    def _has_code(self, ordinal: int) -> bool:
-        return self._images is not None and self._symbols[ordinal] in self._images[0].addresses
+    def _use_all(self, ready: image.Image | None) -> None:
+        self._ready = self._use(ready)
 
-    def _use(self, ready: image.Image | None) -> None:
+    def _use(self, ready: image.Image | None) -> bool:
+        """Whether the kernels of an image run from now on."""
         spans = None if ready is None else image.get(SPANS)
-        if ready is None or spans is None or self._images is not None or not self._add_context():
-            return
+        if ready is None or spans is None or not (self._contexts or self._add_context()):
+            return False
         assert self._records is not None
         run_span = spans.addresses["run_span"]
         self._run_span = _SPAN(run_span)
-        self._images = ready, spans
-        for number, name in enumerate(self._symbols):
+        for ordinal, name in enumerate(self._symbols):
             if name in ready.addresses:
-                row = number * _ENTRY_WORDS
+                row = ordinal * _ENTRY_WORDS
+                self._images[ordinal] = ready
                 KernelEnvironment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
                 KernelEntry(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
                 self._records[row + _COST] = 0
                 self._records[row + _CODE] = run_span
+        return True
 
     def _add_context(self) -> bool:
         """Whether there was room for one more."""

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     class KernelSource(Protocol):
         """The compiled kernels of an executable."""
 
-        @property
-        def ready(self) -> bool: ...
+        def has_left(self, ordinal: int) -> bool: ...
         def look(self, ordinal: int, nanoseconds: int) -> bool: ...
         def hot(self, ordinal: int) -> NativeModule: ...
 
@@ -57,7 +56,7 @@ class Promotion:
         """The worker begins to run a span. If there are compiled kernels by now, they have left it to the
         worker for good."""
         compiled = self.compiled()
-        self._call = None if compiled is None or compiled.ready else call
+        self._call = None if compiled is None or compiled.has_left(ordinal) else call
         self._ordinal, self._first, self._cell, self._times = ordinal, first, first, 0
         self._begun = time.perf_counter_ns()
 

@@ -321,6 +321,18 @@ def test_mapping_imports_no_compiler(folder: Path) -> None:
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("generator", ["jitree.loaders.vmvx_build", "jitree.dispatch.native.generate"])
+def test_builders_of_kernels_import_little(generator: str) -> None:
+    """A program waits for them on a slow tier."""
+    program = (
+        f"import sys, jitree.codegen.image.build, jitree.codegen.image.compile, {generator}\n"
+        "print(sorted({'numba', 'numpy', 'elftools'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.strip() == "[]"
+
+
 # -- relocations of aarch64 ------------------------------------------------------------------------------
 
 _ADRP, _ADR, _ADD, _LDR64, _LDR32, _B, _BL = (

@@ -288,6 +288,18 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(flat.entries) == set(generated.entries) != set()
 
 
+def test_an_image_of_one_kernel_has_nothing_of_the_others() -> None:
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.loaders import vmvx_build, vmvx_images
+
+    module = BytecodeModule.load(kernels().build(), "executable")
+    everything, alone = (
+        vmvx_build.generate(*vmvx_images.recipe(module, ordinals).data) for ordinals in ((), (1,))
+    )
+    assert (everything.entries, alone.entries) == (("workgroups.0", "workgroups.1"), ("workgroups.1",))
+    assert "@f0(" in everything.units[0].texts[0] and "@f0(" not in alone.units[0].texts[0]
+
+
 def test_kernels_are_compiled_while_the_program_goes_on(empty_cache: None) -> None:
     """Loading does not wait; the first dispatch does."""
     executables = [
@@ -307,7 +319,7 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
     provider = Mock()
     provider.get.return_value = provider.find.return_value = None
     monkeypatch.setattr(image, "get", lambda recipe: loop)
-    vmvx_native.CompiledKernels(provider, Mock(), (), Mock()).serve(array("q"))
+    vmvx_native.CompiledKernels(provider, Mock(), Mock(), (), Mock()).serve(array("q"))
     assert [call[0] for call in provider.method_calls] == [question]
 
 

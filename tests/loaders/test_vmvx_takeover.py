@@ -3,6 +3,7 @@ machine code takes over what is running."""
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import NUMBER, load
+from tests.loaders.vmvx_programs import COUNT, NUMBER, load
 
 TURNS = 8000
 COUNTING = f"""{NUMBER}
@@ -64,10 +65,12 @@ def _build(provider: image.Provider) -> None:
     provider.image = map_image(built(provider.recipe))
 
 
-def _run(executable: VmvxExecutable, count: tuple[int, int, int] = (1, 1, 1)) -> np.ndarray:
+def _run(
+    executable: VmvxExecutable, count: tuple[int, int, int] = (1, 1, 1), function: int = 0
+) -> np.ndarray:
     block = aligned(np.zeros(count[0] * count[1] * count[2], np.int32))
     commands = CommandList()
-    commands.dispatch(executable, 0, count, [], [whole(block)])
+    commands.dispatch(executable, function, count, [], [whole(block)])
     executor.require_native_executor().execute(commands, *commands.bind(()))
     return block
 
@@ -141,3 +144,33 @@ def test_the_rest_of_a_span_is_taken_over_at_the_next_workgroup(
     assert compiled.ready and rests == [0]
     assert _run(executable, GROUPS).tolist() == [TURNS] * 60
     assert rests == [0]
+
+
+def test_a_kernel_that_is_worth_it_is_compiled_before_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the others go on in the meantime."""
+    asked: list[bytes] = []
+
+    def note(provider: image.Provider, niceness: object) -> None:
+        asked.extend(provider.recipe.data[1:])
+
+    monkeypatch.setattr(image.Provider, "_look", note)
+    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    module = Assembler("two").function("f", ENTRY_CONVENTION, COUNT).function("g", ENTRY_CONVENTION, COUNT)
+    executable = load(module, "auto")
+    compiled, (first, second, both) = (
+        _compiled(executable),
+        (array("i", row).tobytes() for row in ((0,), (1,), (0, 1))),
+    )
+    asked.clear()
+    assert _run(executable, GROUPS, 1).tolist() == [1] * 60
+    assert asked and set(asked) == {second}, "what else is asked for would hold it up"
+    _build(compiled._alone(1))
+    asked.clear()
+    assert _run(executable, GROUPS, 1).tolist() == [1] * 60
+    assert asked == [both] and compiled.has_left(1) and not compiled.has_left(0)
+    asked.clear()
+    assert _run(executable, GROUPS, 0).tolist() == _run(executable, GROUPS, 1).tolist() == [1] * 60
+    assert set(asked) == {first, both}, "machine code of one does not wait for the other's"
+    _build(compiled._provider)
+    assert _run(executable, GROUPS, 0).tolist() == [1] * 60
+    assert compiled.ready

@@ -30,7 +30,7 @@ __all__ = [
     "get", "one_unit", "provider", "start", "wait",
 ]  # fmt: skip
 
-_POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.005
 _PATIENCE_SECONDS: Final = 300.0
 _BACKGROUND_NICENESS: Final = 2
 """Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
@@ -107,7 +107,7 @@ class Provider:
         return self.image
 
     def _look(self, niceness: Callable[[], int | None]) -> None:
-        """Maps the file if it is there, else sees to it that it is built; at most every 20 ms.
+        """Maps the file if it is there, else sees to it that it is built; at most every 5 ms.
 
         ``niceness`` gives the builder's, None for a builder that must not start yet.
         """
@@ -137,7 +137,7 @@ class Provider:
         usable.
 
         The package's own images, which have no data, are few, and everything is slow without them."""
-        if self.recipe.data and _builders_at_work() >= max(1, (os.cpu_count() or 1) // 2):
+        if self.recipe.data and _builders_at_work() >= max(1, len(os.sched_getaffinity(0)) // 2):
             return None
         return _BACKGROUND_NICENESS
 

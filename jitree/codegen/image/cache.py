@@ -81,6 +81,8 @@ def _file_name(recipe: Recipe, key: bytes) -> str:
 def load(recipe: Recipe, key: bytes) -> FlatImage | None:
     """The image of a key, or None."""
     name = _file_name(recipe, key)
+    if not os.path.exists(os.path.join(_folder(), name)):  # a program that waits for it asks often
+        return None
     data = read(name)
     image = None if data is None else decode(data, key)
     if image is not None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from jitree.base.records import NamedTuple
 from jitree.codegen import processor_texts
 from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     triple: str
     cpu: str
     features: str
