@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.donations import arrays_of, shares_memory
+from jitree.api.calls.donations import arrays_of
+from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
@@ -251,7 +252,7 @@ def _why_copied(parameter: Parameter, before: _Before, buffer: Buffer) -> str:
         )
     if parameter.consumed and not before.is_donated:
         return "the program overwrites it and the caller keeps it; pass jitree.donate(x) and use the result"
-    return "its memory is not where the program can use it"
+    return "its memory is not where the program can use it, or a result is put there; pass out= other memory"
 
 
 def explain(session: Any, function: str | Function | None) -> Explanation | dict[str, Explanation]:

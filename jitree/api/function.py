@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable, Sequence
 
+    from jitree.api.calls.overlaps import Pairs
     from jitree.api.other_kinds import OtherKind
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
@@ -103,8 +104,8 @@ class Function(Unique):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
-        "_is_settled", "_packers", "_session", "_sizes", "_vm_function", "_watcher", "order",
-        "signature", "unpackers",
+        "_is_settled", "_packers", "_session", "_sizes", "_storing", "_updates", "_vm_function", "_watcher",
+        "order", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -136,6 +137,19 @@ class Function(Unique):
         """Of the results."""
         self._sizes: dict[object, int] | None = None if signature.measure is None else {}
         """Bytes of workspace that calls need."""
+        self._storing = len(signature.arguments) > 1 and any(
+            parameter.storage_of is not None for parameter in signature.arguments
+        )
+        self._updates: Pairs | None = None
+
+    @property
+    def updates_in_place(self) -> Pairs:
+        """As :func:`jitree.api.calls.overlaps.updates_in_place`."""
+        if self._updates is None:
+            from jitree.api.calls.overlaps import updates_in_place
+
+            self._updates = updates_in_place(self._vm_function)
+        return self._updates
 
     def transfer(self) -> ArrayTransfer:
         """How arrays of a call reach the device."""
@@ -319,9 +333,7 @@ class Function(Unique):
             if Donation in map(type, arguments):
                 return self._pack_donations(arguments)
             packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
-            if self._sizes is not None:
-                self._require_workspace(packed, self._sizes)
-            return packed
+            return self._complete(arguments, packed)
         except StatusError as error:
             self._in_call(error)
             raise
@@ -332,15 +344,21 @@ class Function(Unique):
         parameters = self.signature.arguments
         require_once(parameters, arguments)
         packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=True)]
-        if self._sizes is not None:
-            self._require_workspace(packed, self._sizes)
+        packed = self._complete(arguments, packed)
         give_up(parameters, arguments, packed)
         return packed
 
-    def _require_workspace(self, packed: list[object], sizes: dict[object, int]) -> None:
-        from jitree.api.calls.workspace import require_enough
+    def _complete(self, arguments: tuple[Any, ...], packed: list[object]) -> list[object]:
+        """What is to be seen to when all arguments are there."""
+        if self._sizes is not None:
+            from jitree.api.calls.workspace import require_enough
 
-        require_enough(self, packed, sizes)
+            require_enough(self, packed, self._sizes)
+        if self._storing:
+            from jitree.api.calls.overlaps import separated
+
+            return separated(self, arguments, packed)
+        return packed
 
     def _invoke(self, packed: list[object]) -> list[Any]:
         if self._watcher is not None:

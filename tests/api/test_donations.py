@@ -29,6 +29,15 @@ def session(request: pytest.FixtureRequest) -> Session:
     return session
 
 
+class Subclass(np.ndarray[Any, Any]):
+    pass
+
+
+class OnlyDlpack:
+    def __init__(self, array: Array) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
 TWICE: dict[str, Callable[[Any, Array], Any]] = {
     "donated twice": lambda outputs, a: outputs.double_both(donate(a), donate(a)),
     "one donation twice": lambda outputs, a: outputs.double_both(*[donate(a)] * 2),
@@ -41,6 +50,13 @@ TWICE: dict[str, Callable[[Any, Array], Any]] = {
         donate(a), Array(a.view, a.device)
     ),
     "storage of a result": lambda outputs, a: outputs.one_of_two(donate(a), out=a),
+    "a numpy array": lambda outputs, a: outputs.double_first(donate(a), np.asarray(a)),
+    "a numpy array, overwritten": lambda outputs, a: outputs.double_both(np.asarray(a), donate(a)),
+    "a part of a numpy array": lambda outputs, a: outputs.double_first(donate(a), np.asarray(a)[1:3]),
+    "a numpy array, backwards": lambda outputs, a: outputs.double_first(donate(a), np.asarray(a)[::-1]),
+    "a subclass": lambda outputs, a: outputs.double_first(donate(a), np.asarray(a).view(Subclass)),
+    "bytes of it": lambda outputs, a: outputs.double_first(donate(a), memoryview(np.asarray(a))),  # type: ignore[arg-type]
+    "DLPack": lambda outputs, a: outputs.double_first(donate(a), OnlyDlpack(a)),
 }
 
 
@@ -82,6 +98,18 @@ def test_what_lies_beside_a_donated_array_is_no_matter(session: Session) -> None
         first, second = double(X, X + 1)
         assert np.array_equal(session["outputs.double_first"](donate(first), second), 4 * X)
         assert np.array_equal(second, 2 * X + 2)
+
+
+def test_a_numpy_array_around_a_donated_one(session: Session) -> None:
+    """It begins before the memory that is given away. One beside that memory may be passed."""
+    double = session["outputs.double_first"]
+    block = np.zeros(1 << 17, np.uint8)
+    around = block[-block.ctypes.data % 64 :].view(np.uint8)[: 1 << 16 | 1 << 12].view(np.int32)
+    for _ in range(ROUNDS):
+        array = session.to_device(around[16 : 16 + (1 << 14)])
+        with pytest.raises(InvalidArgumentError, match="is donated and passed a second"):
+            double(donate(array), around)
+        assert np.array_equal(double(donate(array), around[:16]), np.zeros(1 << 14))
 
 
 def test_only_one_of_two_threads_gives_an_array_away() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter
-from jitree.api.calls.tensor_packing import Donation
+from jitree.api.calls.overlaps import shares_memory
+from jitree.api.calls.tensor_packing import OBJECTS, Donation, as_array
 from jitree.errors import InvalidArgumentError
-from jitree.hal.buffer import Buffer, BufferView
-from jitree.regs.list import VmList
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _TWICE: Final = (
     "is donated and passed a second time: the program may overwrite it while it reads it. Pass it once, or "
@@ -30,11 +34,31 @@ def arrays_of(arguments: Iterable[Any]) -> Iterator[Array]:
 
 
 def require_once(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> None:
-    """INVALID_ARGUMENT for an array that is donated twice, or donated and passed."""
+    """INVALID_ARGUMENT for an array that is donated twice, or donated and passed, also as a numpy array."""
     passed = list(arrays_of(arguments))
     for parameter, value in zip(parameters, arguments, strict=True):
-        if isinstance(value, Donation) and sum(value.array is array for array in passed) > 1:
+        if not isinstance(value, Donation):
+            continue
+        if sum(value.array is array for array in passed) > 1 or _is_on_host(value.array, arguments):
             raise InvalidArgumentError(f"{parameter.name}: the array {_TWICE}")
+
+
+def _is_on_host(array: Array, arguments: Iterable[Any]) -> bool:
+    """Whether an argument that will be copied, and is not known any more then, lies in its memory."""
+    if array.is_donated or array.view.buffer.host_address is None:
+        return False
+    memory = array.view.buffer.host_array()
+    return any(np.may_share_memory(memory, other) for other in _host_arrays(arguments))
+
+
+def _host_arrays(arguments: Iterable[Any]) -> Iterator[npt.NDArray[Any]]:
+    for value in arguments:
+        if isinstance(value, (tuple, list)):
+            yield from _host_arrays(value)
+        elif not isinstance(value, (Array, Donation, *OBJECTS)):
+            array = as_array(value)
+            if array is not None:
+                yield array
 
 
 def give_up(parameters: Sequence[Parameter], arguments: Sequence[Any], packed: Sequence[object]) -> None:
@@ -47,22 +71,3 @@ def give_up(parameters: Sequence[Parameter], arguments: Sequence[Any], packed: S
     for value in arguments:
         if isinstance(value, Donation):
             value.array.give_up()
-
-
-def shares_memory(donated: object, others: Iterable[object]) -> bool:
-    """Whether any of the others lies in the memory of the donated one, however it came by it."""
-    return any(
-        mine.address < other.address + other.byte_length and other.address < mine.address + mine.byte_length
-        for mine in _buffers([donated])
-        for other in _buffers(others)
-    )
-
-
-def _buffers(packed: Iterable[object]) -> Iterator[Buffer]:
-    for value in packed:
-        if isinstance(value, BufferView):
-            value = value.buffer
-        if isinstance(value, Buffer) and value.byte_length:
-            yield value
-        elif isinstance(value, VmList):
-            yield from _buffers(value)

@@ -17,6 +17,7 @@ from jitree.api.calls.native.layout import (
     PASS_REFERENCE,
 )
 from jitree.api.calls.native.numbers import pass_bits, pass_number
+from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.sequences import pass_numbers
@@ -34,12 +35,13 @@ def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
         if not pass_argument(python, record, argument, value):
             return False
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
-    return give_up_donations(python, record, arguments)
+    return are_apart(record) and give_up_donations(python, record, arguments)
 
 
 def pass_argument(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     kind = argument.kind
     if PASS_ARRAY <= kind <= PASS_CONSUMED:
+        argument.source = 0
         return pass_array(python, record, argument, value)
     if kind != PASS_REFERENCE and pass_number(python, argument, value):
         return True

@@ -145,6 +145,7 @@ def new_copy(
         if not view:
             return Entry(0)
     write_shape(handle_pool, argument, view, dimensions)
+    argument.source = address
     return view
 
 

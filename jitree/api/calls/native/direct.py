@@ -294,6 +294,10 @@ class _Rows:
             known = {"position": position, "name": self._keep(sys.intern(name))}
             if name in storage:
                 known["storage"] = 1 + storage.index(name)
+                pairs = self._function.updates_in_place
+                known["in_place"] = sum(
+                    1 << other for place, other in pairs if place == position and other < 63
+                )
             fields.append(known | self._argument(*row))
         return records(ARGUMENT, fields)
 

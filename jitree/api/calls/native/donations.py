@@ -5,14 +5,16 @@ They are taken from their owners when all arguments have been passed, and none c
 
 from __future__ import annotations
 
+from jitree.api.calls.native.copies import SCATTERED
 from jitree.api.calls.native.device_arrays import is_of_type, pass_owner
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_CONSUMED
+from jitree.api.calls.native.overlaps import is_apart
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord
+from jitree.modules.hal.native.records import Entry
 
 _ARGUMENT_SIZE = ARGUMENT.size
 
@@ -77,18 +79,19 @@ def may_be_given(python: Python, record: CallRecord, argument: Argument, array: 
         place = refs + 8 * index
         if place != argument.place and not is_apart(handle_pool, handle, Entry(load64(place))):
             return False
+    return was_elsewhere(record, handle)
+
+
+def was_elsewhere(record: CallRecord, handle: Entry) -> bool:
+    """Whether nothing that was copied for the call lies in memory that is donated."""
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        if PASS_ARRAY <= argument.kind <= PASS_CONSUMED and argument.source != 0:
+            start, end = argument.source, argument.source + Entry(load64(argument.place)).length
+            if start == SCATTERED or (start < handle.address + handle.length and handle.address < end):
+                return False
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return True
-
-
-def is_apart(handle_pool: HandlePoolRecord, handle: Entry, other: Entry) -> bool:
-    if not other or other.kind == handle_pool.fence:
-        return True
-    if other.kind != handle_pool.buffer_view and other.kind != handle_pool.buffer:
-        return False
-    if other.length == 0:
-        return True
-    start, end = handle.address, handle.address + handle.length
-    return other.address != 0 and not (other.address < end and start < other.address + other.length)
 
 
 def give_up(python: Python, array: int) -> None:

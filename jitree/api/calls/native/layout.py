@@ -250,6 +250,8 @@ ARGUMENT: Final = Record(
     i64 tensor_type         # TENSOR.type of such arrays; 0 = none are
     i64 rank
     i64 access              # MemoryAccess bits that device arrays must allow
+    i64 in_place            # of storage: bits of the positions whose arguments may be the same memory
+    i64 source              # where the elements of this call's array lie that were copied; 0 = none were
     """
     + "".join(f"i64 dimension_{index}\n" for index in range(MAXIMUM_RANK)),
 )
