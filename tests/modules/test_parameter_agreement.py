@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from jitree import Session
 from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.modules.io_parameters.kernel_names import named
 from jitree.params import splat_entry
 from jitree.params.irpa_writer import plan, write
+from jitree.types import BY_NAME
 from tests.assembler import Assembler
 from tests.params.archives import gguf, gguf_tensor, safetensors, write_irpa
 
@@ -71,11 +74,12 @@ def test_kernels_whose_names_say_nothing(names: bytes, known: bool) -> None:
     """They may be what takes the parameter."""
     other = Assembler("other")
     other.rodata(names)
-    parameters = {"model": {"w": WEIGHT.view(np.int32), "b": BIAS}, "scale": np.ones(3, np.float32)}
+    model = {"w": WEIGHT, "b": BIAS.view(np.int32)}
+    parameters = {"model": model, "scale": np.ones(3, np.float32)}
     with Session("local-sync", parameters=[parameters]) as session:
         session.load(other.build())
         if known:
-            with pytest.raises(InvalidArgumentError, match=OTHER):
+            with pytest.raises(InvalidArgumentError, match=r"'model::b' has 12 bytes \(3xi32\), and of that"):
                 session.load(PROGRAM)
         else:
             assert np.array_equal(session.load(PROGRAM).linear(INPUT), INPUT @ WEIGHT + BIAS)
@@ -154,6 +158,77 @@ def test_what_the_kernels_of_a_parameter_may_mean(name: str, value: np.ndarray[A
     load_typed(name, value)
 
 
+SUMMED = PROGRAM.parent / "summed.vmfb"
+"""A program that computes with f32 and i32."""
+SUMS: dict[str, np.ndarray[Any, Any]] = {
+    "w": np.ones((32, 16), np.float32),
+    "k": np.ones((3, 3, 4, 8), np.float32),
+    "tab": np.ones((100, 16), np.float32),
+}
+
+
+def load_summed(name: str, value: np.ndarray[Any, Any]) -> None:
+    with Session("local-sync", parameters=[{"m": SUMS | {name: value}}]) as session:
+        session.load(SUMMED)
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("w", "matmul_8x16x32_f32"), ("k", "conv_8x8x8x3x3x4_f32")])
+def test_operands_of_sums(name: str, kernel: str) -> None:
+    for kind in (np.int32, np.uint32):
+        says = rf"_{kernel}', which takes it, computes with \d+ elements of f32; convert it.*numpy\.float32"
+        with pytest.raises(InvalidArgumentError, match=says):
+            load_summed(name, SUMS[name].astype(kind))
+    with pytest.raises(InvalidArgumentError, match=r"such as f32; convert it"):
+        load_summed(name, SUMS[name].astype(np.float64))
+    load_summed(name, SUMS[name])
+    load_summed(name, SUMS[name].view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SUMS["tab"],
+        SUMS["tab"].astype(np.int32),  # the kernel's name does not say what it looks up
+    ],
+)
+def test_tables_may_have_any_type_of_the_program(value: np.ndarray[Any, Any]) -> None:
+    load_summed("tab", value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("f_dispatch_0_matmul_8x16x32_f32", (32, 16), "f32"),
+        ("f_dispatch_0_matmul_Dx16x32_f32", (16, 1, 32), "f32"),
+        ("f_dispatch_12_batch_matmul_4x8x16x32_f16xf16xf32", (4, 8, 32), "f16"),
+        ("f_dispatch_0_matmul_transpose_b_8x16x32_bf16xbf16xf32", (16, 32), "bf16"),
+        ("_encoding_3_encode_16x32xbf16_to_16x32xbf16", (512,), "bf16"),
+        ("f_dispatch_0_conv_2d_nhwc_hwcf_1x8x8x8x3x3x4_f32", (3, 3, 4, 8), "f32"),
+        ("f_dispatch_0_matmul_8x16x32_f32", (16,), None),  # a fused bias
+        ("f_dispatch_0_matmul_8x16x32_f32", (8, 16), None),
+        ("f_dispatch_0_matmul_16x16x16_f32", (16,), None),
+        ("f_dispatch_0_matmul_16x16x16_f32", (16, 16), None),  # which may be added to the result
+        ("f_dispatch_0_matmul_8x32x32_f32", (32,), None),
+        ("f_dispatch_0_matmul_8x32x32_f32", (32, 32), "f32"),
+        ("f_dispatch_0_matmul_8x64x32_f32", (4, 64), None),  # eight numbers in each element
+        ("f_dispatch_0_matmul_8x16x32_i8xf32xf32", (32, 16), None),
+        ("f_dispatch_0_matmul_like_8x16x32_f32", (32, 16), None),
+        ("f_dispatch_0_elementwise_broadcast_8x16_i64xf32", (8, 16), None),
+        ("f_dispatch_0_matmul_8x16x32_f32_something", (32, 16), None),
+        ("f_dispatch_0_elementwise_DxD_f32", (32, 16), None),
+    ],
+)
+def test_what_names_say_of_operands(name: str, shape: tuple[int, ...], expected: str | None) -> None:
+    operation = named(name)
+    types = () if operation is None else [*operation.types, BY_NAME["i32"]]
+    found = {
+        row.name
+        for kind in types
+        for row in operation.types_of(shape, math.prod(shape) * kind.bits // 8)  # type: ignore[union-attr]
+    }
+    assert found == (set() if expected is None else {expected})
+
+
 def test_uses_that_cannot_be_followed() -> None:
     """A variable is bound by the call that runs the commands, not by a dispatch."""
     from jitree.dispatch.bytecode_module import BytecodeModule
@@ -170,7 +245,7 @@ def test_uses_that_cannot_be_followed() -> None:
 
 def test_nothing_is_known_of_what_the_host_reads() -> None:
     host = Assembler("host").import_function("hal.buffer.load", "0rIi_i")
-    model = {"w": WEIGHT.view(np.int32), "b": BIAS}
+    model = {"w": WEIGHT, "b": BIAS.view(np.int32)}
     parameters = {"model": model, "scale": np.ones(3, np.float32)}
     with Session("local-sync", parameters=[parameters]) as session:
         session.load(host.build())
@@ -240,7 +315,7 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
         def may_compute_with(self, count: int) -> bool:
             return count == 4
 
-        def may_be_taken_for_others(self, element: ElementType, length: int) -> bool:
+        def may_be_taken_for_others(self, element: ElementType, shape: object, length: int) -> bool:
             return False
 
     def read(array: np.ndarray[Any, Any]) -> None:

@@ -8,16 +8,18 @@ without a trace (``update_dispatch_0_slow_memcpy``) may take anything: of its pr
 where the host reads elements. Tables that a kernel only looks numbers up in are not in its name: what has
 another number of elements than any operand may have is such a table.
 
-More is known of a parameter that only elementwise kernels bind, each with operands of just as many bytes:
-their names have the type of every operand, so it is one of those, whatever the rest of the program computes
-with (``f_dispatch_0_elementwise_4_f32`` takes neither four i32 nor two f64). Of other kernels this cannot be
-said: what is fused into a matmul is not in its name. (A table of just as many bytes as an operand cannot be
-told from one: its bytes pass without a type.)
+More is known of a parameter that only kernels bind whose names say what such an operand is
+(:mod:`jitree.modules.io_parameters.kernel_names`): it is one of those, whatever the rest of the program
+computes with. ``f_dispatch_0_elementwise_4_f32`` takes neither four i32 nor two f64, and
+``f_dispatch_1_matmul_8x16x32_f32`` no i32 of shape 32x16: a cast would be another kernel's, unless the
+compiler was told not to compute constants beforehand. What cannot be told, and passes if the program has both
+types anywhere: tables that kernels look elements up in, operands of operations fused with another one, and
+operations that have no names for their operands. A table of just as many bytes as an operand, and a
+parameter that the program casts by its bits, look like a mistake: their bytes pass without a type.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import weakref
@@ -26,9 +28,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base.records import NamedTuple
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
+from jitree.modules.io_parameters.kernel_names import KERNEL, RootOperation, named, operation, words_of
 from jitree.modules.io_parameters.providers import StoredParameter
 from jitree.modules.io_parameters.requests import ParameterRequest, described
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
@@ -37,9 +39,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
 
 _DECLARATION: Final = "iree.abi.declaration"
-_KERNEL: Final = re.compile(rb"(\w+_dispatch_\d+)(?:_(\w+))?")
-"""The names that have to do with one kernel begin alike: that of its executable has no types, and is in front
-of its own."""
+_KERNEL_BYTES: Final = re.compile(KERNEL.pattern.encode())
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
 _AS_BYTES: Final = "or pass its bytes by array.view(numpy.uint8) if they are what the program means"
 _FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
@@ -50,17 +50,6 @@ _COMPARED_BITS: Final = 32
 """Integers of fewer bits may hold the bits of floats that numpy does not have."""
 
 
-class Operands(NamedTuple):
-    """Of an elementwise kernel, as its name says."""
-
-    elements: int
-    types: frozenset[ElementType]
-
-    def of_length(self, length: int) -> frozenset[ElementType]:
-        """The types that make so many bytes."""
-        return frozenset(row for row in self.types if self.elements * row.bits == 8 * length)
-
-
 class ReadingProgram:
     """What the modules of a context say."""
 
@@ -69,7 +58,7 @@ class ReadingProgram:
         self._module_count = -1
         self._types: frozenset[ElementType] = frozenset()
         self._operands: frozenset[tuple[int, ...]] = frozenset()
-        self._elementwise: frozenset[Operands] = frozenset()
+        self._operations: frozenset[RootOperation] = frozenset()
         self._uses: dict[tuple[str, str], set[str]] | None = None
 
     @property
@@ -103,10 +92,10 @@ class ReadingProgram:
             self._uses = find_uses(self._compiled())
         return self._uses.get((scope, key), set())
 
-    def may_be_taken_for_others(self, element: ElementType, length: int) -> bool:
-        """Whether any elementwise kernel has operands of so many bytes, and none of the type."""
+    def may_be_taken_for_others(self, element: ElementType, shape: Sequence[int], length: int) -> bool:
+        """Whether any kernel is known to have operands like that, and none of the type."""
         self._look()
-        return any(row.of_length(length) and not _has(row.types, element) for row in self._elementwise)
+        return any(row.types_of(shape, length) and not _has(row.types, element) for row in self._operations)
 
     def _compiled(self) -> list[BytecodeModule]:
         context = self._context()
@@ -124,8 +113,8 @@ class ReadingProgram:
             known = bool(types) and all(types) and not any(map(_reads_elements, compiled))
             self._types = declared.union(*types) if known else frozenset()
             self._operands = frozenset(_sizes(name) for names in kernels for name in names if _types(name))
-            found = (_elementwise(name) for names in kernels for name in names)
-            self._elementwise = frozenset(row for row in found if row is not None)
+            found = (operation(name) for names in kernels for name in names)
+            self._operations = frozenset(row for row in found if row is not None)
             self._uses = None
             self._module_count = len(modules)
 
@@ -134,24 +123,9 @@ def _kernels(module: BytecodeModule) -> Iterable[list[list[str]]]:
     """Of each kernel, its names as words."""
     kernels: dict[bytes, list[list[str]]] = {}
     for segment in module.module.rodata:
-        for stem, rest in set(_KERNEL.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
-            kernels.setdefault(stem, []).append(_words(rest.decode()))
+        for stem, rest in set(_KERNEL_BYTES.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
+            kernels.setdefault(stem, []).append(words_of(rest.decode()))
     return kernels.values()
-
-
-def _words(rest: str) -> list[str]:
-    return re.split("[_x]", rest)
-
-
-def _elementwise(words: list[str]) -> Operands | None:
-    """``elementwise``, sizes that are all known, and types; None for the name of another kernel."""
-    if words[:1] != ["elementwise"]:
-        return None
-    sizes = list(itertools.takewhile(str.isdecimal, words[1:]))
-    types = words[1 + len(sizes) :]
-    if not sizes or not types or not all(word in BY_NAME for word in types):
-        return None
-    return Operands(math.prod(map(int, sizes)), frozenset(BY_NAME[word] for word in types))
 
 
 def _types(words: Iterable[str]) -> set[ElementType]:
@@ -205,15 +179,16 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
 
 
 def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
-    """INVALID_ARGUMENT for other elements than those of the elementwise kernels that take the parameter."""
+    """INVALID_ARGUMENT for other elements than those of the kernels that take the parameter."""
     element = _element(parameter)
     if parameter.tensor is None or element is None or not _is_compared(element):
         return
-    if not program.may_be_taken_for_others(element, parameter.length):
+    shape = parameter.tensor.shape
+    if not program.may_be_taken_for_others(element, shape, parameter.length):
         return
     names = sorted(program.kernels_of(scope, parameter.key))
-    operands = [_named(name) for name in names]
-    types = _common(operands, parameter.length)
+    operands = [named(name) for name in names]
+    types = _common(operands, shape, parameter.length)
     if not types or any(row is None or _has(row.types, element) for row in operands):
         return
     other, count = types[0], 8 * parameter.length // types[0].bits
@@ -229,15 +204,12 @@ def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParam
     )
 
 
-def _named(name: str) -> Operands | None:
-    found = _KERNEL.fullmatch(name.encode())
-    return _elementwise(_words((found[2] or b"").decode())) if found else None
-
-
-def _common(operands: Sequence[Operands | None], length: int) -> list[ElementType]:
-    """The types of operands of so many bytes; none if a kernel has no such operand, or one that may stand for
-    elements of another size."""
-    found = [frozenset() if row is None else row.of_length(length) for row in operands]
+def _common(
+    operands: Sequence[RootOperation | None], shape: Sequence[int] | None, length: int
+) -> list[ElementType]:
+    """The types of such operands; none if a kernel has none, or one that may stand for elements of another
+    size."""
+    found = [frozenset() if row is None else row.types_of(shape, length) for row in operands]
     types = frozenset[ElementType]().union(*found)
     return sorted(types) if all(found) and all(map(_is_compared, types)) else []
 
@@ -248,8 +220,9 @@ def _has(types: Iterable[ElementType], element: ElementType) -> bool:
 
 def _hint(program: ReadingProgram, scope: str, parameter: StoredParameter, taken: int) -> str:
     """Which elements would have the length, as far as that can be told."""
-    rows = _common([_named(name) for name in program.kernels_of(scope, parameter.key)], taken)
-    count = 0 if parameter.tensor is None else math.prod(parameter.tensor.shape)
+    shape = None if parameter.tensor is None else parameter.tensor.shape
+    rows = _common([named(name) for name in program.kernels_of(scope, parameter.key)], shape, taken)
+    count = 0 if shape is None else math.prod(shape)
     bits = 8 * taken // count if count and 8 * taken % count == 0 else 0
     rows = [row for row in rows or sorted(program.types or BY_NAME.values()) if row.bits == bits]
     element = _element(parameter)
