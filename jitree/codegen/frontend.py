@@ -339,12 +339,17 @@ class RecordType(types.Type):  # type: ignore[misc]
         super().__init__(f"record.{cls.__module__}.{cls.__name__}")
 
 
-class _RecordModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: RecordType) -> None:
-        super().__init__(manager, kind, ir.IntType(64))
+def register_type(kind: Any, of: Callable[[Any], Any]) -> None:
+    """Says what values of a class of types are as machine code: ``of(type)`` gives LLVM's type."""
+
+    class Model(models.PrimitiveModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, stated: Any) -> None:
+            super().__init__(manager, stated, of(stated))
+
+    register_default(kind)(Model)
 
 
-register_default(RecordType)(_RecordModel)
+register_type(RecordType, lambda kind: ir.IntType(64))
 
 
 _records: Final[dict[type, tuple[RecordType, Any]]] = {}
@@ -413,6 +418,19 @@ def primitive(
     the types are wrong; ``emit(builder, signature, values)`` the value, None if there is no result."""
 
     _typing_rules.register_global(function, types.Function(_template(function, typed, emit)))
+
+
+def standing_for(symbol: str, stated: Any) -> Callable[..., Any]:
+    """A function that is called in place of one that is known by its symbol only."""
+
+    def stand_in() -> None: ...
+
+    def emit(builder: Any, _: Any, given: Sequence[Any]) -> Any:
+        kind = _TARGET.call_conv.get_function_type(stated.return_type, stated.args)
+        return builder.call(declared(builder, kind, symbol), given)
+
+    primitive(stand_in, lambda *given: stated, emit)
+    return stand_in
 
 
 def _template(function: Callable[..., Any], typed: Callable[..., Any], emit: Callable[..., Any]) -> Any:

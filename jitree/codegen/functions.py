@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
-from jitree.codegen import typed, typed_records  # noqa: F401  (they make the primitives known)
+from jitree.codegen import typed, typed_records, typed_tiles  # noqa: F401  (they make the primitives known)
+from jitree.codegen.elements import ElementMemory
 from jitree.codegen.forks import spread
-from jitree.codegen.frontend import compiled, is_primitive, signature_of, types
+from jitree.codegen.frontend import RecordType, compiled, is_primitive, signature_of, types
 from jitree.codegen.primitives import APART
 from jitree.errors import InternalError
 
@@ -26,12 +27,18 @@ def texts(functions: Iterable[IntegerFunction]) -> list[str]:
 
 
 def _text(function: IntegerFunction) -> str:
-    """INTERNAL if a variable is a float or without sign: what Numba then does differs from Python."""
+    """INTERNAL if a variable is a float or without sign: what Numba then does differs from Python. Functions
+    of elements may have floats, which they move, and leave arithmetic to the semantics."""
     made = compiled(function, function.__name__, signature_of(function))
-    for name, kind in made.variables.items():
+    has_elements = any(_is_elements(kind) for kind in made.variables.values())
+    for name, kind in made.variables.items() if not has_elements else ():
         if isinstance(kind, types.Float) or (isinstance(kind, types.Integer) and not kind.signed):
             raise InternalError(f"{function.__name__}: '{name}' has type {kind}, which is no signed integer")
     return made.text.replace('"no-builtins"', 'noinline "no-builtins"') if function in APART else made.text
+
+
+def _is_elements(kind: Any) -> bool:
+    return isinstance(kind, RecordType) and issubclass(kind.cls, ElementMemory)
 
 
 def _reached(functions: Iterable[IntegerFunction]) -> dict[str, IntegerFunction]:
@@ -50,4 +57,5 @@ def _reached(functions: Iterable[IntegerFunction]) -> dict[str, IntegerFunction]
 
 def _callees(function: IntegerFunction) -> list[IntegerFunction]:
     used = [function.__globals__.get(name) for name in function.__code__.co_names]
+    used += [cell.cell_contents for cell in function.__closure__ or ()]
     return [item for item in used if isinstance(item, FunctionType) and not is_primitive(item)]

@@ -9,6 +9,7 @@ from typing import Any
 from llvmlite import ir
 
 from jitree.codegen.atomics import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
+from jitree.codegen.elements import NUMBERS
 from jitree.codegen.frontend import RecordType, primitive, record_access, record_type, signature, types
 from jitree.codegen.record import RecordField, place_of
 
@@ -109,3 +110,38 @@ primitive(
     lambda builder, _, given: builder.atomic_rmw("add", _word(builder, given), given[1], "seq_cst"),
 )
 primitive(atomic_replace, _atomic(types.boolean, 2), _replace)
+
+
+def _number(record: Any) -> Any:
+    """The type of elements, None of what has none."""
+    cls = record.cls if isinstance(record, RecordType) else None
+    return getattr(types, NUMBERS[cls]) if cls in NUMBERS else None
+
+
+def _element(builder: Any, stated: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+    """Its address and type."""
+    number = _number(stated.args[0])
+    kind = ir.FloatType() if number == types.float32 else ir.IntType(number.bitwidth)
+    base = builder.inttoptr(given[0], kind.as_pointer())
+    return builder.gep(base, [given[1]], source_etype=kind), kind
+
+
+def _get_element(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    place, kind = _element(builder, stated, given)
+    return builder.load(place, typ=kind, align=1)
+
+
+def _set_element(builder: Any, stated: Any, given: Sequence[Any]) -> None:
+    place, _ = _element(builder, stated, given)
+    builder.store(given[2], place, align=1)
+
+
+def _of_elements(record: Any, index: Any, *value: Any) -> Any:
+    number = _number(record)
+    if number is None:
+        return None
+    return signature(types.none if value else number, record, types.int64, *[number for _ in value])
+
+
+primitive(operator.getitem, _of_elements, _get_element)
+primitive(operator.setitem, _of_elements, _set_element)

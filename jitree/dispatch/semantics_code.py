@@ -6,14 +6,14 @@ Only builders and tests import this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
 from llvmlite import ir
 
 from jitree.codegen import forks, functions, numbers  # noqa: F401  (it makes primitives known)
-from jitree.codegen.frontend import inlined, primitive, signature, signature_of, types
+from jitree.codegen.frontend import inlined, primitive, signature, signature_of, standing_for, types
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import side_exits
@@ -49,7 +49,7 @@ def texts() -> list[str]:
     made = dict(pair for group in forks.spread(_made, COMPILED) for pair in group.items())
     for function in (*_COUNTING, side_exits.materialise, *side_exits.FUNCTIONS, *access.FUNCTIONS):
         made |= inlined(function, function.__name__, signature_of(function))
-    return [*made.values(), _vector_math()]
+    return [*made.values(), _vector_math(name for name in MNEMONICS if name in FUNCTIONS)]
 
 
 def rows() -> bytes:
@@ -60,21 +60,31 @@ def rows() -> bytes:
     return semantics_rows.encode(texts(), names)
 
 
+def stand_in(mnemonic: str) -> Callable[..., Any]:
+    """What functions call for an instruction whose text (:func:`texts_of`) is linked with theirs."""
+    return standing_for(symbol(mnemonic), _signature(mnemonic))
+
+
+def texts_of(mnemonics: Iterable[str]) -> list[str]:
+    """The IR of some instructions' functions."""
+    wanted = list(mnemonics)
+    made = [text for name in wanted if name in COMPILED for text in _made(name).values()]
+    return [*made, _vector_math(name for name in wanted if name in FUNCTIONS)]
+
+
+def _signature(mnemonic: str) -> Any:
+    semantic = SEMANTICS[mnemonic]
+    return signature(_NUMBERS[semantic.result_type], *(_NUMBERS[kind] for kind in semantic.argument_types))
+
+
 def _made(mnemonic: str) -> dict[str, str]:
     """By symbol: the function of an instruction, and what it calls."""
-    semantic = SEMANTICS[mnemonic]
-    arguments = [_NUMBERS[kind] for kind in semantic.argument_types]
-    return inlined(semantic.function, symbol(mnemonic), signature(_NUMBERS[semantic.result_type], *arguments))
+    return inlined(SEMANTICS[mnemonic].function, symbol(mnemonic), _signature(mnemonic))
 
 
-def _vector_math() -> str:
+def _vector_math(mnemonics: Iterable[str]) -> str:
     """One text, so that tables and rare functions, which these have in common, are there once."""
-    parts = (
-        part
-        for mnemonic in MNEMONICS
-        if mnemonic in FUNCTIONS
-        for part in function_texts(mnemonic, f'@"{symbol(mnemonic)}"', 1)
-    )
+    parts = (part for name in mnemonics for part in function_texts(name, f'@"{symbol(name)}"', 1))
     return "\n".join(dict.fromkeys(parts))
 
 

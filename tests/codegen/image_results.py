@@ -19,14 +19,13 @@ import numpy as np
 from jitree import Session
 from jitree.codegen import image
 from jitree.codegen.image import shipped
-from jitree.modules.vmvx import native
 from jitree.tools.cache_warm import own_recipes
 from tests.dispatch.loop_function import use_the_function
 from tests.dispatch.semantics_reference import edge_columns
 from tests.dispatch.test_semantics import COMPARED, by_loop, valid
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
-from tests.modules.test_vmvx_native import buffer, compiled
+from tests.modules.test_vmvx_native import MMT4D, buffer, compiled
 
 _TILES = 3
 _ELEMENTS = _TILES * 8
@@ -60,7 +59,7 @@ def products() -> Iterator[bytes]:
         left, right = (buffer(part.astype(kind)) for part in (lhs, rhs))
         depth = 1 if kind is np.float32 else 2
         arguments = (left, 0, depth * _ELEMENTS, right, 0, depth * _ELEMENTS, target, 0, 64)
-        status = compiled("mmt4d", native.MMT4D, *arguments, 1, 1, _TILES, 8, 8, depth, flags)
+        status = compiled("mmt4d", MMT4D, *arguments, 1, 1, _TILES, 8, 8, depth, flags)
         assert status == 0
         yield bytes(target)
 

@@ -1,76 +1,107 @@
-"""Operands of ``vmvx`` functions: strided arrays over VM buffers, inside the buffer by proof.
+"""Operands of ``vmvx`` functions: elements of buffers, inside the buffer by proof.
 
-Offsets, strides and sizes count elements and come as signed 64-bit integers.
+Offsets, strides and sizes count elements and come as signed 64-bit integers. A check gives OK or what is
+wrong, with the number of the operand; nothing has happened then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from jitree.errors import (
-    InvalidArgumentError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-)
+from jitree.codegen.primitives import bit_length
+from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError, StatusError
+from jitree.regs.counting import Entry
+from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE
 from jitree.regs.objects import VmBuffer
 
-Array = npt.NDArray[Any]
-
-SIZE_LIMIT: Final = 1 << 32
-_STRIDES: Final = range(-(1 << 31), 1 << 32)
-
-
-def source(buffer: object, dtype: Any, offset: int, strides: Sequence[int], sizes: Sequence[int]) -> Array:
-    """An operand that is read. INVALID_ARGUMENT for a null buffer and impossible sizes or strides,
-    OUT_OF_RANGE if an element that the operation touches is outside the buffer."""
-    if not isinstance(buffer, VmBuffer):
-        raise InvalidArgumentError(f"expected a buffer but got {type(buffer).__name__}")
-    for size in sizes:
-        if not 0 <= size < SIZE_LIMIT:
-            raise InvalidArgumentError(f"a size of {size} elements is not below 2**32")
-    for stride in strides:
-        if stride not in _STRIDES:
-            raise InvalidArgumentError(f"a stride of {stride} elements does not fit 32 bits")
-    width = np.dtype(dtype).itemsize
-    if 0 in sizes:
-        return np.empty(tuple(sizes), dtype)
-    steps = [stride * (size - 1) for stride, size in zip(strides, sizes, strict=True)]
-    first = offset + sum(step for step in steps if step < 0)
-    last = offset + sum(step for step in steps if step > 0)
-    if first < 0 or (last + 1) * width > buffer.length:
-        raise OutOfRangeError(
-            f"elements {first} to {last} of {width} bytes are used, but the buffer has {buffer.length} bytes"
-        )
-    return np.ndarray(
-        tuple(sizes), dtype, buffer.data.data, offset * width, [stride * width for stride in strides]
-    )
+OK = COMPILED_DONE
+SIZE, STRIDE, OUTSIDE, READ_ONLY, FLAGS, TILES = 1, 2, 3, 4, 5, 6
+OPERAND = 8
+"""One more for each operand before the one that is meant."""
+SIZE_LIMIT = 1 << 32
+STRIDE_MINIMUM = -(1 << 31)
+FAR_BITS = 57
+FAR = 1 << FAR_BITS
+"""More elements than any buffer has; a sum of four times 8 bytes is below 2**63."""
+_REASONS: Final[dict[int, tuple[type[StatusError], str]]] = {
+    SIZE: (InvalidArgumentError, "a size of operand {} is negative or not below 2**32"),
+    STRIDE: (InvalidArgumentError, "a stride of operand {} does not fit 32 bits"),
+    OUTSIDE: (OutOfRangeError, "an element that it touches is outside of operand {}"),
+    READ_ONLY: (PermissionDeniedError, "operand {} is read-only"),
+    FLAGS: (InvalidArgumentError, "unknown flags"),
+    TILES: (InvalidArgumentError, "the matrix does not fit into the tiles"),
+}
 
 
-def target(buffer: object, dtype: Any, offset: int, strides: Sequence[int], sizes: Sequence[int]) -> Array:
-    """As :func:`source`, to be written to. PERMISSION_DENIED for a read-only buffer."""
-    if isinstance(buffer, VmBuffer) and not buffer.writable:
-        raise PermissionDeniedError("the output buffer is read-only")
-    return source(buffer, dtype, offset, strides, sizes)
+def product(left: int, right: int) -> int:
+    """Of numbers that are not negative; at most FAR."""
+    if left == 0 or right == 0:
+        return 0
+    if bit_length(left) + bit_length(right) > FAR_BITS:
+        return FAR
+    return left * right
 
 
-def operation(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the module: gets no state, computes as C does (no warnings for infinities and NaN).
+def reach(stride: int, size: int) -> int:
+    """From the first of some elements to the last."""
+    return product(stride, size - 1) if stride >= 0 else -product(-stride, size - 1)
 
-    RESOURCE_EXHAUSTED if there is no room for what it needs besides its operands.
-    """
 
-    name = getattr(function, "__name__", "the operation")
+def is_size(size: int) -> bool:
+    return size >= 0 and size < SIZE_LIMIT
 
-    def call(state: object, *arguments: Any) -> Any:
-        try:
-            with np.errstate(all="ignore"):
-                return function(*arguments)
-        except MemoryError:
-            raise ResourceExhaustedError(f"no memory for what {name} needs") from None
 
-    return call
+def is_stride(stride: int) -> bool:
+    return stride >= STRIDE_MINIMUM and stride < SIZE_LIMIT
+
+
+def readable(
+    operand: int, entry: Entry, width: int, offset: int, stride0: int, stride1: int, size0: int, size1: int,
+    block: int,
+) -> int:  # fmt: skip
+    """Whether an operand has ``size0`` x ``size1`` blocks of elements that lie next to each other."""
+    if not (is_size(size0) and is_size(size1)):
+        return SIZE + OPERAND * operand
+    if not (is_stride(stride0) and is_stride(stride1)):
+        return STRIDE + OPERAND * operand
+    if size0 == 0 or size1 == 0 or block == 0:
+        return OK
+    if offset < 0 or offset >= FAR:
+        return OUTSIDE + OPERAND * operand
+    first = last = offset
+    step0, step1 = reach(stride0, size0), reach(stride1, size1)
+    if step0 < 0:
+        first += step0
+    else:
+        last += step0
+    if step1 < 0:
+        first += step1
+    else:
+        last += step1
+    if first < 0 or width * (last + block) > entry.length:
+        return OUTSIDE + OPERAND * operand
+    return OK
+
+
+def writable(
+    operand: int, entry: Entry, width: int, offset: int, stride0: int, stride1: int, size0: int, size1: int,
+    block: int,
+) -> int:  # fmt: skip
+    """As :func:`readable`, of one that is written to."""
+    if entry.access & ACCESS_WRITE == 0:
+        return READ_ONLY + OPERAND * operand
+    return readable(operand, entry, width, offset, stride0, stride1, size0, size1, block)
+
+
+def call(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequence[object]) -> None:
+    """Calls a kernel from Python and raises what is wrong. A kernel only looks at the address, length and
+    access of its buffers, which those of Python have as handles do."""
+    for kind, argument in zip(cconv[1:], arguments, strict=False):
+        if kind == "r" and not isinstance(argument, VmBuffer):
+            raise InvalidArgumentError(f"vmvx.{name}: expected a buffer but got {type(argument).__name__}")
+    status = kernel(*arguments)
+    if status != OK:
+        error, reason = _REASONS[status % OPERAND]
+        shown = ", ".join(map(repr, arguments))
+        raise error(f"vmvx.{name}({shown}): {reason.format(status // OPERAND)}")

@@ -1,0 +1,60 @@
+"""The functions of ``vmvx`` by name and calling convention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from jitree.codegen.elements import Words
+from jitree.modules.vmvx import elementwise, matmul, packing
+from jitree.modules.vmvx.elementwise import Element, Kernel
+
+Instructions = Callable[[str], Element]
+"""Gives what an instruction is written as: a function, or what stands for its machine code."""
+
+BINARY_CCONV: Final = "0rIIIrIIIrIIIII_v"
+UNARY_CCONV: Final = "0rIIIrIIIII_v"
+ELEMENTWISE: Final = (
+    *((name, BINARY_CCONV) for name in elementwise.BINARY),
+    *((name, UNARY_CCONV) for name in (*elementwise.UNARY, *elementwise.COPIES)),
+    ("fill.2d.x32", "0irIIII_v"),
+)
+TILED: Final = (
+    ("pack", "0rIIIrIIIIIIIIIIi_v"),
+    ("pack", "0rIIrIIIIIIIIIi_v"),
+    ("unpack", "0rIIIrIIIIIIIIIi_v"),
+    ("unpack", "0rIIrIIIIIIIIi_v"),
+    ("mmt4d", "0rIIrIIrIIIIIiiii_v"),
+)
+"""Two forms of pack: since compilers of June 2024, and before."""
+COMPILED: Final = (*ELEMENTWISE, *TILED)
+DIVISIONS: Final = (("divs.2d.i32", BINARY_CCONV), ("divu.2d.i32", BINARY_CCONV))
+"""These can fail midway, so there is no machine code of them."""
+NAMES: Final = (*COMPILED, *DIVISIONS)
+_SHARED: Final[tuple[Kernel, ...]] = (
+    elementwise.fill, packing.pack, packing.pack_dense, packing.unpack, packing.unpack_dense,
+)  # fmt: skip
+
+
+@cache
+def in_python() -> dict[tuple[str, str], Kernel]:
+    """All of :data:`NAMES`."""
+    from jitree.dispatch.semantics import SEMANTICS  # programs that do not call these start without it
+
+    def function(mnemonic: str) -> Element:
+        return SEMANTICS[mnemonic].function
+
+    divisions = elementwise.divide_signed, function("div.i32.u")
+    made = *compiled(function), *(elementwise.binary(divide, Words) for divide in divisions)
+    return dict(zip(NAMES, made, strict=True))
+
+
+def compiled(instruction: Instructions) -> list[Kernel]:
+    """The kernels of :data:`COMPILED`, each with a name that no other function has."""
+    made = [elementwise.binary(instruction(name), kind) for name, kind in elementwise.BINARY.values()]
+    made += [elementwise.unary(instruction(name), kind) for name, kind in elementwise.UNARY.values()]
+    made += [elementwise.unary(elementwise.same, kind) for kind in elementwise.COPIES.values()]
+    for (name, _), kernel in zip(COMPILED, made, strict=False):
+        kernel.__name__ = name
+    return [*made, *_SHARED, matmul.mmt4d(instruction("fma.f32"), instruction("fma.i32"))]
