@@ -1,0 +1,19 @@
+"""iree.runtime's names, on jitree: what was written for that runtime runs unchanged.
+
+``import jitree.compat.iree_runtime as rt`` takes the place of ``import iree.runtime as rt``. A name is
+looked up when it is first used (:mod:`jitree.compat.iree_runtime.names`).
+"""
+
+from __future__ import annotations
+
+import os
+
+import ml_dtypes  # noqa: F401  # numpy knows the names of its types from then on, as programs expect
+
+from jitree.compat.iree_runtime.names import BINDING, SUBMODULES, TOP, finder
+
+_names, __getattr__ = finder(__name__, BINDING, TOP)
+__all__ = [*_names, *SUBMODULES]
+
+if os.environ.get("IREE_PY_RUNTIME_FLAGS"):
+    __getattr__("flags")._load_default_flags_from_env()

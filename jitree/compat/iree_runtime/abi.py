@@ -1,0 +1,201 @@
+"""Values of the JSON in ``iree.abi``: how arguments become values of the VM, and results those of Python.
+
+A description is the name of a number's type, or a list: ``["ndarray", type, rank, dimensions…]``,
+``["slist", items…]``, ``["stuple", items…]``, ``["sdict", [key, item]…]``, ``["py_homogeneous_list", item]``,
+``["named", keyword, item]``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+
+from jitree.compat.iree_runtime.array_interop import DeviceArray, asdevicearray
+from jitree.compat.iree_runtime.buffers import HalBufferView
+from jitree.compat.iree_runtime.dtypes import map_abi_type_to_dtype_info
+from jitree.compat.iree_runtime.enumerations import BufferUsage, MemoryType
+from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.references import VmRef
+from jitree.compat.iree_runtime.variants import VmVariantList
+
+IMPLICIT_BUFFER_ARG_MEMORY_TYPE: Final = MemoryType.DEVICE_LOCAL
+IMPLICIT_BUFFER_ARG_USAGE: Final = BufferUsage.DEFAULT
+
+_INTEGERS: Final = ("i1", "i8", "i16", "i32", "i64")
+_FLOATS: Final = ("f16", "f32", "f64", "bf16")
+
+
+class ArgumentError(ValueError):
+    """An argument does not fit its description."""
+
+
+class ReturnError(ValueError):
+    """A result does not fit its description."""
+
+
+class Abi:
+    """The descriptions of a function."""
+
+    def __init__(self, text: str) -> None:
+        """ValueError for text that is not such JSON."""
+        try:
+            content = json.loads(text)
+            arguments, self.results = content["a"], content["r"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"the function's iree.abi is damaged: {error}; it is {text!r}") from None
+        self._describe(arguments)
+
+    @classmethod
+    def of_arguments(cls, descriptions: Sequence[Any]) -> Self:
+        """Of a function whose results are not described."""
+        made = cls.__new__(cls)
+        made.results = []
+        made._describe(descriptions)
+        return made
+
+    def _describe(self, arguments: Sequence[Any]) -> None:
+        self.positional = [item for item in arguments if not _is_named(item)]
+        self.named = {item[1]: item[2] for item in arguments if _is_named(item)}
+
+    @property
+    def has_inlined_results(self) -> bool:
+        """Whether the elements of a single sequence or mapping are the function's results."""
+        return len(self.results) == 1 and _kind(self.results[0]) in ("slist", "stuple", "sdict")
+
+    def pack(self, device: HalDevice, positional: Sequence[Any], named: Mapping[str, Any]) -> VmVariantList:
+        """ArgumentError for arguments that do not fit."""
+        unknown = next((key for key in named if key not in self.named), None)
+        if unknown is not None:
+            raise ArgumentError(f"specified kwarg '{unknown}' is unknown; there are {list(self.named)}")
+        if len(positional) != len(self.positional) or len(named) != len(self.named):
+            raise ArgumentError(
+                f"mismatched call arity: expected {len(self.positional)} arguments and the keywords "
+                f"{list(self.named)} but got {len(positional)} and {list(named)}"
+            )
+        packed = VmVariantList(len(positional) + len(named))
+        for value, description in zip(positional, self.positional, strict=True):
+            pack_described(device, packed, value, description)
+        for key, description in self.named.items():
+            pack_described(device, packed, named[key], description)
+        return packed
+
+    def unpack(self, device: HalDevice, results: VmVariantList) -> Any:
+        """None, the one result, or a tuple. ReturnError for results that do not fit."""
+        if self.has_inlined_results:
+            return _convert(device, self.results[0], results)
+        if len(results) != len(self.results):
+            raise ReturnError(
+                f"mismatched return arity: {len(self.results)} described, {len(results)} returned"
+            )
+        values = [
+            unpack_described(device, results, index, description)
+            for index, description in enumerate(self.results)
+        ]
+        return None if not values else values[0] if len(values) == 1 else tuple(values)
+
+
+def _is_named(description: Any) -> bool:
+    return _kind(description) == "named"
+
+
+def _kind(description: Any) -> str:
+    return str(description if isinstance(description, str) else description[0])
+
+
+def pack_described(device: HalDevice, target: VmVariantList, value: Any, description: Any) -> None:
+    """Appends an argument."""
+    kind = _kind(description)
+    if kind == "ndarray":
+        target.push_ref(_array(device, value, description))
+    elif kind in ("slist", "stuple"):
+        target.push_list(_pack_sequence(device, value, description[1:]))
+    elif kind == "sdict":
+        target.push_list(_pack_mapping(device, value, description[1:]))
+    elif kind == "py_homogeneous_list":
+        target.push_list(_pack_sequence(device, value, [description[1]] * len(value)))
+    elif kind in _INTEGERS:
+        target.push_int(_number(value, kind, int))
+    elif kind in _FLOATS:
+        target.push_float(_number(value, kind, float))
+    else:
+        raise ArgumentError(f"unknown description {description!r} in the function's iree.abi")
+
+
+def _number(value: Any, kind: str, convert: Any) -> Any:
+    number = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.size == 1 else value
+    if not isinstance(number, (int, float)) or convert(number) != number:
+        raise ArgumentError(f"expected a number of type {kind} but got {value!r}")
+    return convert(number)
+
+
+def _pack_sequence(device: HalDevice, value: Any, items: Sequence[Any]) -> VmVariantList:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or len(value) != len(items):
+        raise ArgumentError(f"expected a sequence with {len(items)} values. got: {value!r}")
+    packed = VmVariantList(len(items))
+    for element, description in zip(value, items, strict=True):
+        pack_described(device, packed, element, description)
+    return packed
+
+
+def _pack_mapping(device: HalDevice, value: Any, items: Sequence[Any]) -> VmVariantList:
+    if not isinstance(value, Mapping) or len(value) != len(items):
+        raise ArgumentError(f"expected a dict with {len(items)} values. got: {value!r}")
+    packed = VmVariantList(len(items))
+    for key, description in items:
+        if key not in value:
+            raise ArgumentError(f"could not get item '{key}' from: {value!r}")
+        pack_described(device, packed, value[key], description)
+    return packed
+
+
+def _array(device: HalDevice, value: Any, description: Sequence[Any]) -> Any:
+    """A view of an array, of a device or the host, whose type and shape fit."""
+    if isinstance(value, (HalBufferView, VmRef)):
+        return value
+    wanted = map_abi_type_to_dtype_info(description[1]).dtype
+    array = value if isinstance(value, DeviceArray) else np.asarray(value)
+    if not isinstance(array, DeviceArray) and array.dtype != wanted:
+        if not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise ArgumentError(f"expected an array of {wanted} but got one of {array.dtype}")
+        array = array.astype(wanted)
+    _require_shape(tuple(array.shape), description)
+    return array._buffer_view if isinstance(array, DeviceArray) else asdevicearray(device, array)._buffer_view
+
+
+def _require_shape(shape: tuple[int, ...], description: Sequence[Any]) -> None:
+    rank, dimensions = description[2], description[3:]
+    fits = all(want is None or want == have for want, have in zip(dimensions, shape, strict=False))
+    if len(shape) != rank or not fits:
+        raise ArgumentError(f"expected an array of shape {tuple(dimensions)} but got one of shape {shape}")
+
+
+def unpack_described(device: HalDevice, source: VmVariantList, index: int, description: Any) -> Any:
+    """A result."""
+    kind = _kind(description)
+    if kind == "ndarray":
+        view = source.get_as_object(index, HalBufferView)
+        if view is None:
+            raise ReturnError(f"result {index}: expected an array but got {source.get_variant(index)!r}")
+        dtype = map_abi_type_to_dtype_info(description[1]).dtype
+        return DeviceArray(device, view, implicit_host_transfer=True, override_dtype=dtype)
+    if kind in _INTEGERS or kind in _FLOATS:
+        return source.get_variant(index)
+    return _convert(device, description, source.get_as_list(index))
+
+
+def _convert(device: HalDevice, description: Sequence[Any], elements: VmVariantList) -> Any:
+    """A sequence or a mapping."""
+    kind, items = _kind(description), description[1:]
+    if kind == "py_homogeneous_list":
+        items = [description[1]] * len(elements)
+    elif kind == "sdict":
+        keys = [key for key, _ in items]
+        values = _convert(device, ["slist", *(item for _, item in items)], elements)
+        return dict(zip(keys, values, strict=True))
+    if len(items) != len(elements):
+        raise ReturnError(f"expected {len(items)} values but {len(elements)} were returned")
+    found = [unpack_described(device, elements, index, item) for index, item in enumerate(items)]
+    return tuple(found) if kind == "stuple" else found

@@ -1,0 +1,204 @@
+"""Arrays on a device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from jitree.api.array import Array
+from jitree.compat.iree_runtime.buffers import HalBufferView
+from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
+from jitree.compat.iree_runtime.enumerations import BufferUsage, HalElementType, MemoryType
+from jitree.compat.iree_runtime.hal import HalDevice
+
+__all__ = ["DeviceArray", "asdevicearray"]
+
+
+class DeviceArray(NDArrayOperatorsMixin):
+    """An array on a device. It becomes one of numpy by itself if ``implicit_host_transfer`` says so."""
+
+    def __init__(
+        self,
+        device: HalDevice,
+        buffer_view: HalBufferView,
+        implicit_host_transfer: bool = False,
+        override_dtype: npt.DTypeLike | None = None,
+    ) -> None:
+        """``override_dtype``: what :meth:`to_host` converts the elements to."""
+        self._device = device
+        self._array = Array(buffer_view.raw, device.raw)
+        self._implicit = implicit_host_transfer
+        self._override_dtype = None if override_dtype is None else np.dtype(override_dtype)
+        self._host: npt.NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, device: HalDevice, array: Array, implicit_host_transfer: bool = True) -> DeviceArray:
+        """Of what a call has returned."""
+        made = cls.__new__(cls)
+        made._device = device
+        made._array = array
+        made._implicit = implicit_host_transfer
+        made._override_dtype = None
+        made._host = None
+        return made
+
+    @property
+    def _buffer_view(self) -> HalBufferView:
+        return HalBufferView.of(self._array.view)
+
+    @property
+    def is_host_accessible(self) -> bool:
+        """Whether the elements have been brought to the host."""
+        return self._host is not None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        if self._override_dtype is not None:
+            return self._override_dtype
+        return HalElementType.map_to_dtype(self._array.element_type.code)
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self._array.shape)
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """The elements, over the device's own memory where the host sees it."""
+        if self._host is None:
+            self._host = self._converted(self._array.to_host())
+        return self._host
+
+    def _converted(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if self._override_dtype is None or host.dtype == self._override_dtype:
+            return host
+        return host.astype(self._override_dtype)
+
+    def _copy_to_host(self) -> npt.NDArray[Any]:
+        return self._converted(self._array.to_host().copy())
+
+    def _implicitly(self) -> npt.NDArray[Any]:
+        if not self._implicit and self._host is None:
+            raise ValueError(
+                "DeviceArray cannot be implicitly transferred to the host; if necessary, do an explicit "
+                "transfer via .to_host()"
+            )
+        return self.to_host()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        host = self._implicitly()
+        if dtype is not None and np.dtype(dtype) != host.dtype:
+            if copy is False:
+                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return host.astype(dtype)
+        return host.copy() if copy else host
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if "out" in options:
+            options["out"] = tuple(map(_operand, options["out"]))
+        return getattr(ufunc, method)(*map(_operand, inputs), **options)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        return function(
+            *map(_operands, arguments), **{key: _operands(value) for key, value in options.items()}
+        )
+
+    def astype(self, dtype: npt.DTypeLike, casting: Any = "unsafe", copy: bool = True) -> Any:
+        """An array of numpy; the object itself where nothing is to be done and no copy is asked for."""
+        if self.dtype == np.dtype(dtype) and not copy:
+            return self
+        return self._implicitly().astype(dtype, casting=casting, copy=copy)
+
+    def reshape(self, *shape: Any) -> npt.NDArray[Any]:
+        return self._implicitly().reshape(*shape)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._implicitly())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._implicitly()[index]
+
+    def __reduce__(self) -> Any:
+        """Pickles and deep copies are arrays of numpy."""
+        return np.array, (self._implicitly().copy(),)
+
+    # What iree.runtime lacks, and every program that comes from numpy asks for.
+
+    @property
+    def ndim(self) -> int:
+        return len(self._array.shape)
+
+    @property
+    def size(self) -> int:
+        return self._array.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
+
+    @property
+    def T(self) -> npt.NDArray[Any]:
+        return self._implicitly().T
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __float__(self) -> float:
+        return float(self._implicitly())
+
+    def __int__(self) -> int:
+        return int(self._implicitly())
+
+    def __bool__(self) -> bool:
+        return bool(self._implicitly())
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"<IREE DeviceArray: shape={self.shape}, dtype={self.dtype}>"
+
+
+def _operand(value: Any) -> Any:
+    return value._implicitly() if isinstance(value, DeviceArray) else value
+
+
+def _operands(value: Any) -> Any:
+    """Also of sequences of arrays."""
+    return type(value)(map(_operand, value)) if type(value) in (list, tuple) else _operand(value)
+
+
+def asdevicearray(
+    device: HalDevice,
+    a: Any,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    implicit_host_transfer: bool = False,
+    memory_type: Any = MemoryType.DEVICE_LOCAL,
+    allowed_usage: Any = BufferUsage.DEFAULT,
+    element_type: Any = None,
+) -> DeviceArray:
+    """A copy of an array on a device; a :class:`DeviceArray` stays as it is unless it is of another type."""
+    if isinstance(a, DeviceArray):
+        if dtype is None or a.dtype == np.dtype(dtype):
+            return a
+        logging.warning("Implicit dtype conversion of a DeviceArray forces a host transfer")
+        a = a.to_host()
+    array = np.asarray(a, dtype=dtype)
+    code = map_dtype_to_hal_element_type(array.dtype) if element_type is None else element_type
+    view = device.allocator.allocate_buffer_copy(memory_type, allowed_usage, device, array, int(code))
+    return DeviceArray(device, view, implicit_host_transfer)
+
+
+def map_dtype_to_element_type(dtype: Any) -> HalElementType | None:
+    """None for types that programs do not have."""
+    try:
+        return map_dtype_to_hal_element_type(dtype)
+    except ValueError:
+        return None

@@ -1,0 +1,159 @@
+"""Calling functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.compat.iree_runtime.abi import (
+    IMPLICIT_BUFFER_ARG_MEMORY_TYPE,
+    IMPLICIT_BUFFER_ARG_USAGE,
+    Abi,
+    ArgumentError,
+    ReturnError,
+)
+from jitree.compat.iree_runtime.array_interop import DeviceArray, asdevicearray
+from jitree.compat.iree_runtime.buffers import HalBufferView
+from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.references import VmRef, raw_of
+from jitree.compat.iree_runtime.variants import VmVariantList
+from jitree.compat.iree_runtime.vm import VmContext, VmFunction
+from jitree.hal.buffer import BufferView
+
+__all__ = [
+    "IMPLICIT_BUFFER_ARG_MEMORY_TYPE", "IMPLICIT_BUFFER_ARG_USAGE", "ArgumentError", "FunctionInvoker",
+    "Invocation", "ReturnError",
+]  # fmt: skip
+
+
+class Invocation:
+    """What a call is made on."""
+
+    def __init__(self, device: HalDevice) -> None:
+        self.device = device
+
+
+class InvokeContext(Invocation):
+    """The same, under the name of upstream's packer."""
+
+
+class ArgumentPacker:
+    """Makes a list of the VM of the arguments of a call, by descriptions (:mod:`abi`) or without."""
+
+    def __init__(self, statics: object = None, arg_descs: Sequence[Any] | None = None) -> None:
+        self._abi = None if arg_descs is None else Abi.of_arguments(arg_descs)
+
+    def pack(self, context: Invocation, positional: Sequence[Any], named: Mapping[str, Any]) -> VmVariantList:
+        if self._abi is not None:
+            return self._abi.pack(context.device, positional, named)
+        if named:
+            raise ArgumentError("kwargs not supported for dynamic dispatch functions")
+        return _packed(context.device, positional)
+
+
+class FunctionInvoker:
+    """A function in a context: call it with arrays, numbers, lists, and references."""
+
+    def __init__(self, vm_context: VmContext, device: HalDevice, vm_function: VmFunction) -> None:
+        self._vm_context = vm_context
+        self._device = device
+        self._vm_function = vm_function
+        text = vm_function.reflection.get("iree.abi")
+        self._abi = None if text is None else Abi(text)
+        self._function: Any = None
+        if self._abi is None and isinstance(vm_context, VmContext):
+            self._function = vm_context.function(vm_function)
+
+    @property
+    def vm_function(self) -> VmFunction:
+        return self._vm_function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """None, the result, or a tuple of results. ValueError for arguments that the function does not take.
+
+        Keywords are those of ``iree.abi``; functions without it take the names of their declaration.
+        """
+        function = self._function
+        if function is None:
+            return self._call_with_lists(args, kwargs)
+        given = [
+            value._array if type(value) is DeviceArray else _given(value, self._device) for value in args
+        ]
+        if kwargs:
+            named = {key: _given(value, self._device) for key, value in kwargs.items()}
+            return self._returned(function(*given, **named))
+        result = function(*given)
+        return DeviceArray.of(self._device, result) if type(result) is Array else self._returned(result)
+
+    def _returned(self, result: Any) -> Any:
+        if type(result) is tuple:
+            return tuple(map(self._returned, result))
+        if isinstance(result, Array):
+            return DeviceArray.of(self._device, result)
+        return result if result is None or isinstance(result, (int, float)) else VmRef(result)
+
+    def _call_with_lists(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        results = VmVariantList(0)
+        abi = self._abi
+        if abi is not None:
+            arguments = abi.pack(self._device, positional, named)
+        elif named:
+            raise ArgumentError("kwargs not supported for dynamic dispatch functions")
+        else:
+            arguments = _packed(self._device, positional)
+        self._vm_context.invoke(self._vm_function, arguments, results)
+        if abi is not None:
+            return abi.unpack(self._device, results)
+        values = [_value(self._device, results.get_variant(index)) for index in range(len(results))]
+        return None if not values else values[0] if len(values) == 1 else tuple(values)
+
+    def __repr__(self) -> str:
+        return repr(self._vm_function)
+
+
+def _given(value: Any, device: HalDevice) -> Any:
+    """What jitree's call takes for an argument of any kind."""
+    if type(value) is np.ndarray or value is None or isinstance(value, (int, float, np.generic)):
+        return value
+    if isinstance(value, DeviceArray):
+        return value._array
+    if isinstance(value, (list, tuple)):
+        return [_given(item, device) for item in value]
+    if isinstance(value, dict):
+        return [_given(value[key], device) for key in sorted(value)]
+    if hasattr(value, "__iree_vm_ref__"):
+        raw = raw_of(value)
+        return Array(raw, device.raw) if isinstance(raw, BufferView) else raw
+    return value
+
+
+def _packed(device: HalDevice, values: Sequence[Any]) -> VmVariantList:
+    """Values of the VM by the kinds of what is given."""
+    made = VmVariantList(len(values))
+    for value in values:
+        if isinstance(value, int) and not isinstance(value, bool):
+            made.push_int(value)
+        elif isinstance(value, float):
+            made.push_float(value)
+        elif isinstance(value, (list, tuple)):
+            made.push_list(_packed(device, value))
+        elif isinstance(value, dict):
+            made.push_list(_packed(device, [value[key] for key in sorted(value)]))
+        elif isinstance(value, DeviceArray):
+            made.push_ref(value._buffer_view)
+        elif isinstance(value, np.ndarray):
+            made.push_ref(asdevicearray(device, value)._buffer_view)
+        elif value is None or hasattr(value, "__iree_vm_ref__"):
+            made.push_ref(value)
+        else:
+            raise ArgumentError(f"could not convert python value to VM: {value!r}")
+    return made
+
+
+def _value(device: HalDevice, value: Any) -> Any:
+    if isinstance(value, VmRef) and isinstance(value.raw, BufferView):
+        return DeviceArray(device, HalBufferView.of(value.raw), implicit_host_transfer=True)
+    return value

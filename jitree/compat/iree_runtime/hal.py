@@ -1,0 +1,318 @@
+"""Drivers, devices and allocators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.api.calls.transfers import native_row
+from jitree.api.session import Instance
+from jitree.base import dlpack
+from jitree.base.elements import is_packed, pack_integers
+from jitree.compat.iree_runtime.buffers import HalBuffer, HalBufferView
+from jitree.compat.iree_runtime.fences import HalSemaphore, fence_of
+from jitree.compat.iree_runtime.flags import device_parameters
+from jitree.compat.iree_runtime.references import Reference
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.device import Device
+from jitree.hal.driver import DEFAULT_OPTIONS, DeviceOptions, Driver
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.heap import host_memory_type
+
+_ANY: Final = -1
+_STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+_STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
+_PERSISTENT: Final = int(BufferUsage.MAPPING_PERSISTENT)
+_DISPATCH: Final = int(BufferUsage.DISPATCH_STORAGE)
+
+
+class HalDriver:
+    """Makes devices of one kind."""
+
+    def __init__(self, raw: Driver) -> None:
+        self.raw = raw
+
+    @staticmethod
+    def query() -> list[str]:
+        """The names of all drivers."""
+        return sorted(name for name, _ in Instance.default().drivers())
+
+    def query_available_devices(self) -> list[dict[str, Any]]:
+        return [
+            {"device_id": info.id, "path": info.path, "name": info.name}
+            for info in self.raw.query_available_devices()
+        ]
+
+    def create_default_device(self, allocators: Sequence[str] | None = None) -> HalDevice:
+        return self.create_device(Driver.DEFAULT_ID, allocators=allocators)
+
+    def create_device(
+        self,
+        device_id: Any,
+        params: dict[str, str] | None = None,
+        allocators: Sequence[str] | None = None,
+    ) -> HalDevice:
+        """By the number of a device, or its row of :meth:`query_available_devices`. ``allocators`` change
+        nothing: jitree's allocators keep and check memory in any case. NOT_FOUND for another number."""
+        number = device_id["device_id"] if isinstance(device_id, dict) else device_id
+        options = _options({**device_parameters(self.raw.name), **(params or {})})
+        return HalDevice(self.raw.create_device_by_id(int(number), options))
+
+    def create_device_by_uri(self, device_uri: str, allocators: Sequence[str] | None = None) -> HalDevice:
+        parameters = device_parameters(self.raw.name)
+        return HalDevice(Instance.default().create_device(device_uri, parameters))
+
+    def dump_device_info(self, device_id: int) -> str:
+        return self.raw.dump_device_info(device_id)
+
+
+def _options(parameters: dict[str, str]) -> DeviceOptions:
+    return DEFAULT_OPTIONS._replace(parameters=parameters, loaders=Instance.default().loaders)
+
+
+_drivers: dict[str, HalDriver] = {}
+
+
+def create_hal_driver(device_uri: str) -> HalDriver:
+    """A driver of its own for each call. NOT_FOUND for an unknown name."""
+    return HalDriver(Instance.default().driver(device_uri.partition("://")[0]))
+
+
+def get_cached_hal_driver(device_uri: str) -> HalDriver:
+    """The same driver for each call with one name."""
+    name = device_uri.partition("://")[0]
+    if name not in _drivers:
+        _drivers[name] = create_hal_driver(name)
+    return _drivers[name]
+
+
+def clear_hal_driver_cache() -> None:
+    _drivers.clear()
+
+
+class HalDevice:
+    """A device and its queue."""
+
+    def __init__(self, raw: Device) -> None:
+        self.raw = raw
+        self._allocator = HalAllocator(self)
+
+    @property
+    def allocator(self) -> HalAllocator:
+        return self._allocator
+
+    def create_semaphore(self, initial_value: int) -> HalSemaphore:
+        return HalSemaphore.of(self.raw.create_semaphore(initial_value))
+
+    def queue_alloca(self, allocation_size: int, wait_semaphores: Any, signal_semaphores: Any) -> HalBuffer:
+        wait, signal = _fences(wait_semaphores, signal_semaphores)
+        made = self.raw.queue_alloca(
+            _ANY, wait, signal, 0, int(MemoryType.DEVICE_LOCAL), int(BufferUsage.DEFAULT), allocation_size
+        )
+        return HalBuffer.of(made)
+
+    def queue_dealloca(self, buffer: HalBuffer, wait_semaphores: Any, signal_semaphores: Any) -> None:
+        self.raw.queue_dealloca(_ANY, *_fences(wait_semaphores, signal_semaphores), buffer.raw)
+
+    def queue_copy(
+        self, source_buffer: HalBuffer, target_buffer: HalBuffer, wait_semaphores: Any, signal_semaphores: Any
+    ) -> None:
+        """Copies all of the source. ValueError if the target is shorter."""
+        length = source_buffer.raw.byte_length
+        if length > target_buffer.raw.byte_length:
+            raise InvalidArgumentError(
+                "Source buffer length must be less than the target buffer length and it is not: "
+                f"{length} against {target_buffer.raw.byte_length} bytes"
+            )
+        wait, signal = _fences(wait_semaphores, signal_semaphores)
+        self.raw.queue_copy(_ANY, wait, signal, source_buffer.raw, 0, target_buffer.raw, 0, length)
+
+    def queue_execute(self, command_buffers: Reference, wait_semaphores: Any, signal_semaphores: Any) -> None:
+        self.raw.queue_execute(_ANY, *_fences(wait_semaphores, signal_semaphores), command_buffers.raw)
+
+    def create_dlpack_capsule(self, buffer_view: HalBufferView, device_type_code: int, device_id: int) -> Any:
+        """A capsule over the view's memory, for the device that the caller says it is on."""
+        from jitree.api.array import Array
+
+        array = Array(buffer_view.raw, self.raw)
+        here = array.__dlpack_device__()
+        if here != (device_type_code, device_id):
+            raise InvalidArgumentError(
+                f"the view is on DLPack device {here}, not on ({device_type_code}, {device_id})"
+            )
+        return array.__dlpack__()
+
+    def from_dlpack_capsule(self, input_capsule: Any) -> HalBufferView:
+        """A view over the capsule's memory, without a copy. INVALID_ARGUMENT for memory that is not aligned
+        to 64 bytes and for arrays with gaps."""
+        exchange = self.raw.array_exchange
+        if exchange is not None:
+            return HalBufferView.of(exchange.import_view(_Producer(input_capsule, exchange.dlpack_device)))
+        cannot_say = dlpack.is_valid(id(input_capsule), dlpack.NAME)  # whether it is read-only
+        array = dlpack.import_array(_Producer(input_capsule, dlpack.CPU_DEVICE))
+        row = native_row(array.dtype)
+        if row is None or not array.flags.c_contiguous:
+            raise InvalidArgumentError("from_dlpack_capsule: expected a contiguous array of numbers")
+        if cannot_say and not array.flags.writeable:
+            array = np.asarray(_Writable(array))
+        data = array.reshape(-1).view(np.uint8)
+        buffer = self._allocator.import_bytes(data, int(MemoryType.DEVICE_LOCAL), int(BufferUsage.DEFAULT))
+        return HalBufferView.of(BufferView(buffer.raw, array.shape, row.code))
+
+    def begin_profiling(self, mode: str | None = None) -> None:
+        """Nothing is measured without a sink, which Python cannot give: ValueError for a mode."""
+        if mode is not None:
+            raise ValueError(f"a profile sink is required for mode '{mode}'; use jitree's own profiles")
+
+    def flush_profiling(self) -> None:
+        pass
+
+    def end_profiling(self) -> None:
+        pass
+
+    def begin_external_capture(
+        self, provider: str, file_path: str | None = None, label: str | None = None
+    ) -> None:
+        """UNIMPLEMENTED: no driver has one."""
+        raise UnimplementedError(f"UNIMPLEMENTED; no external capture by '{provider}' on {self.raw.id}")
+
+    def end_external_capture(self) -> None:
+        raise UnimplementedError(f"UNIMPLEMENTED; no external capture on {self.raw.id}")
+
+    def __repr__(self) -> str:
+        return self.raw.id
+
+
+def _fences(wait: Any, signal: Any) -> tuple[Any, Any]:
+    return fence_of(wait, "wait_semaphores"), fence_of(signal, "signal_semaphores")
+
+
+class _Producer:
+    """Gives a capsule that is there to whoever asks for one."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self._capsule = capsule
+        self._device = device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+class _Writable:
+    """Memory of an array, to be written to."""
+
+    def __init__(self, array: Any) -> None:
+        interface = array.__array_interface__
+        self._array = array
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+class HalAllocator:
+    """Makes buffers of a device."""
+
+    def __init__(self, device: HalDevice) -> None:
+        self._device = device
+
+    @property
+    def _raw(self) -> Any:
+        return self._device.raw.device_allocator
+
+    def trim(self) -> None:
+        self._raw.trim()
+
+    @property
+    def _is_host_memory(self) -> bool:
+        return self._device.raw.array_exchange is None
+
+    def _usage(self, allowed_usage: Any) -> int:
+        """Memory of the host stays mapped."""
+        return int(allowed_usage) | (_PERSISTENT if self._is_host_memory else 0)
+
+    @property
+    def has_statistics(self) -> bool:
+        return True
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        found = self._raw.statistics
+        return {
+            f"{name}_bytes_{what}": getattr(heap, what)
+            for name, heap in (("host", found.host), ("device", found.device))
+            for what in ("peak", "allocated", "freed")
+        }
+
+    @property
+    def formatted_statistics(self) -> str:
+        return "\n".join(self._raw.formatted_statistics.split("\n")[1:])
+
+    def query_buffer_compatibility(
+        self, memory_type: Any, allowed_usage: Any, intended_usage: Any, allocation_size: int
+    ) -> int:
+        return int(
+            self._raw.query_compatibility(
+                int(memory_type), int(allowed_usage), int(intended_usage), allocation_size
+            )
+        )
+
+    def allocate_buffer(self, memory_type: Any, allowed_usage: Any, allocation_size: int) -> HalBuffer:
+        return HalBuffer.of(self._raw.allocate(int(memory_type), self._usage(allowed_usage), allocation_size))
+
+    def allocate_buffer_copy(
+        self,
+        memory_type: Any,
+        allowed_usage: Any,
+        device: HalDevice,
+        buffer: Any,
+        element_type: Any = None,
+    ) -> Any:
+        """A buffer with the bytes of an array; a view of them where an element type is given."""
+        array = np.asarray(buffer)
+        row = native_row(array.dtype)
+        packed = row is not None and is_packed(row)
+        data = pack_integers(array.astype(np.int16).reshape(-1), row) if row and packed else _bytes_of(array)
+        made = self._raw.allocate(int(memory_type), self._usage(allowed_usage), len(data))
+        self._device.raw.write_buffer(made, data)
+        if element_type is None:
+            return HalBuffer.of(made)
+        return HalBufferView.of(BufferView(made, array.shape, int(element_type)))
+
+    def allocate_host_staging_buffer_copy(self, device: HalDevice, initial_contents: Any) -> HalBuffer:
+        """A buffer of the host's memory, which the device sees too."""
+        memory_type = int(MemoryType.DEVICE_LOCAL) if self._is_host_memory else _STAGING
+        made: HalBuffer = self.allocate_buffer_copy(memory_type, _STAGING_USAGE, device, initial_contents)
+        return made
+
+    def import_host_allocation(self, buffer: Any, memory_type: Any, allowed_usage: Any) -> HalBuffer:
+        """A buffer over an array's own memory. ValueError for memory that the device cannot use."""
+        return self.import_bytes(np.frombuffer(buffer, np.uint8), int(memory_type), int(allowed_usage))
+
+    def import_bytes(self, data: Any, memory_type: int, allowed_usage: int) -> HalBuffer:
+        made = self._raw.import_host(data.data, memory_type, allowed_usage)
+        if made is None and not allowed_usage & _DISPATCH and self._is_host_memory:
+            made = _for_transfers(data, memory_type, allowed_usage)
+        if made is None:
+            raise InvalidArgumentError(
+                f"memory at {data.ctypes.data:#x} is not aligned to 64 bytes, which {self._device!r} needs "
+                "to use it in place; copy it by allocate_buffer_copy"
+            )
+        return HalBuffer.of(made)
+
+
+def _for_transfers(data: Any, memory_type: int, allowed_usage: int) -> Buffer:
+    """Host memory of any alignment, which only kernels care for."""
+    address = data.ctypes.data
+    access = MemoryAccess.ALL if data.flags.writeable else MemoryAccess.READ
+    allocation = Allocation(
+        address, len(data), host_memory_type(memory_type), allowed_usage, int(access), address, data
+    )
+    return Buffer(allocation)
+
+
+def _bytes_of(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

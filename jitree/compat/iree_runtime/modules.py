@@ -1,0 +1,144 @@
+"""The modules that programs import: ``hal``, ``io_parameters`` and those written in Python."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jitree.compat.iree_runtime.buffers import HalBufferView
+from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.references import VmRef, raw_of
+from jitree.compat.iree_runtime.vm import VmInstance, VmModule
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
+from jitree.errors import FailedPreconditionError, StatusError, UnknownError
+from jitree.modules.hal import HalModule
+from jitree.modules.hal.trace import write_to_stderr
+from jitree.vmfb.cconv import parse
+
+if TYPE_CHECKING:
+    from jitree.compat.iree_runtime.parameters import ParameterProvider
+
+
+class HalModuleDebugSink:
+    """Gets the tensors that programs trace."""
+
+    def __init__(self, buffer_view_trace_callback: Callable[[str, list[HalBufferView]], None]) -> None:
+        self.buffer_view_trace_callback = buffer_view_trace_callback
+
+    def _receive(self, key: str, views: Sequence[Any]) -> None:
+        try:
+            self.buffer_view_trace_callback(key, [HalBufferView.of(view) for view in views])
+        except StatusError:
+            raise
+        except Exception as error:
+            raise UnknownError(f"in the callback of a trace: {type(error).__name__}: {error}") from error
+
+
+def create_hal_module(
+    instance: VmInstance,
+    device: HalDevice | None = None,
+    devices: Sequence[HalDevice] | None = None,
+    debug_sink: HalModuleDebugSink | None = None,
+) -> VmModule:
+    """The module ``hal`` with one device, or several of which programs choose."""
+    if device is not None and devices is not None:
+        raise ValueError('"device" and "devices" are mutually exclusive arguments.')
+    if device is None and devices is None:
+        raise ValueError('one of "device" or "devices" is required.')
+    chosen = [device] if devices is None else list(devices)
+    sink = write_to_stderr if debug_sink is None else debug_sink._receive
+    return VmModule(HalModule([item.raw for item in chosen if item is not None], trace_sink=sink))
+
+
+def create_io_parameters_module(instance: VmInstance, *providers: ParameterProvider) -> VmModule:
+    """The module ``io_parameters``; it is to be registered before those that import from it."""
+    from jitree.modules.io_parameters import IoParametersModule
+
+    return VmModule(IoParametersModule([provider.raw for provider in providers]))
+
+
+class _PythonModule(HostModule):
+    """Functions of Python whose first argument is what a constructor made for the context."""
+
+    def __init__(self, name: str, constructor: Callable[[], Any], exports: Sequence[HostExport]) -> None:
+        self.name = name
+        self._constructor = constructor
+        self._exports = exports
+
+    def exports(self) -> Iterable[HostExport]:
+        return self._exports
+
+    def create_state(self, context: Any) -> Any:
+        return self._constructor()
+
+
+class PyModuleInterface:
+    """Declares a module written in Python, and tells what has become of it."""
+
+    def __init__(self, module_name: str, ctor: Callable[[PyModuleInterface], Any]) -> None:
+        """``ctor`` is called for each context; what it returns is the first argument of all functions."""
+        self._name = module_name
+        self._constructor = ctor
+        self._exports: list[HostExport] = []
+        self._module: weakref.ref[_PythonModule] | None = None
+
+    def export(self, name: str, cconv: str, callable: Callable[..., Any]) -> None:
+        """Adds a function by its calling convention. FAILED_PRECONDITION after :meth:`create`."""
+        if self._module is not None:
+            raise FailedPreconditionError(f"module '{self._name}' is made already; export before create()")
+        self._exports.append(HostExport(name, parse(cconv).text, _translated(name, cconv, callable)))
+
+    def create(self) -> VmModule:
+        """The module, once."""
+        if self._module is not None:
+            raise FailedPreconditionError(f"module '{self._name}' is made already")
+        interface, construct = self, self._constructor
+        raw = _PythonModule(self._name, lambda: construct(interface), tuple(self._exports))
+        self._module = weakref.ref(raw)
+        return VmModule(raw)
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the module has been made, and is still there."""
+        return self._module is not None and self._module() is not None
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether nothing uses the module any more."""
+        return self._module is not None and self._module() is None
+
+    def __str__(self) -> str:
+        return f"<iree.runtime.PyModuleInterface '{self._name}'>"
+
+    __repr__ = __str__
+
+
+def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as jitree's VM calls it: references are passed and returned as :class:`VmRef`."""
+    convention = parse(cconv)
+    references = [place for place, item in enumerate(convention.results) if item == "r"]
+
+    def call(state: Any, *arguments: Any) -> Any:
+        given = (value if isinstance(value, (int, float)) else _reference(value) for value in arguments)
+        try:
+            results = function(state, *given)
+        except StatusError:
+            raise
+        except Exception as error:
+            raise UnknownError(f"in '{name}': {type(error).__name__}: {error}") from error
+        if not references:
+            return tuple(results) if isinstance(results, list) else results
+        if len(convention.results) == 1:
+            return raw_of(results)
+        values = list(results)
+        for place in references:
+            values[place] = raw_of(values[place])
+        return tuple(values)
+
+    return call
+
+
+def _reference(value: Any) -> Any:
+    return None if value is None else VmRef(value)

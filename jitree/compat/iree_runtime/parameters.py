@@ -1,0 +1,268 @@
+"""Parameters: indices, their entries, files and providers."""
+
+from __future__ import annotations
+
+import importlib
+import mmap as memory_maps
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from jitree.compat.iree_runtime.vm import flat
+from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.params import formats, irpa_writer
+from jitree.params import provider as providers
+from jitree.params.arrays import ArrayMemory
+from jitree.params.entry import ParameterEntry, splat_entry
+from jitree.params.files import Access, Mode, ParameterFile
+from jitree.params.index import ParameterIndex as Index
+from jitree.params.metadata import tensor_type
+from jitree.tools.parameters_table import ParameterRow, table
+
+
+class FileHandle:
+    """Memory of the host or an open file, which parameters lie in."""
+
+    def __init__(self, view: memoryview, descriptor: int | None = None) -> None:
+        self._view = view
+        self._descriptor = descriptor
+
+    @staticmethod
+    def wrap_memory(host_buffer: Any, readable: bool = True, writable: bool = False) -> FileHandle:
+        view = flat(host_buffer)
+        return FileHandle(view if writable else view.toreadonly())
+
+    @staticmethod
+    def wrap_fd(fd: int, readable: bool = True, writable: bool = False) -> FileHandle:
+        """The file stays the caller's; it may be closed when this returns."""
+        size = os.fstat(fd).st_size
+        access = memory_maps.ACCESS_WRITE if writable else memory_maps.ACCESS_READ
+        return FileHandle(memoryview(memory_maps.mmap(fd, size, access=access) if size else b""), fd)
+
+    @property
+    def is_host_allocation(self) -> bool:
+        return self._descriptor is None
+
+    @property
+    def host_allocation(self) -> memoryview:
+        if self._descriptor is not None:
+            raise InvalidArgumentError("FileHandle is not a host allocation")
+        return self._view
+
+    @property
+    def is_fd(self) -> bool:
+        return self._descriptor is not None
+
+    @property
+    def fd(self) -> int:
+        if self._descriptor is None:
+            raise InvalidArgumentError("FileHandle is not a file descriptor")
+        return self._descriptor
+
+    @property
+    def is_async(self) -> bool:
+        return False
+
+    @property
+    def bytes(self) -> memoryview:
+        """What lies in it, in either case."""
+        return self._view
+
+    def __repr__(self) -> str:
+        if self._descriptor is not None:
+            return f"FileHandle<fd({self._descriptor})>"
+        return f"FileHandle<host_allocation({self._view!r})>"
+
+
+class _MemoryFile(ParameterFile):
+    """What a handle wraps, as jitree reads archives."""
+
+    __slots__ = ()
+
+    def __init__(self, handle: FileHandle, name: str) -> None:
+        self.name = name
+        self.view = handle.bytes
+        self.writable = not handle.bytes.readonly
+
+
+class ParameterIndexEntry:
+    """A parameter: a range of a file, or a pattern that is repeated."""
+
+    def __init__(self, raw: ParameterEntry, handle: FileHandle | None, offset: int) -> None:
+        self.raw = raw
+        self._handle = handle
+        self.offset = offset
+
+    @property
+    def key(self) -> str:
+        return self.raw.key
+
+    @property
+    def length(self) -> int:
+        return self.raw.length
+
+    @property
+    def metadata(self) -> bytes:
+        return self.raw.metadata
+
+    @property
+    def is_file(self) -> bool:
+        return self._handle is not None
+
+    @property
+    def is_splat(self) -> bool:
+        return self._handle is None
+
+    @property
+    def file_storage(self) -> tuple[FileHandle, int]:
+        """The file and where in it the bytes begin. ValueError for a pattern."""
+        if self._handle is None:
+            raise ValueError("Entry is not file storage based")
+        return self._handle, self.offset
+
+    @property
+    def file_view(self) -> memoryview:
+        """The bytes. ValueError for a pattern."""
+        handle, offset = self.file_storage
+        return handle.bytes[offset : offset + self.length]
+
+    @property
+    def splat_pattern(self) -> bytes:
+        """ValueError for a parameter in a file."""
+        if self.raw.pattern is None:
+            raise ValueError("Entry is not splat")
+        return self.raw.pattern
+
+    def __repr__(self) -> str:
+        if self._handle is None:
+            return f"<ParameterIndexEntry '{self.key}' splat {self.splat_pattern!r}:{self.length}>"
+        return f"<ParameterIndexEntry '{self.key}' {self._handle!r}:{self.offset}:{self.length}>"
+
+
+class ParameterProvider:
+    """The parameters that programs find under a scope."""
+
+    def __init__(self, raw: providers.ParameterProvider) -> None:
+        self.raw = raw
+
+
+class ParameterIndex:
+    """Parameters in the order in which they were added; a key may come again."""
+
+    def __init__(self) -> None:
+        self._entries: list[ParameterIndexEntry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[ParameterIndexEntry]:
+        return iter(self._entries)
+
+    def __getitem__(self, index: int) -> ParameterIndexEntry:
+        if not 0 <= index < len(self._entries):
+            raise OutOfRangeError(
+                f"Could not enumerate parameter index: entry {index} out of range (have "
+                f"{len(self._entries)} entries in the index)"
+            )
+        return self._entries[index]
+
+    def items(self) -> list[tuple[str, ParameterIndexEntry]]:
+        return [(entry.key, entry) for entry in self._entries]
+
+    def reserve(self, new_capacity: int) -> None:
+        """Python's lists grow by themselves."""
+
+    def add_splat(self, key: str, pattern: Any, total_length: int, metadata: Any = None) -> None:
+        """A parameter of ``total_length`` bytes that repeats a number. ValueError for patterns of other than
+        1, 2, 4, 8 and 16 bytes."""
+        raw = splat_entry(key, bytes(flat(pattern)), total_length, _metadata(metadata))
+        self._entries.append(ParameterIndexEntry(raw, None, 0))
+
+    def add_buffer(
+        self, key: str, buffer: Any, readable: bool = True, writable: bool = False, metadata: Any = None
+    ) -> None:
+        """The bytes of an array, which are not copied."""
+        handle = FileHandle.wrap_memory(buffer, readable, writable)
+        self.add_from_file_handle(key, handle, len(handle.bytes), 0, metadata)
+
+    def add_from_file_handle(
+        self, key: str, file_handle: FileHandle, length: int, offset: int = 0, metadata: Any = None
+    ) -> None:
+        """A range of a file. OUT_OF_RANGE for one that is not inside."""
+        available = len(file_handle.bytes)
+        if offset < 0 or length < 0 or offset + length > available:
+            raise OutOfRangeError(
+                f"bytes {offset} to {offset + length} are outside a file of {available} bytes"
+            )
+        text = _metadata(metadata)
+        memory = ArrayMemory(file_handle.bytes[offset : offset + length])
+        raw = ParameterEntry(key, length, memory, text, tensor_type(text))
+        self._entries.append(ParameterIndexEntry(raw, file_handle, offset))
+
+    def load(
+        self,
+        file_path: Any,
+        format: str | None = None,
+        readable: bool = True,
+        writable: bool = False,
+        mmap: bool | None = None,
+        *,
+        mode: str | None = None,
+    ) -> None:
+        """Adds all parameters of an archive, whose format is that of its extension unless it is given."""
+        reading = Mode.PRELOAD if mmap is False and not writable else Mode.FILE
+        file = ParameterFile(file_path, reading, Access.READ_WRITE if writable else Access.READ)
+        self._read(FileHandle(file.view), file, format or file.suffix)
+
+    def load_from_file_handle(self, file_handle: FileHandle, format: str) -> None:
+        """Adds all parameters of an archive of that format."""
+        self._read(file_handle, _MemoryFile(file_handle, repr(file_handle)), format)
+
+    def _read(self, handle: FileHandle, file: ParameterFile, format: str) -> None:
+        suffix = f".{format.removeprefix('.').lower()}"
+        module = formats.FORMATS.get(suffix)
+        if module is None:
+            raise UnimplementedError(
+                f"unsupported file format `{format}`; ensure the extension matches one of the supported "
+                f"formats: [{', '.join(formats.FORMATS)}]"
+            )
+        for raw in importlib.import_module(module).read(file):
+            offset = raw.file_offset
+            if raw.pattern is not None:
+                self._entries.append(ParameterIndexEntry(raw, None, 0))
+            elif offset is None:
+                self._entries.append(ParameterIndexEntry(raw, FileHandle(raw.contents()), 0))
+            else:
+                self._entries.append(ParameterIndexEntry(raw, handle, offset))
+
+    def create_archive_file(
+        self, file_path: Any, file_offset: int = 0, target_index: ParameterIndex | None = None
+    ) -> ParameterIndex:
+        """Writes an irpa archive and gives an index of what is in it. UNIMPLEMENTED for an offset."""
+        if file_offset:
+            raise UnimplementedError("create_archive_file: archives begin at the beginning of their file")
+        irpa_writer.write(file_path, irpa_writer.plan([entry.raw for entry in self._entries]))
+        target = ParameterIndex() if target_index is None else target_index
+        target.load(file_path, "irpa")
+        return target
+
+    def create_provider(
+        self, scope: str = "", max_concurrent_operations: int | None = None
+    ) -> ParameterProvider:
+        """What programs find under a scope; of several parameters of one key the first."""
+        index = Index()
+        for entry in self._entries:
+            if entry.key not in index:
+                index.add(entry.raw)
+        return ParameterProvider(providers.ParameterProvider(scope, index))
+
+    def __repr__(self) -> str:
+        return table(
+            "", [ParameterRow(entry.raw, None if entry.is_splat else entry.offset) for entry in self._entries]
+        )
+
+
+def _metadata(value: Any) -> bytes:
+    if value is None:
+        return b""
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,104 @@
+"""What the wrappers of references have in common, and references of any type."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.fence import Fence
+from jitree.regs.list import VmList
+from jitree.regs.objects import VmBuffer as VmBytes
+
+_NAMES = {
+    VmBytes: "vm.buffer",
+    VmList: "vm.list",
+    Buffer: "hal.buffer",
+    BufferView: "hal.buffer_view",
+    Fence: "hal.fence",
+}
+
+
+class VmRef:
+    """A reference of any type."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: object) -> None:
+        self.raw = raw
+        """What the program refers to."""
+
+    @property
+    def __iree_vm_ref__(self) -> VmRef:
+        return self
+
+    def isinstance(self, cls: Any) -> bool:
+        """Whether :meth:`deref` to a class succeeds."""
+        return cls.__iree_vm_cast__(self) is not None
+
+    def deref(self, cls: Any, optional: bool = False) -> Any:
+        """The object as an instance of ``cls``, which has ``__iree_vm_cast__``. TypeError if it is of another
+        type; None then with ``optional``."""
+        found = cls.__iree_vm_cast__(self)
+        if found is None and not optional:
+            raise TypeError("Cannot dereference to specific type")
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VmRef) and self.raw is other.raw
+
+    def __hash__(self) -> int:
+        return hash(id(self.raw))
+
+    def __repr__(self) -> str:
+        if self.raw is None:
+            return "<VmRef NULL>"
+        return f"<VmRef {_NAMES.get(type(self.raw), type(self.raw).__name__)} at {id(self.raw):#x}>"
+
+
+class Reference:
+    """A wrapper of objects of one class of jitree's; all wrappers of one object are equal."""
+
+    __slots__ = ("raw",)
+    wrapped: ClassVar[type]
+
+    raw: Any
+    """What it wraps."""
+
+    @classmethod
+    def of(cls, raw: Any) -> Self:
+        made = cls.__new__(cls)
+        made.raw = raw
+        return made
+
+    @classmethod
+    def __iree_vm_type__(cls) -> int:
+        return id(cls.wrapped)
+
+    @classmethod
+    def __iree_vm_cast__(cls, ref: VmRef) -> Self | None:
+        return cls.of(ref.raw) if isinstance(ref.raw, cls.wrapped) else None
+
+    @property
+    def __iree_vm_ref__(self) -> VmRef:
+        return VmRef(self.raw)
+
+    @property
+    def ref(self) -> VmRef:
+        return VmRef(self.raw)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and self.raw is other.raw
+
+    def __hash__(self) -> int:
+        return hash(id(self.raw))
+
+
+def raw_of(value: Any) -> Any:
+    """What a reference, or whatever has ``__iree_vm_ref__``, refers to. TypeError for anything else."""
+    if value is None:
+        return None
+    try:
+        ref = value.__iree_vm_ref__
+    except AttributeError:
+        raise TypeError(f"expected a reference of the VM but got {type(value).__name__}") from None
+    return ref.raw

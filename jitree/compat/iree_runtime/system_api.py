@@ -1,0 +1,192 @@
+"""Loading modules into contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.compat.iree_runtime.array_interop import DeviceArray
+from jitree.compat.iree_runtime.function import FunctionInvoker
+from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.modules import create_hal_module
+from jitree.compat.iree_runtime.system_setup import get_first_device
+from jitree.compat.iree_runtime.vm import VmContext, VmInstance, VmModule
+
+TARGET_BACKEND_TO_DRIVER: Final = {
+    "llvm-cpu": "local-task",
+    "vmvx": "local-task",
+    "vulkan-spirv": "vulkan",
+    "cuda": "cuda",
+}
+
+
+class Config:
+    """A device and the modules that all contexts have."""
+
+    def __init__(self, driver_name: str | None = None, *, device: HalDevice | None = None) -> None:
+        """``driver_name``: one, or several with commas between them; the first that works is taken."""
+        if device is not None and driver_name is not None:
+            raise ValueError("Either 'device' or 'driver_name' can be specified (not both)")
+        if device is None:
+            device = get_first_device(None if driver_name is None else driver_name.split(","))
+        self.device = device
+        self.vm_instance = VmInstance()
+        self.default_vm_modules = (create_hal_module(self.vm_instance, device),)
+
+
+class BoundModule:
+    """A module in a context; its functions are attributes and items."""
+
+    def __init__(self, context: SystemContext, vm_module: VmModule) -> None:
+        self._context = context
+        self._vm_module = vm_module
+        self._functions: dict[str, FunctionInvoker] = {}
+
+    @property
+    def name(self) -> str:
+        return self._vm_module.name
+
+    @property
+    def vm_module(self) -> VmModule:
+        return self._vm_module
+
+    def __getitem__(self, name: str) -> FunctionInvoker:
+        found = self._functions.get(name)
+        if found is None:
+            vm_function = self._vm_module.lookup_function(name)
+            if vm_function is None:
+                raise KeyError(f"Function '{name}' not found in module '{self}'")
+            context = self._context
+            found = FunctionInvoker(context.vm_context, context.config.device, vm_function)
+            self._functions[name] = found
+        return found
+
+    def __getattr__(self, name: str) -> FunctionInvoker:
+        try:
+            found = self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+        self.__dict__[name] = found  # the next look-up does not come here
+        return found
+
+    def __repr__(self) -> str:
+        return f"<BoundModule {self._vm_module!r}>"
+
+
+class BoundModules(dict[str, BoundModule]):
+    """Modules by name; they are attributes too."""
+
+    def __getattr__(self, name: str) -> BoundModule:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class SystemContext:
+    """Modules linked to each other, on the device of a configuration."""
+
+    def __init__(self, vm_modules: Sequence[VmModule] | None = None, config: Config | None = None) -> None:
+        """With modules it has just these, without any more can be added."""
+        self._config = Config() if config is None else config
+        self._is_dynamic = vm_modules is None
+        modules = [*self._config.default_vm_modules, *(vm_modules or ())]
+        names = {module.name for module in vm_modules or ()}
+        modules = [
+            module for place, module in enumerate(modules)
+            if place >= len(self._config.default_vm_modules) or module.name not in names
+        ]  # fmt: skip
+        modules.sort(key=lambda module: module.name != "hal")
+        self._vm_context = VmContext(self._config.vm_instance, modules)
+        self._modules = BoundModules((module.name, BoundModule(self, module)) for module in modules)
+
+    @property
+    def vm_context(self) -> VmContext:
+        return self._vm_context
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self._is_dynamic
+
+    @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
+    def instance(self) -> VmInstance:
+        return self._config.vm_instance
+
+    @property
+    def modules(self) -> BoundModules:
+        return self._modules
+
+    def add_module_dependency(self, name: str, minimum_version: int = 0) -> None:
+        """Adds a module that the instance knows by name."""
+        self.add_vm_module(VmModule.resolve_module_dependency(self.instance, name, minimum_version))
+
+    def add_vm_modules(self, vm_modules: Sequence[VmModule]) -> None:
+        """ValueError for a module whose name is there already."""
+        assert self._is_dynamic, "Cannot 'add_module' on a static context"
+        for module in vm_modules:
+            if module.name in self._modules:
+                raise ValueError(f"Attempt to register duplicate VmModule: '{module.name}'")
+        self._vm_context.register_modules(vm_modules)
+        for module in vm_modules:
+            self._modules[module.name] = BoundModule(self, module)
+
+    def add_vm_module(self, vm_module: VmModule) -> None:
+        self.add_vm_modules((vm_module,))
+
+
+def load_vm_modules(*vm_modules: VmModule, config: Config | None = None) -> list[BoundModule]:
+    """Several modules into a context of their own, those that others depend on first."""
+    context = SystemContext(vm_modules=vm_modules, config=config)
+    return [context.modules[module.name] for module in vm_modules]
+
+
+def load_vm_module(vm_module: VmModule, config: Config | None = None) -> BoundModule:
+    return load_vm_modules(vm_module, config=config)[0]
+
+
+def _config_of(driver: str | None, backend: str | None) -> Config:
+    if driver is None and backend is None:
+        raise ValueError("Either 'driver' or 'backend' must be specified, but got 'None' for both.")
+    if driver is not None and backend is not None:
+        raise ValueError("Cannot specify both 'driver' and a 'backend' to infer the driver from.")
+    return Config(driver if backend is None else TARGET_BACKEND_TO_DRIVER[backend])
+
+
+def load_vm_flatbuffer(
+    vm_flatbuffer: Any, *, driver: str | None = None, backend: str | None = None
+) -> BoundModule:
+    """A module of bytes, which are copied."""
+    config = _config_of(driver, backend)
+    return load_vm_module(VmModule.copy_buffer(config.vm_instance, vm_flatbuffer), config)
+
+
+def load_vm_flatbuffer_file(
+    path: Any,
+    *,
+    driver: str | None = None,
+    backend: str | None = None,
+    destroy_callback: Callable[[], object] | None = None,
+) -> BoundModule:
+    """A module of a file, which is mapped; ``destroy_callback`` is called when nothing uses it any more."""
+    config = _config_of(driver, backend)
+    return load_vm_module(VmModule.mmap(config.vm_instance, path, destroy_callback), config)
+
+
+def normalize_value(value: Any) -> Any:
+    """An array of numpy of what is a number or an array; Python's numbers become f32 and i32."""
+    if value is None or isinstance(value, (list, tuple, dict)):
+        return value
+    if isinstance(value, DeviceArray):
+        return np.asarray(value)
+    array = np.asarray(value)
+    if isinstance(value, (bool, np.bool_)):
+        return array
+    if isinstance(value, float):
+        return array.astype(np.float32)
+    return array.astype(np.int32) if isinstance(value, int) else array

@@ -1,0 +1,176 @@
+"""``vm.list`` and ``vm.buffer``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from jitree.compat.iree_runtime.references import Reference, VmRef, raw_of
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.hal.buffer import BufferView
+from jitree.hal.fence import Fence
+from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
+from jitree.regs.list import VmList
+from jitree.regs.objects import VmBuffer as VmBytes
+
+_VALUE_NAMES = {
+    LIST_I8: "i8", LIST_I16: "i16", LIST_I32: "i32", LIST_I64: "i64", LIST_F32: "f32", LIST_F64: "f64",
+}  # fmt: skip
+
+
+class VmVariantList(Reference):
+    """A list of values of any type; integers are i64, floats f64."""
+
+    __slots__ = ()
+    wrapped = VmList
+
+    def __init__(self, capacity: int) -> None:
+        self.raw = VmList(capacity=capacity)
+
+    @property
+    def size(self) -> int:
+        return len(self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def push_int(self, value: int) -> None:
+        self.raw.append(int(value))
+
+    def push_float(self, value: float) -> None:
+        self.raw.append(float(value))
+
+    def push_list(self, value: VmVariantList) -> None:
+        self.raw.append(value.raw)
+
+    def push_ref(self, value: Any) -> None:
+        """Takes whatever has ``__iree_vm_ref__``, and None."""
+        self.raw.append(raw_of(value))
+
+    def get_variant(self, index: int) -> Any:
+        """An integer, a float, a :class:`VmRef`, or None for a null reference."""
+        value = self._at(index)
+        return value if value is None or isinstance(value, (int, float)) else VmRef(value)
+
+    def get_as_ref(self, index: int) -> VmRef:
+        """ValueError for an element that is no reference."""
+        value = self._at(index)
+        if isinstance(value, (int, float)):
+            raise InvalidArgumentError("list element is not a ref")
+        return VmRef(value)
+
+    def get_as_list(self, index: int) -> VmVariantList:
+        """RuntimeError for a number, ValueError for a reference of another type."""
+        value = self._at(index)
+        if isinstance(value, (int, float)):
+            raise FailedPreconditionError("Could not access list element: it is not a reference")
+        if not isinstance(value, VmList):
+            raise InvalidArgumentError("Could not deref list (wrong type?): ref type mismatch")
+        return VmVariantList.of(value)
+
+    def get_as_object(self, index: int, cls: Any) -> Any:
+        """The element as an instance of ``cls``, None if it is of another type."""
+        return self.get_as_ref(index).deref(cls, optional=True)
+
+    def get_serialized_trace_value(self, index: int) -> dict[str, Any]:
+        """The element as upstream's trace files write it."""
+        value = self._at(index)
+        if isinstance(value, (int, float)):
+            return {"type": "value", _VALUE_NAMES[self.raw.tag(index)]: value}
+        if value is None:
+            return {"type": "null"}
+        if isinstance(value, VmList):
+            inner = VmVariantList.of(value)
+            return {
+                "type": "vm.list",
+                "items": [inner.get_serialized_trace_value(place) for place in range(len(inner))],
+            }
+        raise InvalidArgumentError("Unsupported VM to Python Type Conversion")
+
+    def values(self) -> list[Any]:
+        """The elements as jitree has them."""
+        return list(self.raw)
+
+    def _at(self, index: int) -> Any:
+        if not 0 <= index < len(self.raw):
+            raise OutOfRangeError(
+                f"Could not access list element: index {index} out of bounds ({len(self.raw)})"
+            )
+        return self.raw[index]
+
+    def __repr__(self) -> str:
+        return f"<VmVariantList({len(self)}): [{_elements(self.raw)}]>"
+
+
+def _elements(raw: VmList) -> str:
+    return ", ".join(map(_described, raw))
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:f}"
+    if value is None:
+        return "None"
+    if isinstance(value, VmList):
+        return f"List[{_elements(value)}]"
+    if isinstance(value, BufferView):
+        return f"HalBufferView({'x'.join(map(str, value.shape))}:0x{shown_type(value.element_type)})"
+    if isinstance(value, Fence):
+        return f"fence({len(value.timepoints)})"
+    return f"Unknown({id(value)})"
+
+
+def shown_type(code: int) -> str:
+    """An element type as iree.runtime prints it: its bytes, the lowest first."""
+    return (code & 0xFFFFFFFF).to_bytes(4, "little").hex()
+
+
+class VmBuffer(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Bytes that programs and Python share. An array, since that has Python's buffer protocol in every
+    version of Python."""
+
+    wrapped: ClassVar[type] = VmBytes
+    raw: VmBytes
+
+    def __new__(cls, length: int, alignment: int = 0, mutable: bool = True) -> Self:
+        made = VmBytes(length, alignment)
+        if not mutable:
+            made.data.flags.writeable = False
+            made = VmBytes.alias(made.data)
+        return cls._of(made)
+
+    @classmethod
+    def _of(cls, raw: VmBytes) -> Self:
+        made = raw.data.view(cls)
+        made.raw = raw
+        return made
+
+    @classmethod
+    def __iree_vm_type__(cls) -> int:
+        return id(cls.wrapped)
+
+    @classmethod
+    def __iree_vm_cast__(cls, ref: VmRef) -> Self | None:
+        return cls._of(ref.raw) if isinstance(ref.raw, VmBytes) else None
+
+    @property
+    def __iree_vm_ref__(self) -> VmRef:
+        return VmRef(self.raw)
+
+    @property
+    def ref(self) -> VmRef:
+        return VmRef(self.raw)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VmBuffer) and self.raw is other.raw
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(id(self.raw))
+
+    def __repr__(self) -> str:
+        return f"<VmBuffer size {len(self)} at {id(self.raw):#x}>"
+
+    __str__ = __repr__

@@ -1,0 +1,232 @@
+"""Instances, modules, functions and contexts of the VM."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.api.session import Instance, Session
+from jitree.compat.iree_runtime.enumerations import Linkage
+from jitree.compat.iree_runtime.variants import VmVariantList
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
+from jitree.modules.hal import HalModule
+
+if TYPE_CHECKING:
+    from jitree.api.function import Function
+    from jitree.dispatch.context import ModuleLike
+
+_ALIGNMENT: Final = 64
+_context_ids = itertools.count(1)
+
+
+class VmInstance:
+    """What contexts share."""
+
+    def __init__(self) -> None:
+        self.raw = Instance.default()
+
+
+class VmFunction:
+    """A function of a module, in whatever context the module is. It does not keep the module."""
+
+    def __init__(self, module_name: str, name: str, ordinal: int, cconv: str, reflection: dict[str, str]):
+        self.module_name = module_name
+        self.name = name
+        self.ordinal = ordinal
+        self.cconv = cconv
+        self.reflection = reflection
+
+    @property
+    def linkage(self) -> int:
+        return int(Linkage.EXPORT.value)
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.module_name}.{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<VmFunction {self.name}({self.cconv}), reflection = {self.reflection}>"
+
+
+class VmModule:
+    """A module: a compiled one, or one written in Python."""
+
+    def __init__(self, raw: ModuleLike, blob: memoryview | None = None) -> None:
+        self.raw = raw
+        self._blob = blob
+
+    @staticmethod
+    def from_buffer(instance: VmInstance, buffer: Any, warn_if_copy: bool = True) -> VmModule:
+        """Over the memory of a buffer where that is aligned to 64 bytes, else over a copy, with a warning."""
+        view = flat(buffer)
+        if _is_aligned(view):
+            return VmModule.wrap_buffer(instance, view)
+        if warn_if_copy:
+            warnings.warn(
+                "Making copy of unaligned VmModule buffer. It is recommended to make this deterministic by "
+                "calling `copy_buffer` to always make a copy or `mmap` to efficiently load from a file. This "
+                "warning can be silenced by adding `warn_if_copy=False` which will make this a silent copy",
+                UserWarning,
+                stacklevel=2,
+            )
+        return VmModule.copy_buffer(instance, view)
+
+    from_flatbuffer = from_buffer
+
+    @staticmethod
+    def copy_buffer(instance: VmInstance, buffer: Any) -> VmModule:
+        view = flat(buffer)
+        room = np.empty(len(view) + _ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        copy = room[start : start + len(view)]
+        copy[:] = np.frombuffer(view, np.uint8)
+        return _loaded(copy.data.toreadonly())
+
+    @staticmethod
+    def wrap_buffer(
+        instance: VmInstance,
+        buffer: Any,
+        destroy_callback: Callable[[], object] | None = None,
+        close_buffer: bool = False,
+    ) -> VmModule:
+        """Over the memory of a buffer, never a copy: ValueError for one that is not aligned to 64 bytes."""
+        view = flat(buffer)
+        if not _is_aligned(view):
+            raise InvalidArgumentError("VmModule.wrap_buffer received an unaligned buffer")
+        return _loaded(view, destroy_callback)
+
+    @staticmethod
+    def mmap(
+        instance: VmInstance, filepath: Any, destroy_callback: Callable[[], object] | None = None
+    ) -> VmModule:
+        """Over a file, of which pages are read when they are used."""
+        with open(filepath, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return _loaded(memoryview(mapped), destroy_callback)
+
+    @staticmethod
+    def resolve_module_dependency(instance: VmInstance, name: str, minimum_version: int) -> VmModule:
+        """NOT_FOUND: no modules are registered by name before a context has them."""
+        raise NotFoundError(
+            f"Error resolving module dependency: required module '{name}' is not available; modules are "
+            "registered in order, those that others depend on first"
+        )
+
+    @property
+    def name(self) -> str:
+        return self.raw.name
+
+    @property
+    def version(self) -> int:
+        return self.raw.version
+
+    @property
+    def function_names(self) -> list[str]:
+        return list(self.raw.export_names())
+
+    @property
+    def stashed_flatbuffer_blob(self) -> memoryview | None:
+        """The bytes of a compiled module, None for others."""
+        return self._blob
+
+    def lookup_function(self, name: str, linkage: Any = Linkage.EXPORT) -> VmFunction | None:
+        """None for an unknown name. Only exported functions have names."""
+        if not isinstance(linkage, Linkage):
+            raise TypeError(f"lookup_function: expected a Linkage but got {type(linkage).__name__}")
+        if linkage is not Linkage.EXPORT or name not in self.raw.export_names():
+            return None
+        if isinstance(self.raw, BytecodeModule):
+            return self._exported(self.raw, name)
+        exports = list(self.raw.find(name).values())
+        ordinal = self.function_names.index(name)
+        return VmFunction(self.name, name, ordinal, exports[0].cconv, dict(exports[0].attrs))
+
+    def _exported(self, module: BytecodeModule, name: str) -> VmFunction:
+        place = module.export_names().index(name)
+        row = module.module.functions[module.module.exports[place].ordinal]
+        return VmFunction(self.name, name, place, row.cconv, dict(row.attrs))
+
+    def __repr__(self) -> str:
+        return f"<VmModule {self.name} : [{', '.join(self.function_names)}]>"
+
+
+def flat(buffer: Any) -> memoryview:
+    """The bytes of whatever has Python's buffer protocol."""
+    view = memoryview(buffer)
+    return (
+        view if view.format == "B" and view.ndim == 1 else view.cast("B") if view.nbytes else memoryview(b"")
+    )
+
+
+def _is_aligned(view: memoryview) -> bool:
+    return np.frombuffer(view, np.uint8).ctypes.data % _ALIGNMENT == 0 if len(view) else False
+
+
+def _loaded(view: memoryview, destroy_callback: Callable[[], object] | None = None) -> VmModule:
+    array = np.frombuffer(view, np.uint8)  # dies with the last part of the module that lies in it
+    made = VmModule(BytecodeModule.load(array.data), array.data)
+    if destroy_callback is not None:
+        weakref.finalize(array, destroy_callback)
+    return made
+
+
+def disable_leak_checker() -> None:
+    """There is none."""
+
+
+class VmContext:
+    """Modules linked to each other, with their state."""
+
+    def __init__(self, instance: VmInstance, modules: Sequence[VmModule] | None = None) -> None:
+        self._instance = instance
+        self._session: Session | None = None
+        self._is_static = modules is not None
+        self.context_id: Final = next(_context_ids)
+        if modules is not None:
+            self._register(list(modules))
+
+    def register_modules(self, modules: Sequence[VmModule]) -> None:
+        """Adds modules, those that others depend on first."""
+        self._register(list(modules))
+
+    def _register(self, modules: list[VmModule]) -> None:
+        for module in modules:
+            if isinstance(module.raw, HalModule) and self._session is None:
+                self._session = _session_of(self._instance, module.raw)
+            else:
+                self.session.append_module(module.raw)
+
+    @property
+    def session(self) -> Session:
+        """jitree's session, without a module ``hal`` as long as none has been registered."""
+        if self._session is None:
+            self._session = Session("local-sync", instance=self._instance.raw, builtin_modules=())
+        return self._session
+
+    def function(self, vm_function: VmFunction) -> Function:
+        """The function as jitree calls it. NOT_FOUND if its module is in another context."""
+        return self.session.lookup(vm_function.full_name)
+
+    def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList) -> None:
+        """Calls a function with VM values, and appends its results."""
+        session = self.session
+        function = session.context.lookup(vm_function.full_name)
+        try:
+            results = session.context.invoke(function, args.values())
+        except StatusError as error:
+            raise error.with_context("Error invoking function") from error.__cause__
+        for value in results:
+            rets.raw.append(value)
+
+
+def _session_of(instance: VmInstance, hal: HalModule) -> Session:
+    return Session(
+        list(hal.devices), instance=instance.raw, builtin_modules=("hal",), trace_sink=hal.trace_sink
+    )
