@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jitree.codegen.primitives import bit_length
+from jitree.codegen.primitives import apart, bit_length
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError, StatusError
 from jitree.regs.counting import Entry
 from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE
@@ -24,6 +24,8 @@ STRIDE_MINIMUM = -(1 << 31)
 FAR_BITS = 57
 FAR = 1 << FAR_BITS
 """More elements than any buffer has; a sum of four times 8 bytes is below 2**63."""
+USUAL_BITS = 28
+"""Numbers that are not negative and no longer than that need no look at what wraps."""
 _REASONS: Final[dict[int, tuple[type[StatusError], str]]] = {
     SIZE: (InvalidArgumentError, "a size of operand {} is negative or not below 2**32"),
     STRIDE: (InvalidArgumentError, "a stride of operand {} does not fit 32 bits"),
@@ -61,6 +63,19 @@ def readable(
     block: int,
 ) -> int:  # fmt: skip
     """Whether an operand has ``size0`` x ``size1`` blocks of elements that lie next to each other."""
+    if (size0 | size1 | stride0 | stride1 | offset | block) >> USUAL_BITS == 0:
+        end = offset + stride0 * (size0 - 1) + stride1 * (size1 - 1) + block
+        if width * end <= entry.length:
+            return OK
+    return checked(operand, entry, width, offset, stride0, stride1, size0, size1, block)
+
+
+@apart
+def checked(
+    operand: int, entry: Entry, width: int, offset: int, stride0: int, stride1: int, size0: int, size1: int,
+    block: int,
+) -> int:  # fmt: skip
+    """As :func:`readable`, of any numbers."""
     if not (is_size(size0) and is_size(size1)):
         return SIZE + OPERAND * operand
     if not (is_stride(stride0) and is_stride(stride1)):
