@@ -40,6 +40,7 @@ def test_floors_parse_what_is_generated() -> None:
     """Texts have opaque pointers, which LLVM 15 of llvmlite 0.44 does not read."""
     floors = dict(re.split(">=|,", requirement)[:2] for requirement in PROJECT["dependencies"])
     assert (floors["llvmlite"], floors["numba"]) == ("0.45", "0.62")
+    assert floors["ml_dtypes"] == "0.5", "which is the first that has float8_e8m0fnu and int2"
 
 
 def test_benchmarks_need_their_extra_alone() -> None:

@@ -56,7 +56,11 @@ def test_numpy_shares_the_memory(matrix: Array) -> None:
     assert matrix[0, 0] == 9
     assert np.asarray(matrix, np.float64).dtype == np.float64
     assert address(np.array(matrix)) != address(matrix)
-    assert address(np.asarray(matrix, copy=False)) == address(host)
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 copies where it has to")
+def test_numpy_is_told_when_it_must_not_copy(matrix: Array) -> None:
+    assert address(np.asarray(matrix, copy=False)) == address(matrix)
     with pytest.raises(ValueError, match="copy"):
         np.asarray(matrix, np.float64, copy=False)
 
