@@ -72,7 +72,7 @@ class Array(NDArrayOperatorsMixin):
         self._dimensions: npt.NDArray[np.int64] | None = None
         """Those and the strides, where another library looks for them."""
 
-    def be_passed(self, keeper: Keeper, marker: object) -> bool:
+    def _be_passed(self, keeper: Keeper, marker: object) -> bool:
         """Gives the array a handle for direct calls of a session, unless it has one in another session:
         False then. The lock of the session's context must be held."""
         if self._owner is None:
@@ -83,22 +83,22 @@ class Array(NDArrayOperatorsMixin):
         self._passed_as = marker
         return True
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         """Lets go of the elements, which belong to another owner from now on. FAILED_PRECONDITION if they are
         already: another thread may have donated them."""
         with _GIVING:
             if self.is_donated:
                 raise FailedPreconditionError(_DONATED)
-            self.be_written()
+            self._be_written()
             self._passed_as = self._view = None
             self._owner = self._keeper = None
 
-    def be_written(self) -> None:
+    def _be_written(self) -> None:
         """A program may write to the elements: what the host has seen of them, by whatever array, is old."""
         self._elements = None
         _Writes.count += 1
 
-    def be_copied(self, copy: BufferView) -> BufferView:
+    def _be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
         self._view = copy  # first: other threads look at the array meanwhile
         self._passed_as = self._elements = None
@@ -171,7 +171,7 @@ class Array(NDArrayOperatorsMixin):
     def T(self) -> npt.NDArray[Any]:
         return self._implicitly().T
 
-    def matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
+    def _matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
         """Whether this is a dense array of an element type and a shape, None being any size. False also where
         more than a look at its handle is needed to tell."""
         keeper, owner = self._keeper, self._owner
@@ -188,11 +188,11 @@ class Array(NDArrayOperatorsMixin):
 
     # -- waiting -------------------------------------------------------------------------------------
 
-    def compute_until(self, fence: Fence) -> None:
+    def _compute_until(self, fence: Fence) -> None:
         """A call that has been submitted writes to the elements: they are there when a fence is reached."""
         self._fence = fence
 
-    def is_there(self) -> bool:
+    def _is_there(self) -> bool:
         """Whether the elements are there, for all that can be told without waiting."""
         if self._fence is not None and self._fence.is_reached():
             self._fence = None

@@ -80,7 +80,7 @@ class AsynchronousFunction(Function):
         for parameter, value in zip(self.arguments, values, strict=True):
             if parameter.written:
                 for array in arrays_of((value,)):
-                    array.compute_until(signal)
+                    array._compute_until(signal)
 
     def _wait(self, signal: Fence) -> None:
         try:

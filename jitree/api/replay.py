@@ -92,7 +92,7 @@ class ReplayingFunction(Function):
             if made is not None:
                 if self._may_write:
                     for array in arguments:
-                        array.be_written()
+                        array._be_written()
                 return self.unpack(*made)
         packed = self._pack(arguments, named)
         if not self._is_known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from jitree.api.array import Array, use_parts
 from jitree.api.registry import all_drivers
 from jitree.api.session_arguments import listed, require, require_option
 from jitree.base.identity import Unique
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
 from jitree.hal.device import Device
 from jitree.hal.driver import Driver, DriverRegistry
@@ -20,7 +21,6 @@ from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.api.executables import Plugin
-    from jitree.dispatch.host_module import HostModule
     from jitree.hal.allocator import Allocator
 
 DEFAULT_DEVICES = ("local-task", "cuda")
@@ -57,13 +57,15 @@ class Resources(Unique):
     def loaders_with(
         self,
         tier: str | None = None,
-        plugins: Sequence[Plugin] = (),
-        modules: Sequence[HostModule] = (),
+        plugins: Iterable[Plugin] = (),
+        modules: Iterable[HostModule] = (),
     ) -> tuple[ExecutableLoader, ...]:
         """The loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
 
         INVALID_ARGUMENT for plugins or modules when the instance was given other loaders.
         """
+        plugins = listed("executable_plugins", "plugins", plugins)
+        modules = listed("executable_modules", "host modules", modules, HostModule)
         if tier is None and not plugins and not modules:
             return self.loaders
         if self._loaders is None or self._loaders is default_loaders():

@@ -142,9 +142,7 @@ class Session(Ended, Unique):
             parameters
         )
         self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
-            tier,
-            session_arguments.listed("executable_plugins", "plugins", executable_plugins),
-            session_arguments.listed("executable_modules", "host modules", executable_modules, HostModule),
+            tier, executable_plugins, executable_modules
         )
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()

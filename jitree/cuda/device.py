@@ -8,6 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from jitree.base.arguments import object_of
 from jitree.base.elements import Bytes
 from jitree.base.endings import Ended
 from jitree.cuda import submissions
@@ -205,13 +208,14 @@ class CudaDevice(Ended, Device):
 
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
         """As :meth:`Device.write_buffer`: submitted, not waited for."""
+        object_of("target", target, Buffer).range(0, object_of("data", data, np.ndarray).nbytes)
         recording.unrepeatable("the host writes to a buffer")
         self._queue.perform("upload", lambda: submissions.upload(self.stream, target, data))
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
         recording.unrepeatable("the host reads a whole buffer")
-        if source.host_address is not None:
+        if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
                 wait.wait()
             else:  # as with memory of the device: after what has been submitted

@@ -15,6 +15,7 @@ from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream import Stream
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
+from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
 from jitree.hal.profiling import now
 from jitree.hal.semaphore import again
@@ -37,6 +38,7 @@ class CudaQueue:
         """
         if self._closed:
             raise FailedPreconditionError(f"{name}: the device has been closed")
+        check_fences(wait, signal)
         failure = None if wait is None else wait.failure
         if failure is None:
             if wait is not None and not is_scheduled(wait):

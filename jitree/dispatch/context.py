@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
+from jitree.base.arguments import object_of
 from jitree.base.flags import Flags
 from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -223,6 +224,7 @@ class Context(Unique):
 
     def notify(self, signal: Signal) -> None:
         """Tells all modules: providers first when resuming and forking, last when suspending."""
+        object_of("signal", signal, Signal)
         with self.invoker.lock:
             self.invoker.require_open()
             forwards = signal in (Signal.RESUME, Signal.FORK)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from jitree.base.arguments import integer
+from jitree.base.arguments import integer, object_of
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
+from jitree.hal.fence import Fence
 
 
 def check_flags(command: str, flags: int, allowed: int = 0) -> None:
     """INVALID_ARGUMENT for flags that the operation does not have."""
     if integer("flags", flags) & ~allowed:
         raise InvalidArgumentError(f"{command}: unknown flags {flags:#x}")
+
+
+def check_fences(wait: Fence | None, signal: Fence | None) -> None:
+    """INVALID_ARGUMENT for what is no fence."""
+    if wait is not None:
+        object_of("wait", wait, Fence)
+    if signal is not None:
+        object_of("signal", signal, Fence)
 
 
 def check_buffer(buffer: Buffer, command: str, usage: int, access: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+import numpy as np
+
 from jitree.base.arguments import integer, items, object_of
 from jitree.base.elements import Bytes
 from jitree.base.identity import Unique
@@ -115,7 +117,7 @@ class Device(Unique, QueueOperations):
         1 to 64; results do not depend on it. It may be called at any time from any thread. OUT_OF_RANGE for
         other counts, UNIMPLEMENTED for more than one on devices without threads.
         """
-        if count != 1:
+        if integer("count", count) != 1:
             raise UnimplementedError(f"{self.id} has no threads to share work with; local-task has")
 
     def queue_record(self, queue_affinity: int = -1) -> int:
@@ -133,7 +135,9 @@ class Device(Unique, QueueOperations):
         raise UnimplementedError(f"machine code executes nothing on {self.id}")
 
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
-        """(known, value) of a device query; never fails."""
+        """(known, value) of a device query; fails for no text."""
+        object_of("category", category, str)
+        object_of("key", key, str)
         value = id_matches(key, self.id) if category == "hal.device.id" else self._query(category, key)
         return value is not None, int(value or 0)
 
@@ -208,8 +212,9 @@ class Device(Unique, QueueOperations):
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
         """Copies bytes of the host to the beginning of a buffer. What is submitted to the device afterwards
         sees them; ``data`` may be changed as soon as the call returns."""
+        length = object_of("target", target, Buffer).range(0, object_of("data", data, np.ndarray).nbytes)
         if target.host_address is not None:
-            target.host_array()[: len(data)] = data
+            target.host_array()[:length] = data
             return
         file = self.import_file(_ANY_QUEUE, _READ, data.data)
         done = Fence.create(self)
@@ -223,9 +228,9 @@ class Device(Unique, QueueOperations):
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """The bytes of a buffer once ``wait`` is reached: over its own memory where the host can see it, else
         a copy. Raises what the fence failed with."""
-        if source.host_address is not None:
+        if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
-                wait.wait()
+                object_of("wait", wait, Fence).wait()
             return source.host_array()
         staging = self.device_allocator.allocate(_STAGING, _STAGING_USAGE, source.byte_length)
         done = Fence.create(self)

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from jitree.base.arguments import items, object_of
 from jitree.base.identity import Unique
 from jitree.errors import StatusCode, StatusError
 from jitree.hal import watchdog
@@ -53,7 +54,9 @@ class Fence(Unique):
     @classmethod
     def join(cls, fences: Iterable[Fence | None]) -> Fence | None:
         """The union, per semaphore the larger value; None when there is nothing to wait for."""
-        present = [fence for fence in fences if fence is not None]
+        present = [
+            object_of("fences", fence, Fence) for fence in items("fences", fences) if fence is not None
+        ]
         if not present:
             return None
         merged: dict[Semaphore, int] = {}

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
+from jitree.base.arguments import object_of
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks
@@ -192,7 +193,7 @@ class QueueOperations(abc.ABC):
         pattern_length: int,
         flags: int = 0,
     ) -> None:
-        fill = Fill(target, offset, target.range(offset, length), pattern, pattern_length)
+        fill = Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
         self._check_and_submit(queue_affinity, wait, signal, fill, flags)
 
     def queue_update(
@@ -208,7 +209,7 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         """Writes bytes that are captured by the call."""
-        contents = checks.update_contents(source, source_offset, target.range(offset, length))
+        contents = checks.update_contents(source, source_offset, _range("target", target, offset, length))
         self._check_and_submit(queue_affinity, wait, signal, Update(target, offset, bytes(contents)), flags)
 
     def queue_copy(
@@ -223,7 +224,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        length = target.range(target_offset, source.range(source_offset, length))
+        length = _range("target", target, target_offset, _range("source", source, source_offset, length))
         copy = Copy(source, source_offset, target, target_offset, length)
         if source.address + source_offset == target.address + target_offset:
             copy = copy._replace(length=0)  # onto itself
@@ -241,7 +242,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        read = Read(file, file_offset, target, offset, target.range(offset, length))
+        read = Read(file, file_offset, target, offset, _range("target", target, offset, length))
         self._check_and_submit(queue_affinity, wait, signal, read, flags)
 
     def queue_write(
@@ -256,7 +257,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        write = Write(source, offset, file, file_offset, source.range(offset, length))
+        write = Write(source, offset, file, file_offset, _range("source", source, offset, length))
         self._check_and_submit(queue_affinity, wait, signal, write, flags)
 
     def queue_barrier(
@@ -299,7 +300,7 @@ class QueueOperations(abc.ABC):
         if command_buffer is None:
             self._submit_barrier(queue_affinity, wait, signal, "barrier")
             return
-        command_buffer.check_submission(wait is not None)
+        object_of("command_buffer", command_buffer, CommandBuffer).check_submission(wait is not None)
         if self._listener is not None:
             self._listener.executed(command_buffer)
         self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
@@ -349,3 +350,7 @@ class QueueOperations(abc.ABC):
     ) -> None:
         """A command buffer that has been finalized. INVALID_ARGUMENT for one of another device; for the table
         as ``CommandBuffer.check_table``."""
+
+
+def _range(name: str, buffer: Buffer, offset: int, length: int) -> int:
+    return cast(Buffer, object_of(name, buffer, Buffer)).range(offset, length)

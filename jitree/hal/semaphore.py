@@ -13,9 +13,11 @@ import time
 from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from numbers import Real
 from typing import Final
 
 from jitree.base import event_loop
+from jitree.base.arguments import integer, object_of
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal import watchdog
@@ -88,7 +90,7 @@ class Semaphore(Unique):
 
         Raises the failure of a failed semaphore.
         """
-        if not 0 < value <= MAXIMUM_PAYLOAD:
+        if not 0 < integer("value", value) <= MAXIMUM_PAYLOAD:
             raise InvalidArgumentError(
                 f"a semaphore cannot be signalled to {value}; payloads are 1 to {MAXIMUM_PAYLOAD}"
             )
@@ -183,7 +185,7 @@ class Semaphore(Unique):
         ``timeout`` in seconds, None = for ever, 0 = look only. False when the time ran out. Raises the
         failure of a failed semaphore.
         """
-        if self._failure is None and self._value >= value:
+        if self._failure is None and self._value >= integer("value", value):
             return True
         return wait_for(((self, value),), WaitMode.ALL, timeout)
 
@@ -294,6 +296,8 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
 
     Work that was submitted to signal them and has not been started is done here instead of waited for.
     """
+    if timeout is not None:
+        object_of("timeout", timeout, Real)
     deadline = None if timeout is None else time.monotonic() + timeout
     dog = watchdog.current
     if dog is None:

@@ -313,7 +313,7 @@ def test_an_array_that_is_donated_while_a_call_waits_for_its_turn(session: Sessi
     with session.context.invoker.lock:
         thread.start()
         thread.join(0.1)
-        array.give_up()
+        array._give_up()
     thread.join()
     assert "was donated" in str(errors[0])
     assert live(session) == before

@@ -114,9 +114,9 @@ def test_a_numpy_array_around_a_donated_one(session: Session) -> None:
 
 def test_only_one_of_two_threads_gives_an_array_away() -> None:
     array = Session("local-sync", tier="plain").to_device(X)
-    array.give_up()
+    array._give_up()
     with pytest.raises(FailedPreconditionError, match="donated to a call"):
-        array.give_up()
+        array._give_up()
 
 
 def test_a_call_waits_for_a_donated_array_that_is_still_computed() -> None:

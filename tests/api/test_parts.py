@@ -146,7 +146,7 @@ def test_what_cannot_be_assigned(
 
 def test_arrays_that_must_stay_as_they_are(session: Session) -> None:
     donated = session.to_device(CUBE)
-    donated.give_up()
+    donated._give_up()
     with pytest.raises(FailedPreconditionError, match="donated"):
         donated[0] = 1
     array = session.to_device(CUBE)

@@ -18,6 +18,7 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.device import Device
 from jitree.hal.enums import WaitMode
+from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from tests.hal.helpers import ANY, REUSABLE
 
@@ -131,6 +132,18 @@ def test_negative_workgroup_counts(counts: tuple[int, int, int]) -> None:
         check_workgroups(*counts)
 
 
+def untold(odd: Any) -> Any:
+    return 5 if isinstance(odd, str) else odd
+
+
+def present(odd: Any) -> Any:
+    return 5 if odd is None else odd
+
+
+def untimely(odd: Any) -> Any:
+    return "1" if odd is None or isinstance(odd, float) else odd
+
+
 ODD = [None, "text", 1.5, [()], object(), np.zeros(3), np.array(["a"])]
 
 
@@ -153,6 +166,24 @@ def test_arguments_of_another_kind_are_statuses(device: Device, odd: Any) -> Non
         lambda: commands.dispatch(odd, 0, (1, 1, 1), [], []),
         lambda: Buffer(buffer.allocation, odd, 4),
         lambda: Buffer(buffer.allocation, 0, odd),
+        lambda: device.query_i64("hal.cpu", untold(odd)),
+        lambda: device.query_i64(untold(odd), "key"),
+        lambda: device.set_threads(odd),
+        lambda: device.write_buffer(odd, np.zeros(4, np.uint8)),
+        lambda: device.write_buffer(buffer, np.zeros(300, np.uint8) if odd is None else memoryview(b"a")),  # type: ignore[arg-type]
+        lambda: device.read_buffer(odd),
+        lambda: device.queue_fill(ANY, None, None, odd, 0, 4, 0, 1),
+        lambda: device.queue_copy(ANY, None, None, buffer, 0, odd, 0, 4),
+        lambda: device.queue_copy(ANY, None, None, odd, 0, buffer, 0, 4),
+        lambda: device.queue_update(ANY, None, None, memoryview(b"abcd"), 0, odd, 0, 4),
+        lambda: device.queue_execute(ANY, None, None, present(odd)),
+        lambda: device.queue_barrier(ANY, present(odd), None),
+        lambda: device.queue_barrier(ANY, None, present(odd)),
+        lambda: device.queue_alloca(ANY, present(odd), None, 0, 0, 0, 64),
+        lambda: device.create_semaphore(0).signal(odd),
+        lambda: device.create_semaphore(0).wait(1, untimely(odd)),
+        lambda: Fence.create(device).wait(untimely(odd)),
+        lambda: Fence.join([present(odd)]),
     ):
         with pytest.raises(StatusError):
             call()
@@ -168,6 +199,17 @@ def test_buffers_are_inside_of_their_allocation(device: Device, offset: Any, len
 def test_more_blocks_than_fast_paths_want() -> None:
     with pytest.raises(StatusError, match="count: expected at most"):
         HeapAllocator().lend(64, 1 << 40)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_contexts_and_instances_are_told(odd: Any) -> None:
+    with Session("local-sync") as session:
+        with pytest.raises(StatusError):
+            session.context.notify(odd)
+        with pytest.raises(StatusError):
+            session.instance.loaders_with(None, untold(odd), ())
+        with pytest.raises(StatusError):
+            session.instance.loaders_with(None, (), untold(odd))
 
 
 def test_lists_inside_themselves() -> None:

@@ -70,4 +70,4 @@ def give_up(parameters: Sequence[Parameter], arguments: Sequence[Any], packed: S
             raise InvalidArgumentError(f"{parameters[position].name}: the memory of the array {_TWICE}")
     for value in arguments:
         if isinstance(value, Donation):
-            value.array.give_up()
+            value.array._give_up()

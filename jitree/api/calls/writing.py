@@ -28,7 +28,7 @@ def rewritten(view_of: ViewOf, array: Array) -> BufferView:
     """The view of an array that the program writes to: what the host has read of it is old then."""
     view = view_of(array)
     if view.buffer.host_address is None:
-        array.be_written()
+        array._be_written()
     return view
 
 
@@ -38,11 +38,11 @@ def own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
     view = view_of(array)
     buffer = view.buffer
     if buffer.host_address is None:
-        array.be_written()
+        array._be_written()
     if buffer.allowed_access & _WRITE:
         return view
     array.wait()
-    return array.be_copied(copy_view(view, device))
+    return array._be_copied(copy_view(view, device))
 
 
 def writable_import(import_array: ImportArray) -> ImportArray:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jitree.base import event_loop
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
 from jitree.hal import watchdog
+from jitree.hal.checks import check_fences
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
@@ -254,6 +255,7 @@ class LocalQueue:
         """
         if self._closed:
             raise FailedPreconditionError(f"{name}: the device has been closed")
+        check_fences(wait, signal)
         operation = Operation(self, name, signal, work, cost)
         if wait is None or wait.is_reached():
             failure = self.executor.start(operation)

@@ -248,7 +248,7 @@ class _Rest:
         for reference in chain.from_iterable(self._written.values()):
             array = reference()
             if array is not None:
-                array.compute_until(fence)
+                array._compute_until(fence)
         return fence
 
 
@@ -419,7 +419,7 @@ def _view_at_once(array: Array, keeper: Keeper) -> BufferView | None:
     """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
     another session's array takes its lock, which a thread may have that waits for this one."""
     other = array._keeper
-    if not array.is_there():
+    if not array._is_there():
         return None
     if other is None or other is keeper or array._view is not None:
         return array.view
@@ -449,16 +449,16 @@ class _Acceptance:
     def accept(self, array: Array) -> bool:
         """Gives the array an owner if need be; the lock must be held. False: the slow path must look at
         it."""
-        return self._fits(array) and array.be_passed(self._keeper, self.marker)
+        return self._fits(array) and array._be_passed(self._keeper, self.marker)
 
     def accept_any(self, array: Array) -> bool | int:
         """As :meth:`accept`, but a new reference to its handle if the array belongs to another session."""
         if not self._fits(array):
             return False
-        return array.be_passed(self._keeper, self.marker) or self._table.wrap(array.view)
+        return array._be_passed(self._keeper, self.marker) or self._table.wrap(array.view)
 
     def _fits(self, array: Array) -> bool:
-        if array._keeper is self._keeper and array.is_there() and self._is_known(array):
+        if array._keeper is self._keeper and array._is_there() and self._is_known(array):
             return True
         view = _view_at_once(array, self._keeper)
         if view is None:
@@ -471,7 +471,7 @@ class _Acceptance:
 
     def _is_known(self, array: Array) -> bool:
         """Whether it fits as far as its handle tells."""
-        return not self.is_written and array.matches(self._code, self._tensor.shape)
+        return not self.is_written and array._matches(self._code, self._tensor.shape)
 
 
 class _ReferencePacker:

@@ -95,7 +95,7 @@ def was_elsewhere(record: CallRecord, handle: Entry) -> bool:
 
 
 def give_up(python: Python, array: int) -> None:
-    """As :meth:`jitree.api.array.Array.give_up`."""
+    """As :meth:`jitree.api.array.Array._give_up`."""
     clear(python, array + python.array_passed_as)
     clear(python, array + python.array_view)
     clear(python, array + python.array_elements)
