@@ -25,6 +25,19 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+OUTSIDE = {
+    "if/elif",
+    "iN",
+    "lstm",
+    "numba.extending.overload",
+    "rdtsc",
+    "siN",
+    "torch.cuda.set_device",
+    "uiN",
+}
+"""Names in Markdown files that are not names of this tree."""
+
+
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
@@ -119,3 +132,44 @@ def test_documents_name_what_there_is(path: Path) -> None:
         assert command in COMMANDS, command
     for target in re.findall(r"\]\((?!https)([^)#]+)", text):
         assert (path.parent / target).exists(), target
+
+
+def tracked_files() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return listed.stdout.split()
+
+
+def test_names_in_markdown_exist() -> None:
+    """Each path and each identifier in backticks; without a repository there is nothing to compare."""
+    files = tracked_files()
+    if not files:
+        pytest.skip("the files are no git checkout")
+    paths = {
+        "/".join(parts[first:end])
+        for parts in (name.split("/") for name in files)
+        for end in range(1, len(parts) + 1)
+        for first in range(end)
+    }
+    texts = (ROOT / name for name in files if name.endswith((".py", ".tsv", ".ptx", ".toml", ".mlir")))
+    words = {word for path in texts for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    for name in files:
+        if name.endswith(".md"):
+            text = re.sub(r"```.*?```", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+            stale = [
+                named
+                for named in set(re.findall(r"`([^`\n]+)`", text)) - OUTSIDE
+                if not is_known(named, paths, words)
+            ]
+            assert not stale, f"{name} names what does not exist: {sorted(stale)}"
+
+
+def is_known(named: str, paths: set[str], words: set[str]) -> bool:
+    """Whether a path or an identifier exists; true of other texts."""
+    if re.fullmatch(r"[\w.][\w./-]*", named) and (
+        "/" in named or re.search(r"\w\.(py|md|tsv|ptx|toml|mlir)$", named)
+    ):
+        path = re.sub(r"^(\.\.?/)+", "", named).rstrip("/")
+        return path in paths
+    if re.fullmatch(r"[A-Za-z_][\w.]*(\(\))?", named):
+        return words.issuperset(re.findall(r"[A-Za-z_]\w*", named))
+    return True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_KERNEL: Final = 0.05
 
-SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx_span_texts:generate", 1.0)
+SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx_span_texts:generate", 2.0)
 """Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
 
 

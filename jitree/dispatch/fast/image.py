@@ -7,4 +7,4 @@ from typing import Final
 
 from jitree.codegen.image import Recipe
 
-LOOP: Final = Recipe("loop", "the fast tier's loop", "jitree.dispatch.fast.loop_texts:generate", 8.0)
+LOOP: Final = Recipe("loop", "the fast tier's loop", "jitree.dispatch.fast.loop_texts:generate", 11.0)

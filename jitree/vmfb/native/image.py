@@ -7,4 +7,4 @@ from typing import Final
 
 from jitree.codegen.image import Recipe
 
-RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.texts:generate", 1.0)
+RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.texts:generate", 8.0)

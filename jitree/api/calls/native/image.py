@@ -6,4 +6,4 @@ from typing import Final
 
 from jitree.codegen.image import Recipe
 
-RECIPE: Final = Recipe("calls", "the code of calls", "jitree.api.calls.native.texts:generate", 1.0)
+RECIPE: Final = Recipe("calls", "the code of calls", "jitree.api.calls.native.texts:generate", 12.0)

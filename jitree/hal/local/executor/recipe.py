@@ -8,7 +8,7 @@ from typing import Final
 from jitree.codegen import image, processor_texts
 
 RECIPE: Final = image.Recipe(
-    "executor", "the executor of command buffers", "jitree.hal.local.executor.texts:generate", 1.0
+    "executor", "the executor of command buffers", "jitree.hal.local.executor.texts:generate", 4.0
 )
 
 

@@ -27,7 +27,7 @@ TAKE_OVER: Final = "take_over"
 HAND_OVER: Final = "hand_over"
 
 RECIPE: Final = image.Recipe(
-    "hal", "the fast paths of module hal", "jitree.modules.hal.native.texts:generate", 1.0
+    "hal", "the fast paths of module hal", "jitree.modules.hal.native.texts:generate", 10.0
 )
 
 
