@@ -3,8 +3,8 @@
 A kernel gets the extents of its tensors one by one, and memory for their product. If that product has
 wrapped around, the memory is too small, and no check of the memory can tell. So what flows into 64-bit
 arguments of the HAL (lengths, offsets, extents) and into numbers of workgroups is followed backwards through
-the module, and the additions, multiplications and so on found there become instructions that fail where the
-exact result does not fit.
+the module and its globals, and the additions, multiplications and so on found there become instructions that
+fail where the exact result does not fit.
 
 What makes a number of arbitrary bits is not followed: remainders, masks, switches, the upper half of a
 number, as hashes take it. Programs let such bits wrap on purpose. Before a ``select`` only products are
@@ -46,8 +46,9 @@ _FOLLOWED: Final = {
 } | {OPCODE["ext.i32.i64.s"], _AND, *_SELECTS, *EXACT, *EXACT.values()}  # fmt: skip
 """Instructions whose operands decide on a size if their result does."""
 _INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OPCODE["return"]
+_LOADS, _STORES = ({OPCODE[f"global.{name}.{kind}"] for kind in ("i32", "i64")} for name in ("load", "store"))
 _VALUES: Final = (TAG_VALUE32, TAG_VALUE64)
-_COMPUTE: Final = {_INTERNAL, *EXACT}
+_COMPUTE: Final = {_INTERNAL, *EXACT, *_LOADS}
 _WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
 _WRITES: Final = [
     _WIDTHS.get(row.operands[-1].kind, 0) if row.operands and row.operands[-1].output else 0
@@ -86,7 +87,9 @@ class _Flow:
         self._results: list[Sized] = [{} for _ in program.functions]
         """By function, those of its results, by number, that callers make sizes of."""
         self._callers: list[set[int]] = [set() for _ in program.functions]
-        self._waiting = _computing(program)
+        self._globals: dict[int, int] = {}
+        """By place, what has to be exact of globals that sizes are made of."""
+        self._waiting = _having(program, _COMPUTE)
         self._seen: set[int] = set()
 
     def run(self) -> None:
@@ -133,8 +136,14 @@ class _Flow:
                 register = words[end - 1]
                 if width == 2:
                     sized.pop(register + 1, None)
-                if (extent := sized.pop(register, None)) is not None and opcode in _FOLLOWED:
+                if (extent := sized.pop(register, None)) is None:
+                    pass
+                elif opcode in _FOLLOWED:
                     self._operands(ordinal, (block, number), extent, sized)
+                elif opcode in _LOADS:
+                    self._load(words[start + 1], extent)
+            elif opcode in _STORES and words[start + 1] in self._globals:
+                _add(sized, [words[start + 2]], self._globals[words[start + 1]])
             elif opcode == _IMPORT:
                 self._import(words[start:end], sized)
             elif opcode == _INTERNAL:
@@ -175,6 +184,12 @@ class _Flow:
             if words[start] != opcode:
                 replace(self._program, block, number, words[start])
         _add(sized, operands, _PRODUCTS if opcode in _SELECTS else min(extent, _SUMS_TOO))
+
+    def _load(self, place: int, extent: int) -> None:
+        """A size is made of a global: whatever is stored there has to be exact."""
+        if self._globals.get(place, -1) < extent:
+            self._globals[place] = extent
+            self._waiting |= _having(self._program, _STORES)
 
     def _import(self, words: Sequence[int], sized: Sized) -> None:
         ordinal, count = words[3:5]
@@ -236,10 +251,10 @@ class _Flow:
                     waiting.append((other, len(other.starts)))
 
 
-def _computing(program: DecodedModule) -> set[int]:
-    """Functions that have arithmetic, or call one that may have some."""
+def _having(program: DecodedModule, opcodes: set[int]) -> set[int]:
+    """Functions that have one of the instructions."""
     positions = np.array(program.instruction_words)
-    found = positions[np.isin(np.take(np.array(BASE_OPCODE), program.words[positions]), [*_COMPUTE])]
+    found = positions[np.isin(np.take(np.array(BASE_OPCODE), program.words[positions]), [*opcodes])]
     starts = [function.start for function in program.functions]
     return set((np.searchsorted(starts, found, "right") - 1).tolist())
 

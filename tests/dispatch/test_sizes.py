@@ -35,9 +35,11 @@ class Device(HostFunctions):
         self.taken.append(sizes[-1])
 
 
-def program(*functions: tuple[str, str, str], importing: str = "hal.buffer.take") -> Assembler:
+def program(
+    *functions: tuple[str, str, str], importing: str = "hal.buffer.take", globals_size: int = 0
+) -> Assembler:
     """Functions by name, convention and text; ``@take`` stands for the import."""
-    module = Assembler("m")
+    module = Assembler("m", globals_size=globals_size)
     module.import_function(importing, "0I_v")
     module.import_function(DISPATCH, "0rriiii_v")
     for name, cconv, text in functions:
@@ -137,6 +139,30 @@ def test_of_sums_one_may_be_chosen() -> None:
 
 def test_loops() -> None:
     assert exact(LOOP) == ["mul.i64"]
+
+
+STORED = """
+    %i0 = mul.i64 %i0, %i2
+    %i4 = add.i64 %i0, %i2
+    global.store.i64 {place}, %i0
+    return []
+"""
+LOADED = """
+    %i0 = global.load.i64 0
+    call @take [%i0:1]
+    return []
+"""
+
+
+@pytest.mark.parametrize("first", ["store", "load"])
+@pytest.mark.parametrize(("place", "found"), [(0, ["mul.i64"]), (8, [])])
+def test_sizes_that_are_stored_in_globals(first: str, place: int, found: list[str]) -> None:
+    """Another function takes them, before or after the one that computes them."""
+    functions = [("store", "0II_v", STORED.format(place=place)), ("load", "0v_v", LOADED)]
+    functions.sort(key=lambda function: function[0] != first)
+    code = load(program(*functions, globals_size=16)).program
+    names = (OPCODE_NAMES[BASE_OPCODE[code.words[word]]] for word in code.instruction_words)
+    assert [name.removesuffix(".exact") for name in names if name.endswith(".exact")] == found
 
 
 @pytest.mark.parametrize("importing", ["other.take", "halo.take", "vmvx.take"])
