@@ -95,20 +95,29 @@ class HostFunction(VmFunction):
 class BytecodeFunction(VmFunction):
     """A function of a compiled module: packs arguments into the host's frame and unpacks results from it."""
 
+    _pack: Pack
+    unpack: Unpack
+    """Gives the results in the host's frame of a machine."""
+
     __slots__ = ("_argument_count", "_pack", "argument_slots", "host", "record", "result_slots", "unpack")
 
     def __init__(self, module: BytecodeModule, name: str, record: FunctionRecord) -> None:
         row = module.module.functions[record.ordinal]
         super().__init__(module, name, record.ordinal, module.convention(record.ordinal), row.attrs)
         self.record = record
-        self._pack, self.unpack = transfers(self.convention.text)
-        """``unpack(machine)``: the results in the host's frame."""
         self._argument_count = len(self.convention.arguments)
         words = [*host_call(record, self.convention, TAG_REF_MOVE), OPCODE["host.exit"]]
         self.host = host_record(record, words, host_registers(self.convention))
         """The function that the host's frame runs."""
         self.argument_slots, self.result_slots = register_slots(self.convention)
         """Registers of the host's frame; no arguments are listed if any is a span."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What packs and unpacks takes a millisecond to make: when the host first calls the function."""
+        if name not in ("_pack", "unpack"):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        self._pack, self.unpack = transfers(self.convention.text)
+        return getattr(self, name)
 
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
         """Makes the host's frame and puts the arguments into it.

@@ -6,7 +6,7 @@ So going from one call to the next costs some instructions of whichever tier run
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from jitree.dispatch.function import (
     BytecodeFunction,
@@ -14,10 +14,10 @@ from jitree.dispatch.function import (
     host_record,
     host_registers,
     register_slots,
-    transfers,
 )
 from jitree.regs.layout import FRAME
 from jitree.regs.machine import FIRST_FUEL, FRAME_WORDS, Machine
+from jitree.vmfb.cconv import TAGS
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY
 
 Cell = tuple[int, int, int]
@@ -29,22 +29,24 @@ _CONDITION_SIZE: Final = 4
 
 
 class GridCall:
-    """Calls of a function without results that share all arguments but the cell's x, y and z.
+    """Calls of a function without results that share all arguments but the cell's x, y and z. All are
+    references and i32.
 
     The references in the host's frame are copied to the function, not moved, and stay from call to call.
     """
 
     __slots__ = (
-        "_counts", "_ids", "_left", "_one", "_one_wide", "_pack", "_results", "function", "host", "reached",
+        "_counts", "_ids", "_left", "_one", "_one_wide", "_results", "_sources", "function", "host",
+        "reached",
     )  # fmt: skip
 
     def __init__(self, function: BytecodeFunction, ids: Sequence[int], counts: Sequence[int]) -> None:
         """``ids`` are the positions of x, y, z among the arguments and ``counts`` of the numbers of cells
-        along x and y, all of them i32."""
+        along x and y."""
         self.function = function
         convention = function.convention
-        self._pack, _ = transfers(convention.text)
         sources, _ = register_slots(convention)
+        self._sources = sources
         self._ids = tuple(sources[position][1] for position in ids)
         self._counts = tuple(sources[position][1] for position in counts)
         values, references = host_registers(convention)
@@ -75,11 +77,15 @@ class GridCall:
         words[last + _CONDITION_SIZE - 1] = len(words) - last
         return [*words, OPCODE["host.exit"]]
 
-    def start(self, machine: Machine, arguments: Sequence[object], first: Cell, count: int) -> None:
+    def start(self, machine: Machine, arguments: Sequence[Any], first: Cell, count: int) -> None:
         """Makes the machine ready for ``count`` calls from a cell on; for x, y and z ``arguments`` may have
         anything."""
         machine.begin(self.host)
-        self._pack(machine, arguments)
+        for (tag, slot), argument in zip(self._sources, arguments, strict=True):
+            if tag == TAGS["r"]:
+                machine.refs[slot] = machine.table.wrap(argument)
+            else:
+                machine.i32[slot] = argument
         for register, value in zip(self._ids, first, strict=True):
             machine.i32[register] = _signed(value)
         self._limit(machine, count)

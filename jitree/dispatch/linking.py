@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 Target = FunctionRecord | HostTarget
+_UNPREPARED: Final = 3
+"""Calls of a site after the first that nothing is prepared for: preparing takes as long as ten of them."""
 TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
 """Tiers that call machine code of host functions."""
 
@@ -102,8 +104,8 @@ class BytecodeInstance:
             tiering.wait(record)
 
     def _first_call(self, ordinal: int, target: HostTarget, tier: str) -> FirstCall:
-        """Links machine code that is there. Site calls are bound when they are called for the second time:
-        many sites never run.
+        """Links machine code that is there. Site calls are bound after some calls: most sites run seldom, or
+        have machine code soon.
 
         They find the state that they belong to in the machine, which runs a function of it: a state that its
         own site calls referred to would be freed by the garbage collector only.
@@ -116,13 +118,14 @@ class BytecodeInstance:
         if compiled is not None and (address := compiled()):
             self.record.link_compiled(ordinal, address)
 
-        def first_call(index: int, machine: Machine) -> bool:
-            machine.module.sites[index] = partial(second_call, index)
+        def call_unprepared(left: int, index: int, machine: Machine) -> bool:
+            following = partial(call_unprepared, left - 1) if left else bind
+            machine.module.sites[index] = partial(following, index)
             if compiled is not None and (address := compiled()):
                 machine.module.link_compiled(ordinal, address)
             return sites.call_once(machine, site_of(index), target)
 
-        def second_call(index: int, machine: Machine) -> bool:
+        def bind(index: int, machine: Machine) -> bool:
             call = sites.bind(site_of(index), target)
             if compiled is not None:
                 call = link_compiled(index, compiled, call)
@@ -139,7 +142,7 @@ class BytecodeInstance:
 
             return call_until_compiled
 
-        return first_call
+        return partial(call_unprepared, _UNPREPARED)
 
     def free(self) -> None:
         self.record.release(self._table)

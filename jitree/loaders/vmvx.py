@@ -58,19 +58,23 @@ class VmvxLoader(ExecutableLoader):
             tier = self._tier or default_tier()
             on_vm = _TIERS_ON_VM.get(tier, tier)
             create = partial(Worker, executable, self._modules, names, parameters.constants, on_vm)
-            compiled = _compiled(tier, executable, create)
+            compiled = _compiled(tier, executable, rows, create)
             loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled)
             if tier == _WAITS:
                 loaded.require_compiled()
             return loaded
 
 
-def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker]) -> CompiledKernels | None:
+def _compiled(
+    tier: str, executable: BytecodeModule, rows: Sequence[EntryPoint], create: Callable[[], Worker]
+) -> CompiledKernels | None:
     ordinals = [export.ordinal for export in kernels(executable.module)]
     if tier not in _COMPILING or not ordinals:
         return None
     from jitree.codegen import image
     from jitree.loaders import vmvx_images
+    from jitree.loaders.vmvx_context import WorkerContext
+    from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
     from jitree.loaders.vmvx_native import CompiledKernels
 
     def alone(ordinal: int) -> image.Provider:
@@ -79,8 +83,13 @@ def _compiled(tier: str, executable: BytecodeModule, create: Callable[[], Worker
     def hot(ordinal: int) -> image.Provider:
         return image.provider(vmvx_images.hot_recipe(executable, ordinal))
 
+    def context() -> WorkerContext:
+        return WorkerContext(create(), binding_count)
+
+    counts = (row.binding_count for row in rows)
+    binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
     everything = image.provider(vmvx_images.recipe(executable, ordinals))
-    return CompiledKernels(everything, alone, hot, ordinals, create)
+    return CompiledKernels(everything, alone, hot, ordinals, context)
 
 
 def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

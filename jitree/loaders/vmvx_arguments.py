@@ -22,7 +22,8 @@ from jitree.regs.objects import VmBuffer, VmList
 
 _DISPATCH: Final = DISPATCH.packer()
 _WORKGROUP: Final = WORKGROUP.packer()
-_NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
+_NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
+"""Not empty: asking numpy for the address of an empty array takes ten times as long."""
 
 Bytes = npt.NDArray[np.uint8]
 GridState = tuple[bytes, bytes, bytes, int, int]

@@ -15,7 +15,7 @@ from typing import Final
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import error_context
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
-from jitree.loaders.vmvx_layout import CONTEXT, MAXIMUM_BINDINGS, SCRATCH_MARK
+from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
 from jitree.loaders.vmvx_worker import Worker
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, STATE
 from jitree.regs.machine import Machine
@@ -26,7 +26,8 @@ SCRATCH_SIZE: Final = 16 << 20
 """Bytes; only pages that are written take room."""
 _SCRATCH_BUFFERS: Final = 16
 """That one workgroup may use at once; the VM makes more."""
-_NO_MEMORY: Final = (ctypes.c_uint8 * 0)()
+_NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
+"""Not empty: asking numpy for the address of an empty array takes ten times as long."""
 _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
 """References to its handles: far from the limit whatever one workgroup on the VM retains and drops."""
 _ADDRESS: Final = ENTRY.word("address")
@@ -36,12 +37,12 @@ _LENGTH: Final = ENTRY.word("length")
 class WorkerContext:
     """A thread has it that sets ``busy`` in its record. In :meth:`finish` Python has it from machine code."""
 
-    def __init__(self, worker: Worker) -> None:
-        """``worker`` becomes the context's own; its module has kernels."""
+    def __init__(self, worker: Worker, binding_count: int) -> None:
+        """``worker`` becomes the context's own; its module has kernels, of which none has more bindings."""
         self.worker = worker
         table = self._table = worker.context.table
         self._machine = Machine(table, worker.context.invoker.functions)
-        self._arguments = KernelArguments(table, MAXIMUM_BINDINGS)
+        self._arguments = KernelArguments(table, binding_count)
         self._memory = MemoryBlock(SCRATCH_SIZE)
         self._scratch = array("q", bytes(SCRATCH.size))
         self._pool: list[tuple[int, VmBuffer]] = []
@@ -55,6 +56,10 @@ class WorkerContext:
     def address(self) -> int:
         """Of the CONTEXT record."""
         return self._record.buffer_info()[0]
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._record[CONTEXT.word("busy")]
 
     def close(self) -> None:
         """Closes the worker's context too; no thread may be in it."""

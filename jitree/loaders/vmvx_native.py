@@ -20,7 +20,6 @@ from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
 from jitree.loaders.vmvx_records import KernelEnvironment
-from jitree.loaders.vmvx_worker import Worker
 
 PATIENCE: Final = 20_000_000
 """Nanoseconds that a kernel runs on the VM before it is compiled in the background: what is not worth that
@@ -45,7 +44,7 @@ class CompiledKernels(Ended):
         alone: Callable[[int], image.Provider],
         hot: Callable[[int], image.Provider],
         ordinals: Sequence[int],
-        create_worker: Callable[[], Worker],
+        create_context: Callable[[], WorkerContext],
     ) -> None:
         """``alone`` gives the image of one kernel, which is there sooner than that of all; ``hot`` the one
         for workers in the middle of it. ``ordinals`` are those of the kernels' functions in the module, in
@@ -56,7 +55,7 @@ class CompiledKernels(Ended):
         self._symbols = [symbol(ordinal) for ordinal in ordinals]
         self._nanoseconds = [0] * len(ordinals)
         """That each kernel has run on the VM."""
-        self._create_worker = create_worker
+        self._create_context = create_context
         self._records: array[int] | None = None
         self._lock = threading.Lock()
         self._contexts: dict[int, WorkerContext] = {}
@@ -159,12 +158,15 @@ class CompiledKernels(Ended):
         return True
 
     def _add_context(self) -> bool:
-        """Whether there was room for one more."""
+        """Whether there is one that no thread has, or room for one more. To make one takes a millisecond of
+        Python, and often what another thread ran meanwhile is over after that."""
         with self._lock:
+            if any(context.is_idle for context in self._contexts.values()):
+                return True
             count = len(self._contexts)
             if count == MAXIMUM_CONTEXTS:
                 return False
-            context = WorkerContext(self._create_worker())
+            context = self._create_context()
             self._contexts[context.address] = context
             self._table[CONTEXTS.word("first") + count] = context.address
         with self._lock:  # orders the stores for threads that see the count

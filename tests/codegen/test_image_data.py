@@ -85,12 +85,26 @@ def test_background_builders_of_programs_are_few(
 ) -> None:
     """Those of the package's own images, which have no data, are at work side by side."""
     monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
-    monkeypatch.setattr(image.os, "cpu_count", lambda: 2)  # type: ignore[attr-defined]
+    monkeypatch.setattr(image.os, "sched_getaffinity", lambda process: {0, 1})  # type: ignore[attr-defined]
     generator = "tests.codegen.image_texts:slow_texts"
     providers = [image.provider(Recipe(f"slow{n}", "slow", generator, 1.0, data)) for n in range(2)]
     assert [provider.get() for provider in providers] == [None, None]
     assert [provider.is_building for provider in providers] == at_once
     assert [call(provider.wait(), "twice", 4) for provider in providers] == [8, 8]
+
+
+def test_builders_give_way_most_where_there_is_one_processor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    niceness: dict[int, object] = {}
+    for count in (1, 2):
+        processors = set(range(count))
+        monkeypatch.setattr(image.os, "sched_getaffinity", lambda process, of=processors: of)  # type: ignore[attr-defined]
+        monkeypatch.setattr(
+            image.Provider, "_start", lambda provider, value, of=count: niceness.update({of: value})
+        )
+        image.provider(recipe(f"one{count}")).get()
+    assert niceness == {1: 10, 2: 2}
 
 
 def test_unit_that_cannot_be_compiled(folder: Path) -> None:

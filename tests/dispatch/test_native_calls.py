@@ -33,6 +33,25 @@ def echo(vm: Vm, cconv: str, function: Any, text: str, entry: str | None = None,
     return vm.add(HostFunctions("n", [("f", cconv, function)]), module.function("f", entry or cconv, text))
 
 
+def test_sites_are_prepared_when_they_are_called_often(
+    vm: Vm, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[int] = []
+    bind = sites.bind
+
+    def note(*arguments: Any) -> Any:
+        prepared.append(len(results))
+        return bind(*arguments)
+
+    monkeypatch.setattr(sites, "bind", note)
+    results: list[object] = []
+    echo(vm, "0i_i", lambda number: number + 1, "%i0 = call @n.f [%i0]\nreturn [%i0]")
+    for number in range(8):
+        results.append(vm.call("f", number))
+    assert results == [[number + 1] for number in range(8)]
+    assert prepared == ([4] if form == "unprepared" else [0, 1, 2, 3, 4])
+
+
 def test_every_kind_of_argument_and_result(vm: Vm) -> None:
     seen: list[object] = []
 

@@ -28,7 +28,7 @@ from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_layout import MOST_FINISHED
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import NUMBER, kernels, load
+from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load
 
 STORE_NUMBER = "buffer.store.i32 %r3, %i12:13, %i10\n"
 LEAVES = f"""{NUMBER}
@@ -220,6 +220,36 @@ def test_without_room_for_contexts_the_vm_runs(monkeypatch: pytest.MonkeyPatch, 
     finally:
         context._record[0] = 0
     assert vm_spans == [1]
+
+
+def test_a_worker_context_is_made_when_none_is_idle() -> None:
+    """Making one holds up all threads, and those that wait for it find others idle after it."""
+    executable = load(kernels(), "native")
+    assert (run(executable, 9) == 0).all()
+    compiled = executable._compiled
+    assert compiled is not None
+    (context,) = compiled._contexts.values()
+    assert compiled._add_context() and len(compiled._contexts) == 1
+    context._record[0] = 1
+    assert compiled._add_context() and len(compiled._contexts) == 2
+    context._record[0] = 0
+
+
+def test_a_worker_context_has_as_many_handles_as_kernels_have_bindings() -> None:
+    module = Assembler("one").function("f", ENTRY_CONVENTION, COUNT, attrs={"binding_count": "1"})
+    executable = load(module, "native")
+    assert (run(executable, 9) == 0).all()
+    assert executable._compiled is not None
+    (context,) = executable._compiled._contexts.values()
+    assert len(context._arguments.elements) == 1
+
+
+def test_running_kernels_makes_no_transfers_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python text would be compiled in the first call."""
+    from jitree.dispatch import function
+
+    monkeypatch.setattr(function, "transfers", Mock(side_effect=AssertionError))
+    assert (run(load(kernels(), "fast"), 9) == 0).all()
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ _PATIENCE_SECONDS: Final = 300.0
 _BACKGROUND_NICENESS: Final = 2
 """Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
 there the program takes many times as long."""
+_NICENESS_ON_ONE_PROCESSOR: Final = 10
+"""There the program would be slower than an interpreter meanwhile."""
 
 
 class Provider:
@@ -137,9 +139,10 @@ class Provider:
         usable.
 
         The package's own images, which have no data, are few, and everything is slow without them."""
-        if self.recipe.data and _builders_at_work() >= max(1, len(os.sched_getaffinity(0)) // 2):
+        processors = len(os.sched_getaffinity(0))
+        if self.recipe.data and _builders_at_work() >= max(1, processors // 2):
             return None
-        return _BACKGROUND_NICENESS
+        return _BACKGROUND_NICENESS if processors > 1 else _NICENESS_ON_ONE_PROCESSOR
 
     def _map(self, flat: FlatImage) -> None:
         self._builder = None

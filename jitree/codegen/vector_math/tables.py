@@ -38,7 +38,7 @@ def tanh_pairs() -> Rows:
     decay = exponential(-2 * Fraction(TANH_STEP))
     values, power = [], ONE
     for _ in range(TANH_MASK + 1):
-        values.append(_pair(Fraction(ONE - power, ONE + power)))
+        values.append(_pair(ONE - power, ONE + power))
         power = power * decay >> BITS
     return tuple(values)
 
@@ -68,7 +68,7 @@ def erf_slopes() -> tuple[float, ...]:
 @functools.cache
 def erf_pairs() -> Rows:
     """erf of all multiples of the step, and what that lacks."""
-    return tuple(_pair(Fraction(error_function(n * Fraction(ERF_STEP)), ONE)) for n in range(ERF_MASK + 1))
+    return tuple(_pair(error_function(n * Fraction(ERF_STEP)), ONE) for n in range(ERF_MASK + 1))
 
 
 @functools.cache
@@ -99,19 +99,19 @@ def slope_of_error_function(x: Fraction) -> int:
 @functools.cache
 def exponential_rows() -> Rows:
     """1 / n! from 24 to 1."""
-    return tuple(_pair(Fraction(1, math.factorial(n))) for n in range(24, 0, -1))
+    return tuple(_pair(1, math.factorial(n)) for n in range(24, 0, -1))
 
 
 @functools.cache
 def sine_rows() -> Rows:
     """Of sin(r) / r in r**2, the last first."""
-    return tuple(_pair(Fraction((-1) ** n, math.factorial(2 * n + 1))) for n in range(15, -1, -1))
+    return tuple(_pair((-1) ** n, math.factorial(2 * n + 1)) for n in range(15, -1, -1))
 
 
 @functools.cache
 def cosine_rows() -> Rows:
     """Of cos(r) in r**2, the last first."""
-    return tuple(_pair(Fraction((-1) ** n, math.factorial(2 * n))) for n in range(16, -1, -1))
+    return tuple(_pair((-1) ** n, math.factorial(2 * n)) for n in range(16, -1, -1))
 
 
 @functools.cache
@@ -130,9 +130,11 @@ def quarter_turns() -> tuple[float, ...]:
     return tuple(pieces)
 
 
-def _pair(value: Fraction) -> tuple[float, float]:
-    high = float(value)
-    return high, float(value - Fraction(high))
+def _pair(numerator: int, denominator: int) -> tuple[float, float]:
+    """A quotient, and what that lacks: Python rounds both correctly."""
+    high = numerator / denominator
+    over, under = high.as_integer_ratio()
+    return high, (numerator * under - over * denominator) / (denominator * under)
 
 
 def exponential(x: Fraction) -> int:

@@ -154,6 +154,6 @@ class NativeExecutor(CommandExecutor):
     def ticks_per_microsecond(self) -> float:
         """Measured once, over a millisecond."""
         ticks, start = self._begun
-        time.sleep(max(0.001 - (time.perf_counter_ns() - start) * 1e-9, 0))
-        elapsed = time.perf_counter_ns() - start
+        while (elapsed := time.perf_counter_ns() - start) < 1_000_000:
+            time.sleep(0.001 - elapsed * 1e-9)
         return max(float(self._clock() - ticks) * 1000 / elapsed, 1.0)
