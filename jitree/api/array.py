@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import _thread
 import math
+from array import array as words
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -96,7 +97,7 @@ class Array(NDArrayOperatorsMixin):
     def _be_written(self) -> None:
         """A program may write to the elements: what the host has seen of them, by whatever array, is old."""
         self._elements = None
-        _Writes.count += 1
+        WRITES[0] += 1
 
     def _be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
@@ -190,6 +191,7 @@ class Array(NDArrayOperatorsMixin):
 
     def _compute_until(self, fence: Fence) -> None:
         """A call that has been submitted writes to the elements: they are there when a fence is reached."""
+        self._passed_as = None
         self._fence = fence
 
     def _is_there(self) -> bool:
@@ -231,6 +233,7 @@ class Array(NDArrayOperatorsMixin):
                     return found
             view = self.view
             elements = view.elements
+            writes = WRITES[0]
             if elements is None or self._fence is not None:
                 elements = to_numpy(view, self._device, self._fence)
                 self._fence = None
@@ -238,7 +241,7 @@ class Array(NDArrayOperatorsMixin):
             exchange = self._device.array_exchange
             if exchange is not None and exchange.is_shared(view):
                 return shown  # other code may write to the memory
-            self._elements = shown, _Writes.count
+            self._elements = shown, writes
             return shown
         return known
 
@@ -247,15 +250,18 @@ class Array(NDArrayOperatorsMixin):
         if self._elements is None:
             return None
         elements, writes = self._elements
-        return elements if writes == _Writes.count else None
+        return elements if writes == WRITES[0] else None
 
     def _fetch(self) -> npt.NDArray[Any] | None:
         """The elements of an array that only machine code knows, copied from the device."""
         keeper = self._keeper
         if self._view is not None or keeper is None or keeper.pattern is None:
             return None
+        writes = WRITES[0]
         fetched = _MachineCode.fetch(keeper.pattern, self)
-        self._elements = None if fetched is None else (fetched, _Writes.count)
+        exchange = self._device.array_exchange
+        is_shared = exchange is None or exchange.shares  # for all that is known without a view
+        self._elements = None if fetched is None or is_shared else (fetched, writes)
         return fetched
 
     def _implicitly(self) -> npt.NDArray[Any]:
@@ -412,10 +418,9 @@ class Array(NDArrayOperatorsMixin):
         return f"{head}:\n{shown})"
 
 
-class _Writes:
-    """Arrays over one memory do not know each other: what the host has seen of any is old after the next."""
-
-    count = 0
+WRITES: Final = words("q", (0,))
+"""How often programs may have written to arrays; machine code counts, too. Arrays over one memory do not know
+each other: what the host has seen of any is old after the next."""
 
 
 class _MachineCode:

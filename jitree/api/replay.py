@@ -38,12 +38,15 @@ _MOST_VARIANTS: Final = 4
 """Ways that calls of one kind have gone, each recorded."""
 _MOST_MISSES: Final = 8
 """Calls on end that went none of the recorded ways, before a kind of call is left to the program."""
+_MOST_ANEW: Final = 32
+"""Calls on end that no recording made, before all of them are: each has other numbers or shapes."""
 
 
 class ReplayingFunction(Function):
     """A function of a session whose device repeats recorded calls."""
 
     __slots__ = (
+        "_anew",
         "_is_known",
         "_is_left",
         "_kinds",
@@ -59,6 +62,8 @@ class ReplayingFunction(Function):
     ) -> None:
         self._replays = replays
         super().__init__(session, vm_function, signature)
+        self._anew = 0
+        """Calls since the last one that a recording made."""
         self._is_left = False
         """Whether all calls are left to the program."""
         self._is_settled = True  # as long as replays may be the shorter way
@@ -122,20 +127,33 @@ class ReplayingFunction(Function):
             made = self._replay(kind, located, lambda: buffers)
             if made is not None:
                 return made
-        if kind.wants_recording():
+        if not self._is_left and kind.wants_recording():
             return self._record(kind, packed, state), None
-        return self._invoke(packed), None
+        return self._run_anew(packed), None
 
     def _run(self, packed: list[object]) -> list[Any]:
-        """A call that is not made again. Once no others are either, machine code makes all of them."""
+        """A call that is not made again."""
         begun = time.thread_time()
         results = self._invoke(packed)
+        self._has_run(begun, self._replays.pays(0))
+        return results
+
+    def _run_anew(self, packed: list[object]) -> list[Any]:
+        """A call that is recorded when it is made again, unless it submits too little."""
+        begun, before = time.thread_time(), self._replays.submitted
+        results = self._invoke(packed)
+        self._has_run(begun, self._replays.pays(self._replays.submitted - before))
+        return results
+
+    def _has_run(self, begun: float, is_repeated: bool) -> None:
+        """No recording has made a call. Once none is likely to make the next ones, machine code does."""
+        self._anew += 1
         if not self._is_left and self._replays.are_usable:
-            self._is_left = not any(kind.variants for kind in self._kinds.values())
+            is_repeated = is_repeated or any(kind.variants for kind in self._kinds.values())
+            self._is_left = not is_repeated or self._anew > _MOST_ANEW
             self._is_settled = not self._is_left
         if self._is_left:
             self._have_called(begun)
-        return results
 
     def _are(self, arguments: tuple[Any, ...], last: _Last) -> bool:
         """Whether a call has the very arguments of the last one, in a state in which it can be repeated."""
@@ -177,7 +195,7 @@ class ReplayingFunction(Function):
         own = _buffers(packed)
         arguments = own + replay_state.buffers_of(state)
         if _overlap(arguments):  # other libraries may lend the same memory twice
-            return self._invoke(packed)
+            return self._run_anew(packed)
         with self.invoker.lock, replays.record(arguments) as made:
             results = self._invoke(packed)
             lasting = replay_state.lasting_memory(self._context, variables)
@@ -213,6 +231,7 @@ class ReplayingFunction(Function):
             if made is None:
                 continue
             kind.found(variant)
+            self._anew = 0
             fresh = dict(zip(variant.fresh, made[0], strict=True))
             for variable, place in variant.stores:
                 variables.write(variable, made[1] if place is None else place.find(buffers, fresh))

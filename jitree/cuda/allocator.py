@@ -188,7 +188,7 @@ class CudaAllocator(LendingAllocator):
         loan = _Loan(self._stream, owner, release)
         allocation = CudaAllocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
-            source=loan, release=carefully(partial(_release_foreign, loan)), place=UNTOLD,
+            source=loan, release=carefully(partial(_release_foreign, loan)), place=self._stream.share.place,
         )  # fmt: skip
         allocation.stream = self._stream
         return Buffer(allocation)

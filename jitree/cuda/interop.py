@@ -27,7 +27,7 @@ from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, ele
 if TYPE_CHECKING:
     from jitree.cuda.allocator import CudaAllocator
     from jitree.cuda.stream import Stream
-    from jitree.hal.buffer import Buffer
+    from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.fence import Fence
 
 _CUDA: Final = 2
@@ -58,7 +58,7 @@ class CudaExchange:
         self._stream = stream
         self._allocator = allocator
         self.host_transfers = host_transfers
-        self._shared: weakref.WeakSet[BufferView] = weakref.WeakSet()
+        self._exported: weakref.WeakSet[Allocation] = weakref.WeakSet()
         self._given: weakref.WeakSet[BufferView] = weakref.WeakSet()
         """Views whose memory comes back after what consumers have submitted by then."""
         self._shares = False
@@ -74,9 +74,20 @@ class CudaExchange:
             return device()[0] in (_CUDA, _CUDA_MANAGED)
         return hasattr(value, "__cuda_array_interface__")
 
+    @property
+    def shares(self) -> bool:
+        return self._shares or self._stream.share.lends
+
     def is_shared(self, view: BufferView) -> bool:
-        """Whether the view was imported or exported."""
-        return self._shares and view in self._shared
+        """Whether the view's memory was imported or exported."""
+        allocation = view.buffer.allocation
+        return self.shares and (allocation in self._exported or not self._stream.orders(allocation))
+
+    def import_memory(self, address: int, length: int, owner: object) -> Buffer:
+        functions = ExchangeFunctions.of(type(owner))
+        if functions is not None:
+            owner = capsules.Taken(Versioned.from_address(functions.take(owner)))
+        return self._allocator.import_device(address, length, owner)
 
     def import_view(self, value: Any) -> BufferView:
         """As :meth:`ArrayExchange.import_view`; by DLPack where there is a choice."""
@@ -153,9 +164,8 @@ class CudaExchange:
             return BufferView(self._copied(buffer), shape, row.code, ENCODING_DENSE)
         if read_only:
             buffer.allowed_access = buffer.allocation.allowed_access = _READ
-        view = BufferView(buffer, shape, row.code, ENCODING_DENSE)
-        self._share(view)
-        return view
+        self._shares = True
+        return BufferView(buffer, shape, row.code, ENCODING_DENSE)
 
     def _copied(self, source: Buffer) -> Buffer:
         """Memory of our own with the contents of foreign memory, which may change when this returns."""
@@ -170,7 +180,7 @@ class CudaExchange:
 
     def _share(self, view: BufferView) -> None:
         self._shares = True
-        self._shared.add(view)
+        self._exported.add(view.buffer.allocation)
 
     def _require_here(self, ordinal: int) -> None:
         if ordinal != self.dlpack_device[1]:

@@ -93,7 +93,8 @@ class Stream:
         """For staging."""
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
-        self.share = StreamShare(context, self.handle)
+        self._event = self.events.acquire()
+        self.share = StreamShare(context, self.handle, self._event)
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
@@ -412,6 +413,7 @@ class Stream:
         if self._kernels is not None:
             self._kernels.close()
         self.context.release_discarded()
+        self.events.release(self._event)
         self.events.close()
         self.api.attempt("cuStreamDestroy", self.handle)
 

@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 _FUNCTIONS: Final = {
     "set_current": "cuCtxSetCurrent", "synchronize": "cuStreamSynchronize",
     "launch_graph": "cuGraphLaunch", "set_node": "cuGraphExecKernelNodeSetParams",
+    "query": "cuStreamQuery", "record_event": "cuEventRecord", "wait_for_event": "cuStreamWaitEvent",
 }  # fmt: skip
 _LAST_PLACE: Final = (1 << 31 - PLACE_SHIFT) - 1
 """Devices that a process makes beyond that Python submits to."""
 _places: Final = itertools.count(1)
-_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED = (
-    STREAM.word(field) for field in ("owner", "tick", "completed", "batched", "program", "launched")
+_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS = (
+    STREAM.word(field) for field in ("owner", "tick", "completed", "batched", "program", "launched", "lends")
 )
 
 
 class StreamShare:
     """The STREAM and QUEUE records of one stream. The caller holds the stream's lock."""
 
-    def __init__(self, context: CudaContext, handle: Handle) -> None:
+    def __init__(self, context: CudaContext, handle: Handle, event: Handle) -> None:
+        """``event``: for machine code."""
         self._words = array("q", bytes(STREAM.size))
         self._address: int = self._words.buffer_info()[0]
         self.record = QueueRecord(self._address)
@@ -48,13 +50,14 @@ class StreamShare:
         self._programs: WeakSet[Programs] = WeakSet()
         self._take_over: Callable[[int], int] | None = None
         self._hand_over: Callable[[int], None] | None = None
-        self._has_driver = self.place != UNTOLD and self._find_driver(context, handle)
+        self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)
         if watchdog.current is not None:
             self.record.hold(WATCHED)
 
-    def _find_driver(self, context: CudaContext, handle: Handle) -> bool:
+    def _find_driver(self, context: CudaContext, handle: Handle, event: Handle) -> bool:
         values = {
             "handle": int(handle), "context": int(context.handle), "place": self.place,
+            "event": int(event), "ordinal": context.ordinal,
             "block_bytes": BYTES_PER_BLOCK, "most_blocks": MAXIMUM_BLOCKS,
         }  # fmt: skip
         try:
@@ -83,6 +86,11 @@ class StreamShare:
     def last_launch(self) -> tuple[int, int]:
         """The address of the PROGRAM that machine code launched last, and the number of that submission."""
         return self._words[_PROGRAM], self._words[_LAUNCHED]
+
+    @property
+    def lends(self) -> bool:
+        """Whether machine code has used memory of other libraries."""
+        return bool(self._words[_LENDS])
 
     def set_batched(self, count: int) -> None:
         """So many submissions are held back."""

@@ -6,7 +6,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from jitree.hal.buffer import BufferView
+    from jitree.hal.buffer import Buffer, BufferView
     from jitree.hal.fence import Fence
 
 
@@ -31,6 +31,13 @@ class ArrayExchange(Protocol):
 
     def is_importable(self, value: object) -> bool:
         """Whether a value is an array in memory of devices of this kind."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether another library has had, or has lent, any memory."""
+
+    def import_memory(self, address: int, length: int, owner: object) -> Buffer:
+        """A buffer over memory of another library, which ``owner``, its array or a capsule of it, keeps."""
 
     def is_shared(self, view: BufferView) -> bool:
         """Whether another library has, or gave, the memory of a view, and may write to it at any time."""

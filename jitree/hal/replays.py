@@ -26,6 +26,13 @@ class Replays(Protocol):
     def are_usable(self) -> bool:
         """Whether calls may be recorded and repeated now."""
 
+    @property
+    def submitted(self) -> int:
+        """Submissions of the device so far."""
+
+    def pays(self, submissions: int) -> bool:
+        """Whether a call that makes so many takes less time from a recording."""
+
     def follows(self, fence: Fence) -> bool:
         """Whether all that is submitted from now on runs after what the fence stands for."""
 

@@ -35,6 +35,12 @@ STREAM: Final = Record(
     i64 synchronize       # cuStreamSynchronize,
     i64 launch_graph      # cuGraphLaunch,
     i64 set_node          # cuGraphExecKernelNodeSetParams
+    i64 query             # cuStreamQuery
+    i64 record_event      # cuEventRecord
+    i64 wait_for_event    # cuStreamWaitEvent
+    i64 event             # that is recorded when the stream is to wait for another one
+    i64 ordinal           # of the device, as other libraries number it
+    i64 lends             # 1 = machine code has used memory of other libraries
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
     """,

@@ -14,6 +14,8 @@ DATA = Path(__file__).parent.parent / "data" / "cuda"
 STATELESS = DATA / "stateless.vmfb"
 STATEFUL = DATA / "stateful.vmfb"
 STORAGE = DATA / "storage.vmfb"
+LENDING = DATA / "lending.vmfb"
+LENDING_ASYNC = DATA / "lending_async.vmfb"
 
 Shape = tuple[int, int, int]
 
@@ -32,6 +34,10 @@ def _elementwise(operation: Callable[..., npt.ArrayLike], dtypes: tuple[str, ...
 
 
 PROGRAM_KERNELS = {
+    "add_dispatch_0_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
+    "largest_dispatch_0_elementwise_8_f32": _elementwise(np.maximum, ("f4", "f4", "f4"), 8),
+    "multiply_into_dispatch_0_elementwise_8_f32": _elementwise(np.square, ("f4", "f4"), 8),
+    "subtract_from_dispatch_0_elementwise_8_f32": _elementwise(np.subtract, ("f4", "f4", "f4"), 8),
     "double_into_dispatch_0_elementwise_8_f32": _elementwise(lambda x: x + x, ("f4", "f4"), 8),
     "scale_dispatch_0_elementwise_8_f32": _elementwise(lambda x: x + x, ("f4", "f4"), 8),
     "scale_dispatch_1_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),

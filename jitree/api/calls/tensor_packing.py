@@ -156,7 +156,7 @@ class TensorPacker:
             raise InvalidArgumentError(
                 f"ref type mismatch; {self._name} needs a {self._tensor} but got a {type_name(value)}"
             )
-        exchange = self._transfer.device.array_exchange
+        exchange = self.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
             view = exchange.import_view(value)
             self.check(view)
@@ -169,6 +169,11 @@ class TensorPacker:
         if isinstance(value, (*NUMBERS, list, tuple)):
             return self._import(self._convert(value), value)
         raise refused(self._name, str(self._tensor), value)
+
+    def is_importable(self, value: object) -> bool:
+        """Whether a value is an array of another library in memory of the device's kind."""
+        exchange = self.device.array_exchange
+        return exchange is not None and exchange.is_importable(value)
 
     def host_array(self, value: Any) -> npt.NDArray[Any] | None:
         """What a value is on the host before it is copied to the device, of any type and shape; None for what

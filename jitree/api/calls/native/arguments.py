@@ -5,7 +5,7 @@ What is not in its usual form is left to the slow path, which converts it or say
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import pass_ndarray
+from jitree.api.calls.native.copies import has_stream, pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_handle, pass_kept, pass_owned
 from jitree.api.calls.native.donations import give_up_donations, pass_donated
 from jitree.api.calls.native.exchange import exchange_of, pass_foreign
@@ -16,6 +16,7 @@ from jitree.api.calls.native.layout import (
     PASS_CONSUMED,
     PASS_REFERENCE,
 )
+from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.numbers import pass_bits, pass_number
 from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
@@ -75,6 +76,8 @@ def pass_array(python: Python, record: CallRecord, argument: Argument, value: in
     if is_expected(python, argument, value):
         return pass_ndarray(python, record, argument, Ndarray(value))
     exchange = exchange_of(python, cls)
+    if exchange and has_stream(record):
+        return pass_lent(python, record, argument, exchange, value)
     if exchange:
         return pass_foreign(python, record, argument, exchange, value)
     if cls == python.donation_type:

@@ -7,7 +7,7 @@ from jitree.api.calls.native.arrays import over_memory
 from jitree.api.calls.native.layout import ARGUMENT, MAXIMUM_RANK, NDARRAY_CONTIGUOUS, PASS_CONSUMED
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
-from jitree.codegen.primitives import call, call_int, load64, store64
+from jitree.codegen.primitives import call, call_int, load64, quotient, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MAXIMUM_UPDATE, MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import (
@@ -18,9 +18,10 @@ from jitree.modules.hal.native.buffers import (
     take_storage,
 )
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.layout import LARGEST_POOLED
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.modules.hal.native.registers import DONE
-from jitree.modules.hal.native.transfers import upload
+from jitree.modules.hal.native.transfers import move, upload
 from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
@@ -40,7 +41,11 @@ def pass_ndarray(python: Python, record: CallRecord, argument: Argument, value: 
     """A numpy array of the declared type."""
     is_dense = value.flags & NDARRAY_CONTIGUOUS != 0
     if has_stream(record):
-        return is_dense and pass_uploaded(python, record, argument, value)
+        return (
+            is_dense
+            and fits(argument, value.rank, value.dimensions)
+            and pass_uploaded(python, record, argument, value.dimensions, value.data)
+        )
     address = value.data if is_dense else SCATTERED
     view = new_copy(python, record, argument, value.rank, value.dimensions, address)
     if not view:
@@ -58,7 +63,9 @@ def pass_elements(
 ) -> bool:
     """The elements of a view of this session, or of another one."""
     address = source.address
-    if address == 0 or source.access >> PLACE_SHIFT != 0 or has_stream(record):
+    if has_stream(record):
+        return pass_moved(python, record, argument, source, dimensions)
+    if address == 0 or source.access >> PLACE_SHIFT != 0:
         return False
     view = new_copy(python, record, argument, source.rank, dimensions, 0)
     if not view:
@@ -76,37 +83,72 @@ def has_stream(record: CallRecord) -> bool:
     return bool(handle_pool.queue.stream)
 
 
-def pass_uploaded(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
-    """A numpy array whose elements go to the device through its stream."""
-    if not fits(argument, value.rank, value.dimensions):
-        return False
-    view = uploaded(python, record, argument, value)
+def pass_uploaded(python: Python, record: CallRecord, argument: Argument, dimensions: int, data: int) -> bool:
+    """Elements at an address of the host, of dimensions that fit, which go to the device by its stream."""
+    view = uploaded(record, argument, dimensions, data)
     if not view:
-        size = view_size(argument, value.dimensions)
-        if not 0 <= size <= MAXIMUM_UPDATE:
+        size = view_size(argument, dimensions, MAXIMUM_UPDATE)
+        if size < 0:
             return False
         if not is_true(python, invoke_with_number(python, record.supply, size)):
             return False
-        view = uploaded(python, record, argument, value)
+        view = uploaded(record, argument, dimensions, data)
         if not view:
             return False
     store64(argument.place, place_of(view))
     return True
 
 
-def uploaded(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> Entry:
-    """Of an array that fits. 0 if a pool is empty, or the elements are not for machine code to copy."""
+def uploaded(record: CallRecord, argument: Argument, dimensions: int, data: int) -> Entry:
+    """0 if a pool is empty, or the elements are not for machine code to copy."""
     state = record.state
     handle_pool = state.handle_pool
     queue = handle_pool.queue
-    size = view_size(argument, value.dimensions)
-    if not 0 <= size <= MAXIMUM_UPDATE or queue.open == 0:
+    size = view_size(argument, dimensions, MAXIMUM_UPDATE)
+    if size < 0 or queue.open == 0:
         return Entry(0)
     view = new_view(state, handle_pool, argument, size)
     if not view:
         return Entry(0)
-    write_shape(handle_pool, argument, view, value.dimensions)
-    if size != 0 and upload(state, handle_pool, queue, view.address, value.data, size) != DONE:
+    write_shape(handle_pool, argument, view, dimensions)
+    if size != 0 and upload(state, handle_pool, queue, view.address, data, size) != DONE:
+        refuse(record, view)
+        return Entry(0)
+    return view
+
+
+def pass_moved(
+    python: Python, record: CallRecord, argument: Argument, source: Entry, dimensions: int
+) -> bool:
+    """The elements of a view in the device's memory, which the stream copies."""
+    queue = record.state.handle_pool.queue
+    if source.access >> PLACE_SHIFT != place_number(queue) or queue.open == 0 or source.address == 0:
+        return False
+    if not fits(argument, source.rank, dimensions):
+        return False
+    size = view_size(argument, dimensions, LARGEST_POOLED)
+    if size < 0:
+        return False
+    view = moved(record, argument, source, dimensions, size)
+    if not view:
+        if not is_true(python, invoke_with_number(python, record.supply, size)):
+            return False
+        view = moved(record, argument, source, dimensions, size)
+        if not view:
+            return False
+    store64(argument.place, place_of(view))
+    return True
+
+
+def moved(record: CallRecord, argument: Argument, source: Entry, dimensions: int, size: int) -> Entry:
+    """0 if a pool is empty, or it is Python's turn."""
+    state = record.state
+    handle_pool = state.handle_pool
+    view = new_view(state, handle_pool, argument, size)
+    if not view:
+        return Entry(0)
+    write_shape(handle_pool, argument, view, dimensions)
+    if size != 0 and move(state, handle_pool, handle_pool.queue, source.address, view.address, size) != DONE:
         refuse(record, view)
         return Entry(0)
     return view
@@ -131,7 +173,7 @@ def new_copy(
     handle_pool = state.handle_pool
     if not handle_pool or not handle_pool.queue or not fits(argument, rank, dimensions):
         return Entry(0)
-    size = view_size(argument, dimensions)
+    size = view_size(argument, dimensions, LARGEST_COPIED)
     if size < 0 or has_stream(record):
         return Entry(0)
     is_aligned = address & (_ALIGNMENT - 1) == 0
@@ -149,16 +191,14 @@ def new_copy(
     return view
 
 
-def view_size(argument: Argument, dimensions: int) -> int:
-    """Bytes of a view of the declared rank, -1 if they are too many to be copied here."""
+def view_size(argument: Argument, dimensions: int, most: int) -> int:
+    """Bytes of a view of the declared rank, -1 if they are more than ``most``."""
     size = argument.item_size
     for index in range(argument.rank):
         dimension = load64(dimensions + 8 * index)
-        if not 0 <= dimension <= LARGEST_COPIED:
+        if dimension < 0 or (size != 0 and dimension > quotient(most, size)):
             return -1
         size *= dimension
-        if size > LARGEST_COPIED:
-            return -1
     return size
 
 

@@ -16,9 +16,7 @@ from jitree.types import ENCODING_DENSE
 
 def pass_owned(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
     """A device array: its handle, if it has one in the context or gets one, else a copy of its elements."""
-    if load64(array + python.array_passed_as) == argument.marker or is_of_type(
-        python, record, argument, array
-    ):
+    if is_accepted(python, argument, array) or is_of_type(python, record, argument, array):
         return pass_owner(python, argument, array)
     if (
         argument.access == 0
@@ -35,6 +33,11 @@ def pass_owned(python: Python, record: CallRecord, argument: Argument, array: in
         is_passed = accepted != python.false and pass_handle(python, argument, accepted)
     drop(python, accepted)
     return is_passed
+
+
+def is_accepted(python: Python, argument: Argument, array: int) -> bool:
+    """Whether a device array is known to fit, and its elements are there for what the call submits."""
+    return load64(array + python.array_passed_as) == argument.marker
 
 
 def pass_owner(python: Python, argument: Argument, array: int) -> bool:
@@ -57,7 +60,9 @@ def pass_copied(python: Python, record: CallRecord, argument: Argument, array: i
     if argument.dtype == 0 or owner == 0 or owner == python.none:
         return False
     handle = Entry(handle_of(owner))
-    if load64(array + python.array_fence) != python.none or handle.element_type != argument.element_type:
+    if load64(array + python.array_fence) != python.none and not is_accepted(python, argument, array):
+        return False
+    if handle.element_type != argument.element_type:
         return False
     if handle.encoding != ENCODING_DENSE:
         return False

@@ -11,10 +11,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from jitree.api.calls.declaration import Parameter, Signature, storage_names
@@ -37,17 +36,16 @@ from jitree.api.calls.native.layout import (
     RESULT,
 )
 from jitree.api.calls.native.objects import new_capsule
+from jitree.api.calls.native.rest import Rest, Written
 from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
-from jitree.api.calls.packing import number_unpacker, packers, unpack_reference
+from jitree.api.calls.packing import number_unpacker, packers
 from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker, tensor_packer
 from jitree.api.calls.transfers import copy_to_device
-from jitree.api.function import Function, unpacked
+from jitree.api.function import Function
 from jitree.base.dlpack import tensor_type
 from jitree.base.elements import is_packed
 from jitree.base.layout import Record
-from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
-from jitree.dispatch.setting_aside import go_on_promptly
 from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
@@ -63,12 +61,9 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.keeper import Keeper
     from jitree.api.calls.native.producers import Producers
     from jitree.dispatch.engine import EngineEntry
-    from jitree.dispatch.invocation import Call
     from jitree.hal.buffer import BufferView
     from jitree.hal.device import Device
-    from jitree.hal.fence import Fence
     from jitree.regs.handles import HandleTable
-    from jitree.regs.machine import Machine
     from jitree.vmfb.cconv import Item, RegisterSlot
 
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
@@ -80,10 +75,6 @@ _NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
 
 class Unsuitable(Exception):
     """The function has an argument that only the slow path handles."""
-
-
-Written = dict[Parameter, tuple["ref[Array]", ...]]
-"""The arrays of the call in progress that it may still write to when its caller goes on."""
 
 
 class DirectCall:
@@ -114,7 +105,7 @@ def direct_call(
     frame, state = machine.host_words(vm_function.host)
     invoker.settle()
     rows = _Rows(function, vm_function, keeper, frame, interface)
-    rest = _Rest(function, vm_function, entry, machine, rows.written)
+    rest = Rest(function, vm_function, entry, machine, rows.written, rows.rewrites)
     count = len(signature.arguments)
     slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
     arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
@@ -126,7 +117,7 @@ def direct_call(
         "ref_count": vm_function.host.ref_count,
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
-        "signal": rows.signal() if signature.fences else 0,
+        "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
     }  # fmt: skip
     objects = {
         "device": function.device, "deferred": table.deferred, "order": function.order,
@@ -136,7 +127,8 @@ def direct_call(
         "go_on": rest.go_on, "set_aside": rest.set_aside, "when_reached": rest.when_reached,
         "give_up": rest.give_up, "take_reference": rest.take_reference,
         "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
-        "fence": None,
+        "fence": None, "keep_lent": partial(_keep_lent, table),
+        "wait_for_submission": rest.wait_for_submission,
     }  # fmt: skip
     words = array("q", bytes(CALL.size))
     fill(words, CALL, addresses)
@@ -146,110 +138,9 @@ def direct_call(
     return DirectCall(words, (objects, arguments, results, rows.kept, keeper, entry))
 
 
-class _Rest:
-    """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
-
-    def __init__(
-        self,
-        function: Function,
-        vm_function: BytecodeFunction,
-        entry: EngineEntry,
-        machine: Machine,
-        written: Written,
-    ) -> None:
-        self._invoker = function.invoker
-        self._device = function.device
-        self._declaration = function.declaration
-        self._unpackers = function.unpackers
-        self._vm_function = vm_function
-        self._entry = entry
-        self._machine = machine
-        self._written = written
-
-    def go_on(self) -> None:
-        """Completes a call that machine code has left: its results are in the registers then. Whatever it
-        fails with; the call is settled then."""
-        invoker, machine = self._invoker, self._machine
-        try:
-            machine.pc = RUNNING
-            invoker.carry_on(machine, self._entry)
-        except BaseException as error:
-            self._end(error)
-            raise
-
-    def set_aside(self, signal: int) -> Coroutine[Any, Any, Any] | None:
-        """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its
-        results. ``signal``: the handle of the fence that it reaches, 0 for none."""
-        invoker, machine, entry = self._invoker, self._machine, self._entry
-        try:
-            machine.pc = RUNNING
-            call = go_on_promptly(invoker, machine, entry, self._vm_function)
-        except BaseException as error:
-            self._end(error)
-            raise
-        if call is None:
-            return None
-        fence = cast("Fence | None", invoker.table.object(signal))
-        return self._finish(call, fence)
-
-    async def _finish(self, call: Call, fence: Fence | None) -> Any:
-        try:
-            results = await self._invoker.drive(call)
-        except StatusError as error:
-            error.with_context(f"`{self._declaration}`")
-            raise
-        made = unpacked(results, self._unpackers, self._device, None)
-        return made if fence is None else await self.when_reached(fence, made)
-
-    async def when_reached(self, fence: Fence, results: Any) -> Any:
-        """Results, when a fence is reached."""
-        try:
-            await fence
-        except StatusError as error:
-            error.with_context(f"`{self._declaration}`")
-            raise
-        except BaseException:  # the task was cancelled
-            fence.interrupt(None)
-            raise
-        return results
-
-    def _end(self, error: BaseException) -> None:
-        self._invoker.abandon(error, self._machine, self._vm_function)
-        if isinstance(error, StatusError):
-            error.with_context(f"`{self._declaration}`")
-
-    def give_up(self) -> None:
-        """Ends a call that :meth:`go_on` was interrupted in before it had begun. May be called again."""
-        self._machine.pc = RUNNING
-        self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
-
-    def take_reference(self, handle: int) -> Any:
-        """A result that is no buffer view."""
-        table = self._invoker.table
-        try:
-            return unpack_reference(table.object(handle), self._device, None)
-        finally:
-            table.release(handle)
-
-    def wait_for(self, fence: Fence) -> None:
-        """Waits for a fence, without the lock. Raises what the work that signals it failed with."""
-        try:
-            fence.wait()
-        except StatusError as error:
-            error.with_context(f"invoking function '{self._vm_function.name}'")
-            error.with_context(f"`{self._declaration}`")
-            raise
-
-    def pending(self, handle: int) -> Fence | None:
-        """A fence, a reference to which is taken over; None if it has been reached."""
-        fence = cast("Fence", self._invoker.table.take(handle))
-        if fence.is_reached():
-            return None
-        for reference in chain.from_iterable(self._written.values()):
-            array = reference()
-            if array is not None:
-                array._compute_until(fence)
-        return fence
+def _keep_lent(table: HandleTable, handle: int) -> None:
+    """Memory of another library is used for longer than the call: an object keeps its owner."""
+    table.object(handle)
 
 
 def _supply(table: HandleTable, size: int) -> bool:
@@ -284,6 +175,10 @@ class _Rows:
         self._interface = interface
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
         self._is_local = isinstance(function.device.device_allocator, HeapAllocator)
+        self.rewrites = not self._is_local and any(
+            item.written or item.tensor is None for item in function.signature.arguments
+        )
+        """Whether the program may write to arrays that the host has copies of."""
         self._copies = copies_to(function.device, function.invoker.table)
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
@@ -307,7 +202,7 @@ class _Rows:
     def signal(self) -> int:
         """The address of the register of the fence that the function reaches at its end. Unsuitable for
         devices whose fences machine code does not make."""
-        if not self._is_local:
+        if not self._copies:
             raise Unsuitable
         return self._refs + 8 * self._slots[-1][1]
 
@@ -354,8 +249,6 @@ class _Rows:
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, int]:
         acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
         is_written = acceptance.is_written
-        if is_written and not self._is_local:  # Python forgets what the host has read of them
-            raise Unsuitable
         fields = {"marker": self._keep(acceptance.marker)}
         fields["accept"] = self._keep(acceptance.accept if is_written else acceptance.accept_any)
         row, shape = tensor.element_type, tensor.shape
@@ -409,17 +302,26 @@ def fill(words: array[int], record: Record, values: Mapping[str, int], start: in
 
 def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.NDArray[Any] | None:
     """As :meth:`TensorPacker.host_array`. Machine code looks at such arrays itself from then on."""
+    if packer.is_importable(value):
+        producers.learn(value)
+        return None
     array = packer.host_array(value)
     if array is not None:
         producers.learn(value)
     return array
 
 
-def _view_at_once(array: Array, keeper: Keeper) -> BufferView | None:
+def _is_there(array: Array, device: Device) -> bool:
+    """Whether what a call gives its device finds the elements of an array."""
+    fence, replays = array.fence, device.replays
+    return fence is None or (replays is not None and replays.follows(fence)) or array.is_there()
+
+
+def _view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | None:
     """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
     another session's array takes its lock, which a thread may have that waits for this one."""
     other = array._keeper
-    if not array._is_there():
+    if not _is_there(array, device):
         return None
     if other is None or other is keeper or array._view is not None:
         return array.view
@@ -458,9 +360,10 @@ class _Acceptance:
         return array._be_passed(self._keeper, self.marker) or self._table.wrap(array.view)
 
     def _fits(self, array: Array) -> bool:
-        if array._keeper is self._keeper and array._is_there() and self._is_known(array):
+        device = self.packer.device
+        if array._keeper is self._keeper and self._is_known(array) and _is_there(array, device):
             return True
-        view = _view_at_once(array, self._keeper)
+        view = _view_at_once(array, self._keeper, device)
         if view is None:
             return False
         try:
@@ -481,6 +384,7 @@ class _ReferencePacker:
         self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, written: Written
     ) -> None:
         self._parameter = parameter
+        self._device = function.device
         self._written = written if function.signature.fences and parameter.written else None
         transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
@@ -496,7 +400,7 @@ class _ReferencePacker:
 
     def _present_view(self, array: Array) -> BufferView:
         """The view of an array whose elements are there. No thread may wait with the context's lock."""
-        view = _view_at_once(array, self._keeper)
+        view = _view_at_once(array, self._keeper, self._device)
         if view is None:
             raise FailedPreconditionError("the view cannot be had without waiting")
         return view

@@ -6,7 +6,7 @@ They are taken from their owners when all arguments have been passed, and none c
 from __future__ import annotations
 
 from jitree.api.calls.native.copies import SCATTERED
-from jitree.api.calls.native.device_arrays import is_of_type, pass_owner
+from jitree.api.calls.native.device_arrays import is_accepted, is_of_type, pass_owner
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_CONSUMED
 from jitree.api.calls.native.overlaps import is_apart
 from jitree.api.calls.native.owners import handle_of
@@ -24,8 +24,7 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
     if type_of(array) != python.array_type:
         return False
     if not is_of_type(python, record, argument, array) and not (
-        is_true(python, invoke_with(python, argument.accept, array))
-        and is_of_type(python, record, argument, array)
+        is_true(python, invoke_with(python, argument.accept, array)) and is_accepted(python, argument, array)
     ):
         return False
     return pass_owner(python, argument, array)

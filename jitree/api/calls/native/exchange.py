@@ -29,7 +29,7 @@ _VERSIONED_TENSOR = VERSIONED["tensor"]
 _COMPLEX = 5
 """kDLComplex"""
 _KNOWN_VERSION = 1
-_OFFSET_FLAG = -(1 << 63)
+OFFSET_FLAG = -(1 << 63)
 """PY_VECTORCALL_ARGUMENTS_OFFSET"""
 
 
@@ -77,7 +77,7 @@ def has_elements(python: Python, argument: Argument, exchange: Exchange, value: 
 def call_method(python: Python, value: int, name: int) -> int:
     arguments = stack(16)
     store64(arguments + 8, value)
-    return call(python.call_method, name, arguments + 8, 1 | _OFFSET_FLAG, 0)
+    return call(python.call_method, name, arguments + 8, 1 | OFFSET_FLAG, 0)
 
 
 def pass_capsule(
@@ -88,7 +88,7 @@ def pass_capsule(
     store64(arguments + 8, value)
     store64(arguments + 16, python.dlpack_version)
     names = exchange.names
-    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | _OFFSET_FLAG, names)
+    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)

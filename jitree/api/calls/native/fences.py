@@ -9,13 +9,13 @@ from __future__ import annotations
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.api.calls.native.results import take_results
-from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.primitives import call, call_int, greater, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.fences import is_reached
-from jitree.modules.hal.native.records import Entry, State
+from jitree.modules.hal.native.fences import tick_of
+from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.counting import retain
-from jitree.regs.layout import PROMPT
+from jitree.regs.layout import PATIENT, PROMPT
 
 
 def pass_fences(python: Python, record: CallRecord, state: State) -> bool:
@@ -53,7 +53,13 @@ def take_signalled(
 ) -> int:
     """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
     arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
-    if is_reached(state.handle_pool, signal):
+    tick = tick_of(state.handle_pool, signal)
+    if tick == 0 or (tick > 0 and prompt == PATIENT):
+        if tick != 0 and record.lent:  # lent for as long as the call takes
+            wait_for_device(python, state.handle_pool.queue.stream, tick)
+        if tick != 0:
+            store64(awaited, place_of(state.handle_pool.queue.stream))
+            store64(awaited + 8, tick)
         drop_signal(state, signal)
         return take_results(python, record)
     fence = invoke_with_number(python, record.pending, place_of(signal))
@@ -77,6 +83,31 @@ def when_reached(python: Python, record: CallRecord, fence: Entry, results: int)
         results = 0
     drop(python, place_of(fence))
     return results
+
+
+def when_done(python: Python, record: CallRecord, stream: StreamRecord, tick: int, results: int) -> int:
+    """As :func:`when_reached`, when the device has done a submission."""
+    if results == 0 or wait_for_device(python, stream, tick):
+        return results
+    if is_done(python, invoke_with_number(python, record.wait_for_submission, tick)):
+        return results
+    drop(python, results)
+    return 0
+
+
+def wait_for_device(python: Python, stream: StreamRecord, tick: int) -> bool:
+    """Waits until the device has done all that it was given, up to submission ``tick`` and further. False if
+    that fails; Python knows why."""
+    if tick <= stream.completed:
+        return True
+    thread = call(python.save_thread)
+    is_there = call_int(stream.set_current, stream.context) == 0
+    if is_there:
+        is_there = call_int(stream.synchronize, stream.handle) == 0
+    call(python.restore_thread, thread)
+    if is_there:
+        stream.completed = greater(stream.completed, tick)
+    return is_there
 
 
 def to_be_awaited(python: Python, record: CallRecord, fence: Entry, results: int) -> int:

@@ -13,9 +13,11 @@ from jitree.api.calls.native.fences import (
     take_signalled,
     taken_signal,
     to_be_awaited,
+    when_done,
     when_reached,
 )
 from jitree.api.calls.native.layout import CALL, CAPSULE_POINTER_AT
+from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.owners import take_back
 from jitree.api.calls.native.python import (
@@ -33,7 +35,7 @@ from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, lesser, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
-from jitree.modules.hal.native.records import Entry, State
+from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE
 from jitree.regs.machine import PROMPT_FUEL
 
@@ -131,12 +133,15 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
         return 0
     if record.gate.ready == 0:
         return leave_gate(python, record, _SLOWLY)
-    awaited = stack(8)
+    awaited = stack(16)
     store64(awaited, 0)
+    store64(awaited + 8, 0)
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
     fence = Entry(load64(awaited))
     if not fence:
         return result
+    if prompt == PATIENT and load64(awaited + 8) != 0:
+        return when_done(python, record, StreamRecord(place_of(fence)), load64(awaited + 8), result)
     if prompt == _AWAITED:
         return to_be_awaited(python, record, fence, result)
     return when_reached(python, record, fence, result)
@@ -163,11 +168,13 @@ def leave_gate(python: Python, record: CallRecord, result: int) -> int:
 
 def call_directly(python: Python, record: CallRecord, arguments: int, prompt: int, awaited: int) -> int:
     """With the lock held, and the machine of direct calls free. At ``awaited``, which holds 0, is the fence
-    then that is to be waited for when the lock has been given up."""
+    then that is to be waited for when the lock has been given up, or a stream and the number of a
+    submission."""
     gate = record.gate
     state = record.state
     gate.ready = 0
     gate.nesting = 1
+    record.producer = 0
     if not tidy(python, record, state):
         return settle(python, record, 0)
     # Arguments last: what is donated cannot be had again for another try.
@@ -184,6 +191,8 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         rest = invoke_with_number(python, record.set_aside, place_of(signal))
         if rest != 0 and rest != python.none:  # the machine is its own now
             drop_signal(state, signal)
+            note_writes(python, record)
+            end_lending(python, record)
             gate.nesting = 0
             return rest
         is_complete = is_done(python, rest)
@@ -216,8 +225,16 @@ def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
             gate.nesting = 0
         else:
             call(python.clear_error)
+    note_writes(python, record)
+    end_lending(python, record)
     call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
     return 0
+
+
+def note_writes(python: Python, record: CallRecord) -> None:
+    """What the host has read of a device's arrays is old where the program writes to them."""
+    if record.rewrites:
+        store64(python.writes, load64(python.writes) + 1)
 
 
 def tidy(python: Python, record: CallRecord, state: State) -> bool:
@@ -283,7 +300,11 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
     if result == 0:
         call(python.fetch_error, error, error + 8, error + 16)
         drop_registers(record, state)
+    note_writes(python, record)
     is_well = drained(python, record, state)
+    if is_well and record.lent:
+        end_lending(python, record)
+        is_well = drained(python, record, state)
     if is_well and gate.faults != 0:
         is_well = is_done(python, invoke(python, record.require_faultless))
     gate.nesting = 0

@@ -10,13 +10,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.api.array import Array, replace_methods
+from jitree.api.array import WRITES, Array, replace_methods
 from jitree.api.asynchronous import AsynchronousFunction
 from jitree.api.calls.declaration import OUT
 from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
-from jitree.api.calls.native.producers import DLPACK, NAMES, VERSION, Producers
+from jitree.api.calls.native.producers import (
+    DLPACK,
+    NAMES,
+    OLD_STREAM_NAMES,
+    STREAM_NAMES,
+    VERSION,
+    Producers,
+)
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
 from jitree.base import dlpack
@@ -175,12 +182,13 @@ def _addresses() -> dict[str, int]:
         "int_type": int, "float_type": float, "list_type": list, "tuple_type": tuple,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK, "dlpack_names": NAMES,
-        "dlpack_version": VERSION,
+        "dlpack_version": VERSION, "stream_names": STREAM_NAMES, "old_stream_names": OLD_STREAM_NAMES,
     }  # fmt: skip
     return {
         **functions,
         **{field: table[place] for field, place in _NUMPY_FUNCTIONS.items()},
         **{field: id(value) for field, value in objects.items()},
+        "writes": WRITES.buffer_info()[0],
         "copy_memory": _address(ctypes.CDLL(None).memcpy),
         "owner_name": _address(_OWNER_NAME),
         "versioned_name": _address(_VERSIONED_NAME),

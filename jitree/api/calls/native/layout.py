@@ -77,11 +77,14 @@ PYTHON: Final = Record(
     i64 out_name            # "out"
     i64 dlpack_name         # "__dlpack__"
     i64 dlpack_names        # the names of its arguments, ("max_version",)
+    i64 stream_names        # on a GPU: ("stream", "max_version"),
+    i64 old_stream_names    # and before DLPack 1.0: ("stream",)
     i64 dlpack_version      # (1, 0)
     i64 versioned_name      # of a DLPack capsule, C strings
     i64 unversioned_name
     i64 exchanges           # address of EXCHANGE records
     i64 list_type
+    i64 writes              # address of how often programs may have written to arrays of devices
     i64 tuple_type
     i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
     i64 submit_slowly       # AsynchronousFunction.submit,
@@ -103,6 +106,7 @@ EXCHANGE: Final = Record(
     """
     i64 type                # 0: the record is free
     i64 describe            # dltensor_from_py_object_no_sync; 0: only by `__dlpack__`
+    i64 find_stream         # current_work_stream, or 0
     i64 names               # how that is called: PYTHON.dlpack_names, or 0 before DLPack 1.0
     i64 lazy_attribute      # name of an attribute, and
     i64 lazy_method         # of methods that give False for arrays whose memory holds their elements, or 0
@@ -140,6 +144,8 @@ VERSIONED: Final = Record(
 """DLManagedTensorVersioned, whose TENSOR begins at ``tensor``; one without a version begins with it."""
 TENSOR_ON_HOST: Final = 1
 """kDLCPU"""
+TENSOR_ON_CUDA: Final = 2
+"""kDLCUDA"""
 
 EXPORTS: Final = Record(
     "exports",
@@ -205,6 +211,11 @@ CALL: Final = Record(
     i64 wait_for            # waits for it, without the lock,
     i64 when_reached        # or gives a coroutine that waits for it
     i64 fence               # of the arrays that are returned by the call in progress, or None
+    i64 rewrites            # 1 = the program writes to arrays of a device that the host may have read
+    i64 lent                # handles of the call's memory of other libraries, linked in their extensions
+    i64 producer            # the stream of another library that the device's now comes after
+    i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
+    i64 wait_for_submission # waits for a submission, whose number it is given
     """
     + "".join(f"i64 frame_{index}\n" for index in range(FRAME.size // 8))
     + "".join(f"i64 state_{index}\n" for index in range(STATE.word("module") - STATE.word("pc") + 1)),

@@ -21,6 +21,8 @@ from jitree.base import dlpack
 
 DLPACK: Final = sys.intern("__dlpack__")
 NAMES: Final = ("max_version",)
+STREAM_NAMES: Final = ("stream", "max_version")
+OLD_STREAM_NAMES: Final = ("stream",)
 VERSION: Final = (1, 0)
 """What machine code passes by these names."""
 _LAZY_NAMES: Final = {
@@ -41,7 +43,7 @@ class Producers:
         self._next = 0
 
     def learn(self, value: object) -> None:
-        """Has machine code take arrays like one that Python has just taken, in host memory."""
+        """Has machine code take arrays like one that Python takes."""
         cls = type(value)
         if cls in self._seen:
             return
@@ -53,6 +55,7 @@ class Producers:
         if interface is not None and interface.tensor_of_object:
             row = {field: id(name) for field, name in _LAZY_NAMES.items() if hasattr(cls, name)}
             row["describe"] = interface.tensor_of_object
+            row["find_stream"] = interface.current_work_stream or 0
         else:
             row = {"names": id(NAMES) if _takes_version(value) else 0}
         number, self._next = self._next, (self._next + 1) % MAXIMUM_EXCHANGES

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import dtype_of, over_memory
+from jitree.api.calls.native.fences import wait_for_device
 from jitree.api.calls.native.function import enter_gate, leave_gate, settle
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT, MAXIMUM_RANK
 from jitree.api.calls.native.owners import give_back_handle, handle_of, new_owner
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true, retained
 from jitree.api.calls.native.records import CallRecord, Python
-from jitree.codegen.primitives import call, call_int, greater, load64, stack, store64
+from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.buffers import place_number, take_storage
@@ -117,15 +118,9 @@ def pinned_copy(state: State, view: Entry) -> Entry:
 def awaited_elements(python: Python, record: CallRecord, copy: Entry, stream: StreamRecord, tick: int) -> int:
     """A numpy array over a copy, once the device has made it. Takes over the reference. 0 without an
     exception if that fails."""
-    thread = call(python.save_thread)
-    failed = call_int(stream.set_current, stream.context) != 0
-    if not failed:
-        failed = call_int(stream.synchronize, stream.handle) != 0
-    call(python.restore_thread, thread)
-    if failed:
+    if not wait_for_device(python, stream, tick):
         give_back_handle(record.owners, copy)
         return 0
-    stream.completed = greater(stream.completed, tick)
     owner = new_owner(record.owners, copy)
     if owner == 0:
         call(python.clear_error)

@@ -16,7 +16,7 @@ from jitree.api.calls.native.layout import (
     VERSIONED,
 )
 from jitree.codegen.record import MemoryRecord
-from jitree.modules.hal.native.records import State
+from jitree.modules.hal.native.records import Entry, State
 from jitree.regs.layout import FRAME, GATE
 
 
@@ -32,6 +32,7 @@ class CallRecord(MemoryRecord, layout=CALL):
     owners: Owners
     gate: GateRecord
     state: State
+    lent: Entry
 
 
 class Dtype(MemoryRecord, layout=DTYPE):

@@ -276,6 +276,8 @@ class HandlePool:
         table = self._table
         parent = table.i64[word + _PARENT]
         start, length = table.i64[word + _ADDRESS], table.i64[word + _LENGTH]
+        if not parent:
+            return self._make_lent(word, start, length)
         above = (parent - table.base) >> 3
         if table.i32[2 * above] != KIND_STORAGE:
             source = table.object(parent)
@@ -284,6 +286,13 @@ class HandlePool:
         memory_type = table.i32[2 * word + _ACCESS] & _TYPE_MASK
         allocation = self.allocation_of(parent, memory_type, table.i32[2 * word + _USAGE])
         return Buffer(allocation, start - table.i64[above + _ADDRESS], length)
+
+    def _make_lent(self, word: int, address: int, length: int) -> Buffer:
+        """Memory of another library; the call that it was lent for has told of its owner."""
+        owner = ctypes.cast(self._table.i64[word + (self._table.extension >> 3)], ctypes.py_object).value
+        exchange = None if self._device is None else self._device.array_exchange
+        assert exchange is not None
+        return exchange.import_memory(address, length, owner)
 
     def memory_of(self, handle: int) -> object:
         """What has to live as long as commands that use a handle: an executable, or the owner of memory."""

@@ -1,0 +1,208 @@
+"""Arrays of other libraries in the memory of a device with a stream, lent to the program for one call.
+Machine code.
+
+The call keeps the array's owner and the handle of its memory, which ranges of it keep, too. When nothing else
+does at the end, and the device has done what it was given, all goes back to the pools; else Python makes
+an object of the handle, which keeps the owner from then on.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.copies import describe, fits, pass_uploaded, view_size
+from jitree.api.calls.native.exchange import (
+    OFFSET_FLAG,
+    has_elements,
+    is_row_major,
+    tensor_of,
+)
+from jitree.api.calls.native.layout import MAXIMUM_RANK, TENSOR, TENSOR_ON_CUDA, TENSOR_ON_HOST
+from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
+from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor
+from jitree.codegen.primitives import call, call_int, load64, stack, store64
+from jitree.codegen.record import place_of
+from jitree.hal.command_layout import BINDING_ALIGNMENT
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.modules.hal.native.buffers import place_number
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.streams import order_behind
+from jitree.regs.counting import retain
+from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
+from jitree.types import ENCODING_DENSE
+
+_TENSOR_SIZE = TENSOR.size
+_DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
+_USAGE = int(BufferUsage.DEFAULT)
+_ACCESS = int(MemoryAccess.ALL)
+_LARGEST = 1 << 47
+"""Bytes; no address goes further."""
+_LEGACY_STREAM = 1
+_NEXT = 8
+"""In the extension of a handle: its owner, then the next one of the call."""
+
+
+def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:
+    """Whether an array is an argument now. If not an exception may be set."""
+    if argument.tensor_type == 0 or argument.access != 0:
+        return False
+    if exchange.describe == 0:
+        return pass_lent_capsule(python, record, argument, exchange, value)
+    if not has_elements(python, argument, exchange, value):
+        return False
+    tensor = Tensor(stack(_TENSOR_SIZE))
+    if call_int(exchange.describe, value, place_of(tensor)) != 0 or call(python.error_occurred) != 0:
+        return False
+    if not is_declared(argument, tensor):
+        return False
+    if tensor.device_kind == TENSOR_ON_HOST:
+        data = tensor.data + tensor.byte_offset
+        return pass_uploaded(python, record, argument, tensor.shape, data)
+    return (
+        is_here(record, tensor)
+        and follows_producer(record, exchange, tensor)
+        and lend(python, record, argument, tensor, value)
+    )
+
+
+def pass_lent_capsule(
+    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
+) -> bool:
+    """By ``__dlpack__``, which orders the device's stream itself. The capsule, not used up, is the owner."""
+    stream = call(python.new_long, record.state.handle_pool.queue.stream.handle)
+    if stream == 0:
+        return False
+    arguments = stack(32)
+    store64(arguments + 8, value)
+    store64(arguments + 16, stream)
+    store64(arguments + 24, python.dlpack_version)
+    names = python.stream_names if exchange.names != 0 else python.old_stream_names
+    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
+    drop(python, stream)
+    if capsule == 0:
+        return False
+    tensor = tensor_of(python, capsule)
+    is_passed = (
+        bool(tensor)
+        and is_declared(argument, tensor)
+        and is_here(record, tensor)
+        and lend(python, record, argument, tensor, capsule)
+    )
+    drop(python, capsule)
+    return is_passed
+
+
+def is_declared(argument: Argument, tensor: Tensor) -> bool:
+    """Whether a tensor is of the declared type and shape, without gaps."""
+    if tensor.type != argument.tensor_type or (tensor.rank != 0 and tensor.shape == 0):
+        return False
+    return fits(argument, tensor.rank, tensor.shape) and is_row_major(tensor)
+
+
+def is_here(record: CallRecord, tensor: Tensor) -> bool:
+    """Whether it lies in memory of the device, where programs assume it."""
+    queue = record.state.handle_pool.queue
+    if tensor.device_kind != TENSOR_ON_CUDA or tensor.device_number != queue.stream.ordinal:
+        return False
+    address = tensor.data + tensor.byte_offset
+    return queue.open != 0 and tensor.data != 0 and address & (BINDING_ALIGNMENT - 1) == 0
+
+
+def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> bool:
+    """Whether the call comes after what the library has submitted so far."""
+    place = stack(8)
+    store64(place, 0)
+    if exchange.find_stream == 0:
+        return False
+    if call_int(exchange.find_stream, tensor.device_kind, tensor.device_number, place) != 0:
+        return False
+    producer = load64(place)
+    if producer == 0:
+        producer = _LEGACY_STREAM
+    if record.producer == producer:
+        return True
+    record.producer = producer
+    return order_behind(record.state.handle_pool.queue.stream, producer)
+
+
+def lend(python: Python, record: CallRecord, argument: Argument, tensor: Tensor, owner: int) -> bool:
+    """The memory of a tensor as an argument; the call keeps ``owner``."""
+    size = view_size(argument, tensor.shape, _LARGEST)
+    if size <= 0:
+        return False
+    view = view_of(record, argument, tensor, size)
+    if not view:
+        if not is_true(python, invoke_with_number(python, record.supply, 0)):
+            return False
+        view = view_of(record, argument, tensor, size)
+        if not view:
+            return False
+    memory = view.parent.parent
+    record.state.handle_pool.queue.stream.lends = 1
+    extension = place_of(memory) + record.state.handle_pool.extension
+    store64(extension, retained(python, owner))
+    store64(extension + _NEXT, place_of(record.lent))
+    record.lent = retain(memory)
+    store64(argument.place, place_of(view))
+    return True
+
+
+def view_of(record: CallRecord, argument: Argument, tensor: Tensor, size: int) -> Entry:
+    """A view of a buffer over memory that the pools do not have. 0 without entries."""
+    state = record.state
+    handle_pool = state.handle_pool
+    address = tensor.data + tensor.byte_offset
+    memory = part_of(state, Entry(0), handle_pool.buffer, address, size)
+    buffer = part_of(state, memory, handle_pool.buffer, address, size)
+    view = part_of(state, buffer, handle_pool.buffer_view, address, size)
+    if not view:
+        release(handle_pool, buffer if buffer else memory, place_of(state) + STATE_RELEASED)
+        return Entry(0)
+    view.element_type = argument.element_type
+    view.encoding = ENCODING_DENSE
+    view.rank = argument.rank
+    shape = place_of(view) + handle_pool.extension
+    for index in range(argument.rank):
+        store64(shape + 8 * index, load64(tensor.shape + 8 * index))
+    store64(shape + 8 * MAXIMUM_RANK, _ACCESS)
+    return view
+
+
+def part_of(state: State, parent: Entry, kind: int, address: int, size: int) -> Entry:
+    """An entry that takes over a reference to its parent; 0 without one, and then nothing is taken over."""
+    handle_pool = state.handle_pool
+    if not parent and kind != handle_pool.buffer:
+        return Entry(0)
+    made = new_entry(state, handle_pool, kind)
+    if made:
+        memory_type = _DEVICE_LOCAL | place_number(handle_pool.queue) << PLACE_SHIFT
+        describe(made, address, size, memory_type, _USAGE)
+        made.encoding = _ACCESS
+        made.parent = parent
+        made.link = Entry(0)
+    return made
+
+
+def end_lending(python: Python, record: CallRecord) -> None:
+    """What was lent for the call goes back to its owners, unless it is still used. No exception is set."""
+    handle_pool = record.state.handle_pool
+    memory = record.lent
+    record.lent = Entry(0)
+    while memory:
+        extension = place_of(memory) + handle_pool.extension
+        owner = load64(extension)
+        following = Entry(load64(extension + _NEXT))
+        is_kept = True
+        if is_used(handle_pool, memory):
+            is_kept = is_done(python, invoke_with_number(python, record.keep_lent, place_of(memory)))
+        release(handle_pool, memory, place_of(record.state) + STATE_RELEASED)
+        if is_kept:
+            drop(python, owner)
+        else:  # there is no memory for the object: the owner stays for good
+            call(python.clear_error)
+        memory = following
+
+
+def is_used(handle_pool: HandlePoolRecord, memory: Entry) -> bool:
+    """Whether anything but the call may still use memory."""
+    stream = handle_pool.queue.stream
+    return memory.owner != OWNER_CODE or memory.count != 1 or stream.completed < stream.tick

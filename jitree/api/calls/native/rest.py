@@ -1,0 +1,142 @@
+"""What Python does of calls that machine code makes: the rest of those that it has left, and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
+
+from jitree.api.array import WRITES, Array
+from jitree.api.calls.declaration import Parameter
+from jitree.api.calls.packing import unpack_reference
+from jitree.api.function import Function, unpacked
+from jitree.dispatch.fast.engine import RUNNING
+from jitree.dispatch.function import BytecodeFunction
+from jitree.dispatch.setting_aside import go_on_promptly
+from jitree.errors import StatusError
+from jitree.hal.fence import Fence
+
+if TYPE_CHECKING:
+    from jitree.dispatch.engine import EngineEntry
+    from jitree.dispatch.invocation import Call
+    from jitree.regs.machine import Machine
+
+Written = dict[Parameter, tuple["ref[Array]", ...]]
+"""The arrays of the call in progress that it may still write to when its caller goes on."""
+
+
+class Rest:
+    """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
+
+    def __init__(
+        self,
+        function: Function,
+        vm_function: BytecodeFunction,
+        entry: EngineEntry,
+        machine: Machine,
+        written: Written,
+        rewrites: bool,
+    ) -> None:
+        """``rewrites``: it may write to arrays that the host has copies of."""
+        self._invoker = function.invoker
+        self._device = function.device
+        self._declaration = function.declaration
+        self._unpackers = function.unpackers
+        self._vm_function = vm_function
+        self._entry = entry
+        self._machine = machine
+        self._written = written
+        self._rewrites = rewrites
+
+    def go_on(self) -> None:
+        """Completes a call that machine code has left: its results are in the registers then. Whatever it
+        fails with; the call is settled then."""
+        invoker, machine = self._invoker, self._machine
+        try:
+            machine.pc = RUNNING
+            invoker.carry_on(machine, self._entry)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def set_aside(self, signal: int) -> Coroutine[Any, Any, Any] | None:
+        """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its
+        results. ``signal``: the handle of the fence that it reaches, 0 for none."""
+        invoker, machine, entry = self._invoker, self._machine, self._entry
+        try:
+            machine.pc = RUNNING
+            call = go_on_promptly(invoker, machine, entry, self._vm_function)
+        except BaseException as error:
+            self._end(error)
+            raise
+        if call is None:
+            return None
+        fence = cast("Fence | None", invoker.table.object(signal))
+        return self._finish(call, fence)
+
+    async def _finish(self, call: Call, fence: Fence | None) -> Any:
+        try:
+            results = await self._invoker.drive(call)
+        except StatusError as error:
+            error.with_context(f"`{self._declaration}`")
+            raise
+        WRITES[0] += self._rewrites
+        made = unpacked(results, self._unpackers, self._device, None)
+        return made if fence is None else await self.when_reached(fence, made)
+
+    async def when_reached(self, fence: Fence, results: Any) -> Any:
+        """Results, when a fence is reached."""
+        try:
+            await fence
+        except StatusError as error:
+            error.with_context(f"`{self._declaration}`")
+            raise
+        except BaseException:  # the task was cancelled
+            fence.interrupt(None)
+            raise
+        return results
+
+    def _end(self, error: BaseException) -> None:
+        self._invoker.abandon(error, self._machine, self._vm_function)
+        if isinstance(error, StatusError):
+            error.with_context(f"`{self._declaration}`")
+
+    def give_up(self) -> None:
+        """Ends a call that :meth:`go_on` was interrupted in before it had begun. May be called again."""
+        self._machine.pc = RUNNING
+        self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
+
+    def take_reference(self, handle: int) -> Any:
+        """A result that is no buffer view."""
+        table = self._invoker.table
+        try:
+            return unpack_reference(table.object(handle), self._device, None)
+        finally:
+            table.release(handle)
+
+    def wait_for(self, fence: Fence) -> None:
+        """Waits for a fence, without the lock. Raises what the work that signals it failed with."""
+        try:
+            fence.wait()
+        except StatusError as error:
+            error.with_context(f"invoking function '{self._vm_function.name}'")
+            error.with_context(f"`{self._declaration}`")
+            raise
+
+    def wait_for_submission(self, tick: int) -> None:
+        """As :meth:`wait_for`, for a submission of the device."""
+        stream = self._device.shared_stream
+        assert stream is not None
+        self.wait_for(Fence(((stream.promised(tick), 1),)))
+
+    def pending(self, handle: int) -> Fence | None:
+        """A fence, a reference to which is taken over; None if it has been reached."""
+        fence = cast("Fence", self._invoker.table.take(handle))
+        if fence.is_reached():
+            return None
+        for reference in chain.from_iterable(self._written.values()):
+            array = reference()
+            if array is not None:
+                array._compute_until(fence)
+        return fence
