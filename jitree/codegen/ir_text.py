@@ -63,8 +63,10 @@ class FunctionText:
         return f"{name}.{self._names - 1}"
 
     @contextmanager
-    def loop(self, start: str, end: str, step: int, carried: list[tuple[str, str]]) -> Iterator[Iteration]:
-        """A loop that runs at least once: counter from ``start`` in steps to ``end``, which it has to meet.
+    def loop(
+        self, start: str, end: str, step: int | str, carried: list[tuple[str, str]]
+    ) -> Iterator[Iteration]:
+        """A loop that runs at least once: counter from ``start`` in steps until ``end``.
 
         ``carried`` are (type, value) of what goes from one iteration to the next, ``Iteration.next``.
         """

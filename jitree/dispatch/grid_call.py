@@ -16,7 +16,7 @@ from jitree.dispatch.function import (
     register_slots,
 )
 from jitree.regs.layout import FRAME
-from jitree.regs.machine import FIRST_FUEL, FRAME_WORDS, Machine
+from jitree.regs.machine import FIRST_TIME, FRAME_WORDS, Machine
 from jitree.vmfb.cconv import TAGS
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY
 
@@ -89,7 +89,7 @@ class GridCall:
         for register, value in zip(self._ids, first, strict=True):
             machine.i32[register] = _signed(value)
         self._limit(machine, count)
-        machine.limit_fuel(FIRST_FUEL)  # one call may take long, and many share a machine
+        machine.limit_time(FIRST_TIME)  # one call may take long, and many share a machine
         machine.pc = 0
 
     def resume(self, machine: Machine) -> None:

@@ -24,7 +24,7 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CONTENDED, GATE, PATIENT, PROMPT, STATE
-from jitree.regs.machine import FIRST_FUEL, NESTED_STACK, PROMPT_FUEL, STACK, Machine
+from jitree.regs.machine import FIRST_TIME, NESTED_STACK, PROMPT_TIME, STACK, Machine
 from jitree.regs.records import FunctionRecords
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class Policy(NamedTuple):
 
     prompt: int
     """What STATE.prompt says: whether it may hold up others."""
-    fuel: int | None
-    """Branches and calls after which it gives way; None: as many as the machine has."""
+    time: int | None
+    """Nanoseconds after which it gives way; None: as many as the machine has."""
 
 
 WAITED_FOR: Final = Policy(PATIENT, None)
 """The caller does nothing else until it has the results."""
-SUBMITTED: Final = Policy(PROMPT, PROMPT_FUEL)
+SUBMITTED: Final = Policy(PROMPT, PROMPT_TIME)
 """The caller goes on as soon as it can: devices are not to use its thread for long work."""
 
 
@@ -364,7 +364,7 @@ class Invoker:
         from jitree.dispatch import backtrace
 
         machine.seen = ()
-        machine.limit_fuel(FIRST_FUEL)
+        machine.limit_time(FIRST_TIME)
         return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
 
     def _nest(self) -> None:
@@ -378,11 +378,11 @@ class Invoker:
 
     def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
-        prompt, fuel = policy
+        prompt, time = policy
         machine.state[_STATE_PROMPT] = CONTENDED if prompt == PATIENT and self._is_contended() else prompt
         machine.limit_stack(STACK if self.gate[_NESTING] <= 1 else NESTED_STACK)
-        if fuel is not None:
-            machine.limit_fuel(fuel)
+        if time is not None:
+            machine.limit_time(time)
         return machine
 
     def _clear(self, machine: Machine) -> None:

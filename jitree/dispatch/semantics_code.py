@@ -18,7 +18,7 @@ from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import side_exits
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.regs import access, counting
+from jitree.regs import access, counting, fuel
 
 _NUMBERS: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
 
@@ -47,7 +47,13 @@ def texts() -> list[str]:
     """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, and of what counts
     references, to be inlined."""
     made = dict(pair for group in forks.spread(_made, COMPILED) for pair in group.items())
-    for function in (*_COUNTING, side_exits.materialise, *side_exits.FUNCTIONS, *access.FUNCTIONS):
+    for function in (
+        *_COUNTING,
+        side_exits.materialise,
+        *side_exits.FUNCTIONS,
+        *access.FUNCTIONS,
+        *fuel.FUNCTIONS,
+    ):
         made |= inlined(function, function.__name__, signature_of(function))
     return [*made.values(), _vector_math(name for name in MNEMONICS if name in FUNCTIONS)]
 
@@ -55,7 +61,7 @@ def texts() -> list[str]:
 def rows() -> bytes:
     """:func:`~jitree.dispatch.semantics_rows.encode` of all that compiled functions are written with."""
     names = {symbol(mnemonic): mnemonic for mnemonic in COMPILED}
-    called = (*side_exits.FUNCTIONS, *access.CALLED)
+    called = (*side_exits.FUNCTIONS, *access.CALLED, *fuel.CALLED)
     names |= {name: name for name in ("retain", "drop", *(item.__name__ for item in called))}
     return semantics_rows.encode(texts(), names)
 

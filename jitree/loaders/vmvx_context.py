@@ -12,12 +12,14 @@ import ctypes
 from array import array
 from typing import Final
 
-from jitree.dispatch.fast.engine import attach_library
+from jitree.dispatch.fast.engine import raise_failure
+from jitree.dispatch.native.engine import attach
 from jitree.errors import error_context
+from jitree.hal.local import interrupts
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
-from jitree.loaders.vmvx_worker import Worker
-from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, STATE
+from jitree.loaders.vmvx_worker import Worker, job_failure
+from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
 from jitree.regs.objects import VmBuffer
@@ -41,13 +43,14 @@ class WorkerContext:
         """``worker`` becomes the context's own; its module has kernels, of which none has more bindings."""
         self.worker = worker
         table = self._table = worker.context.table
+        table.is_halted = lambda: interrupts.watch(job_failure(record[CONTEXT.word("dispatch")]))()
         self._machine = Machine(table, worker.context.invoker.functions)
         self._arguments = KernelArguments(table, binding_count)
         self._memory = MemoryBlock(SCRATCH_SIZE)
         self._scratch = array("q", bytes(SCRATCH.size))
         self._pool: list[tuple[int, VmBuffer]] = []
-        self._record = array("q", (
-            0, *self._places(), *self._arguments.own, self._memory.address, 0, *self._arguments.elements,
+        record = self._record = array("q", (
+            0, *self._places(), *self._arguments.own, self._memory.address, 0, 0, *self._arguments.elements,
         ))  # fmt: skip
         self._reset()
         self._refill()
@@ -72,10 +75,13 @@ class WorkerContext:
         self.worker.close()
 
     def finish(self, ordinal: int, dispatch: int, workgroup: int) -> None:
-        """Runs the rest of a workgroup that left machine code; raises what the VM does."""
+        """Runs the rest of a workgroup that left machine code; raises what the VM does, or why the workgroup
+        is to end."""
         state, first, last = read_span(dispatch, workgroup)
         self._show(read_grid(state))
         try:
+            if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
+                raise_failure(self._machine)
             with error_context(f"running workgroups {first} to {last} of a dispatch"):
                 self.worker.context.invoker.finish(self.worker.call(ordinal), self._machine)
         finally:
@@ -83,10 +89,9 @@ class WorkerContext:
             self._refill()
 
     def _reset(self) -> None:
-        """Makes state and handles what compiled kernels want after an engine has used them. Kernels must not
-        ask Python, since its objects are out of date."""
+        """Makes state and handles what compiled kernels want after an engine has used them."""
         self._machine.fill_fuel()
-        self._machine.state[STATE.word("slow")] = 0
+        self._machine.state[STATE.word("outcome")] = SLOW_DONE
         self._machine.state[STATE.word("resume")] = 0
         for handle in (*self._arguments.own, *self._arguments.elements):
             self._table.set_word(handle, "count", _UNCOUNTED)
@@ -94,7 +99,7 @@ class WorkerContext:
     def _places(self) -> tuple[int, int, int, int]:
         """The state, and where the frame of a kernel is: after the host's, one like another."""
         machine = self._machine
-        attach_library(machine)
+        attach(machine)
         machine.begin(self.worker.call(0).host)
         machine.publish(0)
         machine.state[STATE.word("scratch")] = self._scratch.buffer_info()[0]

@@ -18,9 +18,9 @@ from jitree.errors import FailedPreconditionError, ResourceExhaustedError, Statu
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
-from jitree.hal.local.executor.records import KernelDispatch, Workgroup
+from jitree.hal.local.executor.records import Workgroup
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
-from jitree.loaders.vmvx_worker import Worker
+from jitree.loaders.vmvx_worker import Worker, job_failure
 
 if TYPE_CHECKING:
     from jitree.loaders.vmvx_native import CompiledKernels
@@ -71,7 +71,7 @@ class Workers(Ended):
         except BaseException as error:
             return self.fail(error, label, dispatch, workgroup)
         try:
-            worker.heed(_failure(dispatch))
+            worker.heed(dispatch)
             before = worker.engine.nanoseconds
             done = worker.run(ordinal, dispatch, workgroup)
             self._tell_cost(ordinal, worker.engine.nanoseconds - before, done)
@@ -90,7 +90,7 @@ class Workers(Ended):
         if not isinstance(error, Exception):
             keep(error)
             return _UNFINISHED
-        if _failure(dispatch).value:  # of another part
+        if job_failure(dispatch).value:  # of another part
             return _UNFINISHED
         if isinstance(error, StatusError):
             group = Workgroup(workgroup)
@@ -184,9 +184,7 @@ class _Function:
         """Runs the rest of a workgroup that left machine code."""
         assert self._compiled is not None
         try:
-            there = self._compiled.context(context)
-            there.worker.heed(_failure(dispatch))
-            there.finish(self._ordinal, dispatch, workgroup)
+            self._compiled.context(context).finish(self._ordinal, dispatch, workgroup)
         except BaseException as error:
             return self.fail(error, dispatch, workgroup)
         return 0
@@ -211,11 +209,6 @@ def _function(environment: int) -> _Function:
 
 def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int, context: int = 0) -> int:
     return _function(environment).fail(error, dispatch, workgroup)
-
-
-def _failure(dispatch: int) -> ctypes.c_int64:
-    """The failure of the job that a dispatch belongs to."""
-    return ctypes.c_int64.from_address(KernelDispatch(dispatch).failure)
 
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)

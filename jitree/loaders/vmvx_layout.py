@@ -45,6 +45,7 @@ CONTEXT: Final = Record(
     i64 constants         # … of constants
     i64 bindings          # … of the list of bindings
     i64 scratch           # address of the first byte of scratch memory
+    i64 dispatch          # address of the dispatch state of the span
     i64 reached           # by a run of workgroups: number of the first that is not complete
     i64 binding           # … of the buffer of the first binding; MAXIMUM_BINDINGS addresses
     """,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.dispatch.native.engine import AutoEngine, go_up
-from jitree.regs.machine import FIRST_FUEL, Machine
+from jitree.regs.machine import FIRST_TIME, Machine
 
 if TYPE_CHECKING:
     from jitree.dispatch.grid_call import Cell, GridCall
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _LONG: Final = 4
-"""Times that one workgroup uses up its fuel, some 30 ms, before its kernel is compiled for being entered in
+"""Times that one workgroup uses up its time, some 15 ms, before its kernel is compiled for being entered in
 the middle. Kernels of shorter ones are compiled without that, in a third of the time."""
 
 
@@ -42,7 +42,7 @@ class Promotion:
         self._call: GridCall | None = None
         self._begun = 0
         self._first = self._cell = (0, 0, 0)
-        """The workgroup that the span began with, and the one in which fuel was last used up."""
+        """The workgroup that the span began with, and the one in which the time was last over."""
         self._times = 0
         """That this one has used it up."""
         self._linked: dict[int, NativeModule] = {}
@@ -64,7 +64,7 @@ class Promotion:
         compiled, call = self.compiled(), self._call
         if compiled is None or call is None:
             return
-        machine.limit_fuel(FIRST_FUEL)
+        machine.limit_time(FIRST_TIME)
         cell = call.cell(machine)
         self._times = self._times + 1 if cell == self._cell else 1
         self._cell = cell

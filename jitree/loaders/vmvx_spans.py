@@ -34,6 +34,8 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
     if not context:
         return call_int(environment.slow_path, place_of(environment), place_of(dispatch), place_of(group))
     context.state.stack_limit = stack_address() - STACK_SIZE
+    context.state.looked = 0
+    context.dispatch = place_of(dispatch)
     finished = 0
     result = 0
     while result == 0 and first < last:

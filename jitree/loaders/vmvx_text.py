@@ -63,9 +63,21 @@ def _bridges(own: Kernel) -> str:
 define i64 @"kernel"({_parameters(kernel)}) alwaysinline nounwind "no-builtins" {{
 {_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", (*_PLACES, *_HANDLES))}
 {_lines("%{0}.i32 = trunc i64 %{0} to i32", _IDS)}
+  %fuelled = icmp ugt i64 %fuel, 1
+  br i1 %fuelled, label %run, label %empty, !prof !2
+empty:
+  %more = call fastcc i64 @vm.refuel_function(ptr %state.ptr)
+  %over = icmp sle i64 %more, 0
+  %refuelled = add i64 %more, 1
+  br i1 %over, label %leave, label %run
+leave:
+  ret i64 0
+run:
+  %given = phi i64 [ %fuel, %0 ], [ %refuelled, %empty ]
+  %spendable = sub i64 %given, 1
 {_lines("call void @retain(ptr %{0}.ptr)", _HANDLES)}
   %outcome = call fastcc {{ i64 }} @{own.symbol}(
-    {", ".join(f"ptr %{name}.ptr" for name in _PLACES)}, i64 %fuel,
+    {", ".join(f"ptr %{name}.ptr" for name in _PLACES)}, i64 %spendable,
     {", ".join(f"ptr %{name}.ptr" for name in _HANDLES)}, {", ".join(f"i32 %{name}.i32" for name in _IDS)}
   ) alwaysinline
   %left = extractvalue {{ i64 }} %outcome, 0

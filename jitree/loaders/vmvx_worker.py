@@ -16,6 +16,7 @@ from jitree.dispatch.grid_call import GridCall
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import error_context
 from jitree.hal.local import interrupts
+from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_arguments import Grid, GridState, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_promotion import Promotion
@@ -88,9 +89,9 @@ class Worker:
     def close(self) -> None:
         self.context.close()
 
-    def heed(self, failure: ctypes.c_int64) -> None:
-        """What runs next on this thread is to end when the job with this failure fails, or is interrupted."""
-        self.context.table.is_halted = interrupts.watch(failure)
+    def heed(self, dispatch: int) -> None:
+        """What runs next on this thread is to end when the job of this dispatch fails, or is interrupted."""
+        self.context.table.is_halted = interrupts.watch(job_failure(dispatch))
 
     def call(self, ordinal: int) -> GridCall:
         """Of a kernel: its position in ``entries``."""
@@ -131,6 +132,11 @@ class Worker:
         size, counts = (map(_signed, part) for part in (self._grid.size, self._grid.count))
         self._arguments = (shown.local_memory, shown.constants, shown.bindings, 0, 0, 0, *size, *counts)
         self._state = state
+
+
+def job_failure(dispatch: int) -> ctypes.c_int64:
+    """The failure of the job that a dispatch belongs to."""
+    return ctypes.c_int64.from_address(KernelDispatch(dispatch).failure)
 
 
 def _signed(word: int) -> int:

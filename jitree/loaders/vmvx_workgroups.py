@@ -16,7 +16,8 @@ def kernel(
     local: KernelHandle, constants: KernelHandle, bindings: KernelHandle,
     x: int, y: int, z: int, size_x: int, size_y: int, size_z: int, count_x: int, count_y: int, count_z: int,
 ) -> int:  # fmt: skip
-    """One workgroup: what is left of the fuel, 0 if it has left machine code. The builder defines it."""
+    """One workgroup: what is left of the fuel, 0 if it has left machine code,
+    or is not to begin. The builder defines it."""
     raise NotImplementedError
 
 
@@ -64,6 +65,7 @@ def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: in
             return WORKGROUP_LITTERED
         if first >= last:
             context.reached = first
+            state.fuel = fuel
             return WORKGROUP_DONE
         x += 1
         if x == count_x:

@@ -130,7 +130,7 @@ class HandleTable:
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
         self.is_halted: Callable[[], bool] = bool
-        """Whether what runs on machines of the table is to end, asked when the fuel is used up."""
+        """Whether what runs on machines of the table is to end, asked when their time is over."""
         self.handle_pool: ObjectPool | None = None
         self.machines: WeakSet[Connected] = WeakSet()
         """Whose state blocks refer to ``handle_pool``."""

@@ -25,19 +25,25 @@ STATE: Final = Record(
     i64 frames_limit      # end of the frame arena
     i64 released          # head of the list of handle entries whose count fell to zero, linked by `link`
     i64 math              # address of the table of C math functions
-    i64 fuel              # branches and calls that may still be made before Python is to look after signals
+    i64 fuel              # branches and calls that may still be made before machine code looks at the clock
+    i64 grant             # what it has last given itself then (`fuel.py`)
+    i64 looked            # when it last looked at the clock, in the processor's ticks; 0: not in this call
+    i64 time              # nanoseconds that may still pass before Python is to look after signals
+    i64 tick              # how many nanoseconds 1 << TICK_SHIFT ticks are
     i64 handle_pool       # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
     i64 prompt            # how long a call may work for a device itself: PATIENT, PROMPT, CONTENDED
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
-    i64 slow              # `void (state)`: executes one instruction for a compiled function, 0 = none
+    i64 slow              # `void (state)`: Python for one instruction, or to look after signals; 0 = none
     i64 outcome           # SLOW_*: what came of it
     i64 stack             # bytes of the processor's stack that compiled functions may take in all
     i64 stack_limit       # where that ends: set when the loop is entered
     """,
 )
 """One per call stack. `loop(state)` runs until it must stop; the same address resumes."""
+
+TICK_SHIFT: Final = 16
 
 GATE: Final = Record(
     "gate",
@@ -77,7 +83,7 @@ LEFT_SIDE_EXIT: Final = 1
 has happened; the plain tier's handler executes it and execution resumes after it."""
 
 LEFT_FUEL: Final = 2
-"""As LEFT_SIDE_EXIT, at a branch or call, because the fuel is used up."""
+"""As LEFT_SIDE_EXIT, at a branch or call, because the time is over."""
 LEFT_STOPPED: Final = 3
 """An instruction that a compiled function had executed by STATE.slow has failed or waits (SLOW_STOP)."""
 
@@ -86,7 +92,9 @@ SLOW_DONE: Final = 0
 SLOW_STOP: Final = 1
 """It failed, or the call has to wait for it: return at once, the machine knows more."""
 SLOW_REFUSED: Final = 2
-"""Nothing has happened: take a side exit in front of it."""
+"""Nothing has happened: take a side exit in front of it. Of SLOW_LOOK: leave the compiled function."""
+SLOW_LOOK: Final = 3
+"""Not an instruction is wanted, but that Python looks after signals. It stays where the call is to end."""
 
 FRAME: Final = Record(
     "frame",
@@ -235,4 +243,5 @@ MATH_FUNCTIONS: Final = (
 """C library functions of one number or two. The others, those of binary32 too, are vector math."""
 
 LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp", "memset")
-"""What machine code calls through the table that STATE.math points to, in the table's order."""
+"""What machine code calls through the table that STATE.math points to, in the table's order; after them the
+clock (`fuel.py`)."""

@@ -64,6 +64,8 @@ _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
 _STATE_FUEL: Final = STATE.word("fuel")
+_STATE_LOOKED: Final = STATE.word("looked")
+_STATE_TIME: Final = STATE.word("time")
 _STATE_PROMPT: Final = STATE.word("prompt")
 _STATE_STACK: Final = STATE.word("stack")
 _STATE_HANDLE_POOL: Final = STATE.word("handle_pool")
@@ -72,13 +74,14 @@ _STATE_SWEEP: Final = STATE.word("sweep")
 STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
 """The words of STATE that say where machine code goes on."""
 
-FUEL: Final = 1 << 25
-"""Branches and calls, some 50 ms of them, after which machine code must let Python look after signals."""
-
-FIRST_FUEL: Final = 1 << 20
-"""What a new machine begins with: some ms, after which a program counts as one that computes in bytecode."""
-PROMPT_FUEL: Final = 1 << 17
-"""In calls that must not hold up others: about a millisecond."""
+FUEL: Final = 1 << 8
+"""Branches and calls after which machine code first looks at the clock. From then on it follows the time."""
+TIME: Final = 30_000_000
+"""Nanoseconds after which machine code must let Python look after signals."""
+FIRST_TIME: Final = 4_000_000
+"""What a new machine begins with. Then a program counts as one that computes in bytecode."""
+PROMPT_TIME: Final = 1_000_000
+"""In calls that must not hold up others."""
 STACK: Final = 512 << 10
 """Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames."""
 NESTED_STACK: Final = 32 << 10
@@ -114,7 +117,9 @@ class Machine:
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
         self.state[STATE.word("frames_limit")] = base + _VALUES_AT
-        self.state[_STATE_FUEL] = min(FUEL, FIRST_FUEL)
+        self.state[STATE.word("grant")] = FUEL
+        self.fill_fuel()
+        self.limit_time(FIRST_TIME)
         self.limit_stack(STACK)
         self.frames[_REFS_END] = base + _REFS_AT
         table.machines.add(self)
@@ -138,7 +143,7 @@ class Machine:
         self.seen: Sequence[tuple[FunctionRecord, int]] | None = None
         """Where the call was when Python last looked (:meth:`locations`); None if no caller wants to know."""
         self.sought = 0
-        """Branches looked at, since the fuel was last used up, for a way into native code."""
+        """Branches looked at, since the time was last over, for a way into native code."""
         self.completion: Completion | None = None
         """Takes the results of ``pending`` and writes them to their registers."""
         self.function: FunctionRecord
@@ -157,6 +162,7 @@ class Machine:
 
     def begin(self, function: FunctionRecord) -> None:
         """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
+        self.state[_STATE_LOOKED] = 0
         if self._host is not function:
             base = self._memory.address
             self._host = None
@@ -270,7 +276,7 @@ class Machine:
             self.table.release(old)
 
     def reset(self) -> None:
-        """Forgets what a call that is over waited for, and how much fuel it has used."""
+        """Forgets what a call that is over waited for, and how much of its time it has used."""
         self.pending = self.completion = None
         if self.state[_STATE_FUEL] <= 0:
             self.fill_fuel()
@@ -312,8 +318,8 @@ class Machine:
         self.state[_STATE_STACK] = size
 
     def refuel(self) -> None:
-        """Lets machine code make branches and calls again; fewer in a call that must not hold up others.
-        CANCELLED if the table is halted."""
+        """Lets machine code run again; not for long in a call that must not hold up others. CANCELLED if the
+        table is halted."""
         self.require_running()
         self.fill_fuel()
 
@@ -325,11 +331,13 @@ class Machine:
 
     def fill_fuel(self) -> None:
         """As :meth:`refuel`, halted or not."""
-        self.state[_STATE_FUEL] = PROMPT_FUEL if self.state[_STATE_PROMPT] == PROMPT else FUEL
+        self.state[_STATE_FUEL] = FUEL
+        self.state[_STATE_LOOKED] = 0
+        self.state[_STATE_TIME] = PROMPT_TIME if self.state[_STATE_PROMPT] == PROMPT else TIME
 
-    def limit_fuel(self, most: int) -> None:
+    def limit_time(self, most: int) -> None:
         """Has Python look in earlier than usual."""
-        self.state[_STATE_FUEL] = min(self.state[_STATE_FUEL], most)
+        self.state[_STATE_TIME] = min(self.state[_STATE_TIME], most)
 
     # -- machine code ----------------------------------------------------------------------------------
 

@@ -179,9 +179,9 @@ COUNTING = """
 @pytest.mark.parametrize("tier", ["plain", "fast", "native"])
 def test_bytecode_that_takes_long_gives_way(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the loop when it is awaited, to other threads when it was submitted."""
-    monkeypatch.setattr(machine, "PROMPT_FUEL", 1000)
+    monkeypatch.setattr(machine, "PROMPT_TIME", 0)
     for module in (context, invocation):
-        monkeypatch.setattr(module, "SUBMITTED", invocation.Policy(PROMPT, 1000))
+        monkeypatch.setattr(module, "SUBMITTED", invocation.Policy(PROMPT, 0))
     monkeypatch.setattr(engine, "SLICE", 1000)
     with Session("local-sync", tier=tier) as session:
         count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from types import FrameType
@@ -34,6 +35,15 @@ ENDLESS = {
         ^end:
         return []
     """,
+    "turns of many slow instructions": "br ^a\n^a:\n" + "%i0 = sin.f32 %i0\n" * 400 + "br ^a",
+    "turns that write much": """
+        %i2 = const.i64 4194304
+        br ^a
+        ^a:
+        buffer.fill.i8 %r0, %i4, %i2, %i0
+        buffer.copy %r0, %i4, %r0, %i4, %i2
+        br ^a
+    """,
 }
 
 
@@ -51,11 +61,13 @@ def test_endless_loops_are_interrupted(vm: Vm, program: str) -> None:
     module = Assembler("m").function("spin", "0rr_v", ENDLESS[program])
     module.function("f", "0r_i", "[] = call @spin [%r0, %r0]\n%i0 = const.i32 1\nreturn [%i0]")
     vm.add(module)
+    begun = time.monotonic()
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt) as interrupt:
-        vm.call("f", VmBuffer(1))
+        vm.call("f", VmBuffer(4 << 20))
     timer.join()
+    assert time.monotonic() - begun < 10, "it takes milliseconds"
     assert [note.split()[-1].split("+")[0] for note in interrupt.value.__notes__] == ["m.f"]
     assert "m.spin" in interrupt.value.__notes__[0]
 
@@ -97,6 +109,7 @@ def test_leaving_changes_nothing(
 ) -> None:
     """The loop goes on where it left, in the same state."""
     monkeypatch.setattr(machine, "FUEL", fuel)
+    monkeypatch.setattr(machine, "TIME", 0)
     assert vm.run("0i_i", text, [argument]) == [expected]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jitree.dispatch.linking import BytecodeInstance
-from jitree.dispatch.native import tiering
+from jitree.dispatch.native import slow_calls, tiering
 from jitree.errors import StatusError
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
@@ -87,6 +87,7 @@ def test_a_compiled_function_calls_one_that_is_not(native: Vm) -> None:
 
 def test_a_loop_that_turns_hot_moves_over_in_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "FUEL", 1000)
+    monkeypatch.setattr(machine, "TIME", 0)
     vm = Vm("auto")
     vm.add(Assembler("m").function("f", "0i_i", SUM))
     record = record_of(vm)
@@ -127,12 +128,15 @@ BRANCHING = """
     ^end:
     return [%i4]
 """
-"""A loop that may be left, when the fuel is used up, at a branch after its header."""
+"""A loop that may be left, when the time is over, at a branch after its header."""
 
 
-def test_a_loop_that_ran_out_of_fuel_is_entered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its next turn, wherever in it that was."""
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_loop_that_ran_out_of_time_goes_on(is_left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left only where Python wants that; then it is entered again at its next turn."""
+    monkeypatch.setattr(slow_calls, "may_go_on", lambda machine: not is_left)
     monkeypatch.setattr(machine, "FUEL", 1001)
+    monkeypatch.setattr(machine, "TIME", 0)
     found: list[bool] = []
     resume_address = tiering.resume_address
 
@@ -146,7 +150,7 @@ def test_a_loop_that_ran_out_of_fuel_is_entered_again(monkeypatch: pytest.Monkey
     count = 20_000
     expected = sum(range(1, count, 2)) - count // 2
     assert vm.run("0i_i", BRANCHING, [count]) == [expected]
-    assert sum(found) > 10 and len(found) <= 5 * sum(found)
+    assert sum(found) > 10 * is_left - 1 and len(found) <= 5 * sum(found)
 
 
 @pytest.mark.parametrize("depth", [10, 3000, 8000])

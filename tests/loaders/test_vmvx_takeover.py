@@ -51,8 +51,8 @@ GROUPS = (5, 4, 3)
 def executable(monkeypatch: pytest.MonkeyPatch) -> VmvxExecutable:
     """Its images are never built; tests put them where they are looked for."""
     monkeypatch.setattr(image.Provider, "_look", lambda provider, niceness: None)
-    monkeypatch.setattr(grid_call, "FIRST_FUEL", 1000)
-    monkeypatch.setattr(vmvx_promotion, "FIRST_FUEL", 1000)
+    monkeypatch.setattr(grid_call, "FIRST_TIME", 0)
+    monkeypatch.setattr(vmvx_promotion, "FIRST_TIME", 0)
     return load(Assembler("counting").function("f", ENTRY_CONVENTION, COUNTING), "auto")
 
 

@@ -103,6 +103,7 @@ def _emit_fill(handler: Handler, kind: str) -> None:
     wide = value if bits == "i64" else handler.let(f"zext i32 {value} to i64")
     shift = str(_SHIFTS[kind])
     handler.require(handler.call("buffer_fill", "%state", *extent, offset, count, wide, shift))
+    handler.spend_bytes(count)
     handler.advance(5)
 
 
@@ -117,13 +118,16 @@ def _emit_copy(handler: Handler) -> None:
     source, target = (*_extent(handler, 1), handler.value("i64", 2)), _extent(handler, 3, writable=True)
     into, length = handler.value("i64", 4), handler.value("i64", 5)
     handler.require(handler.call("buffer_copy", "%state", *source, *target, into, length))
+    handler.spend_bytes(length)
     handler.advance(6)
 
 
 def _emit_compare(handler: Handler) -> None:
     """lhs, offset, rhs, offset, length, result"""
     ranges = [text for at in (1, 3) for text in (*_extent(handler, at), handler.value("i64", at + 1))]
-    equal = handler.call("buffer_compare", "%state", *ranges, handler.value("i64", 5))
+    length = handler.value("i64", 5)
+    equal = handler.call("buffer_compare", "%state", *ranges, length)
     handler.require(handler.let(f"icmp ne i64 {equal}, -1"))
     handler.set_value("i32", 6, handler.let(f"trunc i64 {equal} to i32"))
+    handler.spend_bytes(length)
     handler.advance(7)

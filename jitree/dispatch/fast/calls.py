@@ -83,7 +83,10 @@ def _emit_call_compiled(handler: Handler, record: str) -> None:
     words = handler.place(6)
     status = handler.let(f"call i32 {code}(ptr %state, ptr %values, ptr %refs, ptr {words})")
     handler.require(handler.let(f"icmp eq i32 {status}, {COMPILED_DONE}"))
+    before = handler.fuel_left()
+    handler.spend_import()
     handler.go(handler.element("i32", handler.place(0), handler.ordinal(1)))
+    handler.leave_fuel(before)
 
 
 def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs: str) -> None:

@@ -6,6 +6,7 @@ It imports neither numba nor llvmlite; the loop is an image of machine code (see
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -18,7 +19,7 @@ from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE
+from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
@@ -26,6 +27,9 @@ _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
 _PROMPT: Final = STATE.word("prompt")
+_TICK: Final = STATE.word("tick")
+_MEASURED: Final = 20_000
+"""Nanoseconds."""
 RUNNING: Final = -1
 """In place of a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
 
@@ -36,7 +40,22 @@ Promote = Callable[[Machine, int], None]
 @once
 def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
-    return np.array([address_of_function(name) for name in LIBRARY_FUNCTIONS], np.int64)
+    functions = [address_of_function(name) for name in LIBRARY_FUNCTIONS]
+    return np.array([*functions, image.wait(LOOP).addresses["clock"]], np.int64)
+
+
+@once
+def _tick() -> int:
+    """For STATE.tick: how long the processor's ticks are, also if the thread is interrupted meanwhile."""
+    clock = ctypes.CFUNCTYPE(ctypes.c_int64)(int(_library()[-1]))
+    return sorted(_measured_tick(clock) for _ in range(3))[1]
+
+
+def _measured_tick(clock: Callable[[], int]) -> int:
+    begun, ticks = time.perf_counter_ns(), clock()
+    while (passed := time.perf_counter_ns() - begun) < _MEASURED:
+        pass
+    return (passed << TICK_SHIFT) // max(clock() - ticks, 1)
 
 
 def run_function(loop: image.Image) -> Run:
@@ -46,19 +65,20 @@ def run_function(loop: image.Image) -> Run:
 def attach_library(machine: Machine) -> None:
     """Puts into a machine's STATE what the loop needs and what never changes."""
     machine.state[_MATH] = address_of(_library())
+    machine.state[_TICK] = _tick()
 
 
 def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
     """Runs a machine from its ``pc`` by the loop. Each instruction that the loop leaves to Python is executed
-    by its plain handler, on the same memory. ``promote`` is told when the machine had used up its fuel, and
-    where it goes on."""
+    by its plain handler, on the same memory. ``promote`` is told when the machine's time was over, and where
+    it goes on."""
     machine.publish(machine.pc)
     drive(run, run, machine, promote)
 
 
 def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     """Enters machine code by ``first``; each time it has left with something to do, does that and enters it
-    by ``run``. A call that must not hold up others gives way each time that the fuel is used up."""
+    by ``run``. A call that must not hold up others gives way each time that its time is over."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     pc = RUNNING
     try:
@@ -67,7 +87,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
             pc = machine.adopt()
             if left == LEFT_STOPPED:
                 machine.refuel()
-                _raise_failure(machine)
+                raise_failure(machine)
                 return
             frame = machine.frame
             following = handlers[machine.code[pc]](machine, pc)
@@ -93,7 +113,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
         raise
 
 
-def _raise_failure(machine: Machine) -> None:
+def raise_failure(machine: Machine) -> None:
     """Raises why an instruction that a compiled function had executed failed; returns if the call waits."""
     failure, machine.failure = machine.failure, None
     if failure is not None:

@@ -183,7 +183,7 @@ class Handler(CheckedText):
         return self._side_exit_label
 
     def spend(self) -> None:
-        """Counts an instruction without which no program runs for ever. When the fuel is used up, Python
+        """Counts an instruction without which no program runs for ever. When the time is over, Python
         executes it, which then also sees to signals such as Ctrl-C."""
         place = self.place(0)
         self._fuel = self.let(f"sub i64 {self._fuel}, 1")
@@ -195,6 +195,12 @@ class Handler(CheckedText):
         ]
         self._names += 1
         self.label(going_on)
+
+    def fuel_left(self) -> str:
+        return self._fuel
+
+    def leave_fuel(self, fuel: str) -> None:
+        self._fuel = fuel
 
     def dispatch(self) -> None:
         """Goes on with the next instruction."""

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, types
+from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, signature_of, types
 from jitree.codegen.image.generated import Generated, one_unit
 from jitree.dispatch import semantics_code
 from jitree.dispatch.fast import skeleton
+from jitree.regs import fuel
 
 SIGNATURE: Final = signature(types.int64, types.int64)
 
@@ -34,6 +35,6 @@ def run(state: int) -> int:
 
 
 def generate() -> Generated:
-    """The loop's image: the function ``run``, what it links, and the rows as notes."""
-    made = compiled(run, "run", SIGNATURE)
-    return one_unit([made.text, *made.linked], ("run",), semantics_code.rows())
+    """The loop's image: the functions ``run`` and ``clock``, what they link, and the rows as notes."""
+    made, clock = compiled(run, "run", SIGNATURE), compiled(fuel.clock, "clock", signature_of(fuel.clock))
+    return one_unit([made.text, *made.linked, clock.text], ("run", "clock"), semantics_code.rows())

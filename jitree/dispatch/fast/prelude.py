@@ -53,6 +53,26 @@ leave:
 }}
 """
 
+_REFUEL: Final = """\
+; The fuel is used up, and nothing of this instruction has happened: it begins again with more, in its time.
+define internal preserve_nonecc i64 @out_of_fuel({parameters}) #1 {{
+  %more = call fastcc i64 @vm.refuel(ptr %state)
+  %over = icmp eq i64 %more, 0
+  br i1 %over, label %leave, label %go
+leave:
+  %left = musttail call preserve_nonecc i64 @out_of_time({arguments})
+  ret i64 %left
+go:
+  %spendable = add i64 %more, 1
+  %opcode = load i32, ptr %pc, align 4
+  %index = zext i32 %opcode to i64
+  %slot = getelementptr ptr, ptr %table, i64 %index
+  %handler = load ptr, ptr %slot, align 8
+  %done = musttail call preserve_nonecc i64 %handler({again})
+  ret i64 %done
+}}
+"""
+
 _RUN: Final = """\
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
 define i64 @loop(ptr %state) #0 {{
@@ -109,9 +129,12 @@ def prelude() -> str:
     parts = [
         _RUN.format(left_stopped=LEFT_STOPPED, **STATE.offsets),
         _leave("side_exit", "nothing of this instruction has happened", LEFT_SIDE_EXIT),
-        _leave("out_of_fuel", "the fuel is used up", LEFT_FUEL),
+        _leave("out_of_time", "the time is over", LEFT_FUEL),
+        _REFUEL.format(
+            parameters=PARAMETERS, arguments=PARAMETERS, again=PARAMETERS.replace("%fuel", "%spendable")
+        ),
         _leave("finish", "the call of the host is complete", LEFT_EXIT),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
-        *(declaration(name) + on_pointers(name) for name in (*_COUNTING, *_ACCESS)),
+        *(declaration(name) + on_pointers(name) for name in (*_COUNTING, *_ACCESS, "refuel")),
     ]
     return "\n".join(parts)

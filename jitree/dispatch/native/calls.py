@@ -136,6 +136,7 @@ def emit_import(emitter: Emitter, instruction: SsaInstruction) -> None:
         ask(emitter, instruction, written, record)
         emitter.do(f"br label %{done}")
     emitter.label(done)
+    emitter.spend_import()
     read_back(emitter, instruction)
 
 

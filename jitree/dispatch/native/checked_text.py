@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 _EXACT: Final = {"add": ("add",), "sub": ("sub",), "mul": ("mul",), "fma": ("mul", "add"), "shl": ("shl",)}
 """LLVM's instructions on the operands one after the other."""
+MUCH: Final = 1 << 16
+"""Bytes or iterations of a nest, some microseconds, after which the clock is looked at."""
+_IMPORT_FUEL: Final = 1 << 8
+"""Branches that an import counts as."""
 
 
 class CheckedText(FunctionText):
@@ -63,3 +67,23 @@ class CheckedText(FunctionText):
             is_negation = self.let(f"icmp eq {kind} {rhs}, -1")
             overflow = self.let(f"and i1 {is_minimum}, {is_negation}")
             self.require(self.let(f"xor i1 {overflow}, true"))
+
+    def fuel_left(self) -> str:
+        raise NotImplementedError
+
+    def leave_fuel(self, fuel: str) -> None:
+        """What is left after an instruction that is no branch, at least one."""
+        raise NotImplementedError
+
+    def spend_bytes(self, count: str) -> None:
+        """After an instruction on so many bytes or elements of buffers: the next branch or call looks at the
+        clock if they were many."""
+        is_much = self.let(f"icmp ugt i64 {count}, {MUCH}")
+        self.leave_fuel(self.let(f"select i1 {is_much}, i64 1, i64 {self.fuel_left()}"))
+
+    def spend_import(self) -> None:
+        """After a call of an import's machine code, which may take long."""
+        left = self.fuel_left()
+        enough = self.let(f"icmp ugt i64 {left}, {_IMPORT_FUEL}")
+        rest = self.let(f"sub i64 {left}, {_IMPORT_FUEL}")
+        self.leave_fuel(self.let(f"select i1 {enough}, i64 {rest}, i64 1"))

@@ -17,7 +17,7 @@ from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.checked_text import CheckedText
 from jitree.dispatch.native.counting import on_pointers
-from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES
+from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, OWN_MEMORY
 from jitree.dispatch.native.scalars import math_index
 from jitree.dispatch.native.ssa import REF, ZERO, Block, SsaFunction, SsaInstruction, Value, Variable, operand
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
@@ -47,6 +47,8 @@ class Emitter(CheckedText):
         self.conditions: dict[Value, str] = {}
         """The i1 of comparisons that are also i32 values."""
         self.buffers = _buffers(function)
+        self._again: dict[Block, str] = {}
+        """Labels of more edges into blocks, which change none of their parameters."""
         self.headers: dict[Block, str] = {}
         """Labels of blocks that begin something else than themselves."""
         self.registers: Registers = {}
@@ -65,8 +67,8 @@ class Emitter(CheckedText):
             if isinstance(line, str):
                 lines.append(line)
             elif isinstance(line, Block):
-                sources = self._sources(line)
-                lines += [_phi(parameter, sources) for parameter in line.parameters]
+                sources, again = self._sources(line), self._again.get(line)
+                lines += [_phi(parameter, sources, again) for parameter in line.parameters]
             else:
                 sources = self._sources(line.block)
                 lines.append(_phi(line.value, [sources[number] for number in line.ways]))
@@ -271,15 +273,34 @@ class Emitter(CheckedText):
     def fuel_left(self) -> str:
         return self.let("load i64, ptr %fuel.at, align 8")
 
+    def spend_iteration(self, block: Block) -> None:
+        """As :meth:`spend`, where a loop begins. With more fuel it begins again there: LLVM makes two of it,
+        and the inner one knows how often it runs."""
+        again = self._again[block] = self.fresh("again")
+        self._spend(block.instructions[0], again)
+        with self.aside(again):
+            self.leave_fuel(self.let(f"add i64 {self.fuel_left()}, 1"))
+            self.jump(block.label)
+
     def spend(self, instruction: SsaInstruction) -> None:
-        """Counts an iteration of a loop or a call. Out of fuel, the function takes a side exit before it;
-        the interpreter then has none left for its next branch or call."""
+        """Counts a call. When the time is over, the function takes a side exit before it if Python wants
+        that. The interpreter then has no fuel left for its next branch or call."""
+        self._spend(instruction, "")
+
+    def _spend(self, instruction: SsaInstruction, again: str) -> None:
         left = self.let(f"sub i64 {self.fuel_left()}, 1")
-        self.do(f"store i64 {left}, ptr %fuel.at, align 8")
-        empty, going_on = self.fresh("out_of_fuel"), self.fresh("go")
+        self.leave_fuel(left)
+        empty, over, going_on = self.fresh("out_of_fuel"), self.fresh("out_of_time"), self.fresh("go")
         self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
-        self.side_exit_block(empty, instruction, self.registers, lambda: "1")
+        with self.aside(empty):
+            more = self.let(f"call fastcc i64 @vm.refuel_function(ptr %state){OWN_MEMORY}")
+            self.leave_fuel(more)
+            self.branch(self.let(f"icmp sle i64 {more}, 0"), over, again or going_on)
+        self.side_exit_block(over, instruction, self.registers, lambda: self.let(f"add i64 {more}, 1"))
         self.label(going_on)
+
+    def leave_fuel(self, fuel: str) -> None:
+        self.do(f"store i64 {fuel}, ptr %fuel.at, align 8")
 
 
 class _Join(NamedTuple):
@@ -290,10 +311,10 @@ class _Join(NamedTuple):
     ways: tuple[int, ...]
 
 
-def _phi(value: Value, sources: Sequence[str]) -> str:
-    pairs = ", ".join(
-        f"[ {operand(item)}, %{source} ]" for item, source in zip(value.operands, sources, strict=True)
-    )
+def _phi(value: Value, sources: Sequence[str], again: str | None = None) -> str:
+    edges = list(zip(value.operands, sources, strict=True))
+    edges += [(value, again)] if again else []
+    pairs = ", ".join(f"[ {operand(item)}, %{source} ]" for item, source in edges)
     return f"  {value.name} = phi {LLVM_TYPES[value.type]} {pairs}"
 
 

@@ -17,7 +17,7 @@ from jitree.dispatch.fast.engine import (
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native import slow_calls
 from jitree.regs.layout import STATE
-from jitree.regs.machine import FIRST_FUEL, Machine
+from jitree.regs.machine import FIRST_TIME, Machine
 from jitree.vmfb.words import OPCODE
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def promote(machine: Machine, following: int) -> None:
     module = tiering.look(machine.module)
     if module is None:
         if tiering.native_module(machine.module).provider.failure is None:
-            machine.limit_fuel(FIRST_FUEL)
+            machine.limit_time(FIRST_TIME)
     else:
         go_up(machine, module, following)
 
@@ -65,6 +65,7 @@ def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> Non
     else:
         machine.sought += 1
         machine.state[_FUEL] = 1
+        machine.limit_time(0)
 
 
 def resume(machine: Machine) -> None:

@@ -83,7 +83,7 @@ def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
     if block.pc == ENTRY_PC:
         _lower_entry(emitter, block)
     elif any(source.order >= block.order for source in block.predecessors):
-        emitter.spend(block.instructions[0])  # nothing runs for ever that does not come back here
+        emitter.spend_iteration(block)  # nothing runs for ever that does not come back here
     emitter.safepoint(block.instructions[0])
     for number, instruction in enumerate(block.instructions):
         if instruction is block.terminator and instruction.mnemonic in control.EMITTERS:

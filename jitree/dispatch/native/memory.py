@@ -64,6 +64,7 @@ def _emit_fill(emitter: Emitter, instruction: SsaInstruction) -> None:
     extent = _extent(emitter, instruction.operands[0], "writable")
     shift = str(_SHIFTS[kind])
     emitter.require(emitter.call("buffer_fill", "%state", *extent, offset, count, value, shift))
+    emitter.spend_bytes(count)
 
 
 def _extent(emitter: Emitter, buffer: Value, required: str = "is") -> tuple[str, str]:
@@ -80,17 +81,19 @@ def _emit_length(emitter: Emitter, instruction: SsaInstruction) -> None:
 
 def _emit_copy(emitter: Emitter, instruction: SsaInstruction) -> None:
     """source, offset, target, offset, length"""
-    source, offset, target, *others = instruction.operands
+    source, offset, target, into, length = instruction.operands
     place = *_extent(emitter, source), operand(offset), *_extent(emitter, target, "writable")
-    emitter.require(emitter.call("buffer_copy", "%state", *place, *map(operand, others)))
+    emitter.require(emitter.call("buffer_copy", "%state", *place, operand(into), operand(length)))
+    emitter.spend_bytes(operand(length))
 
 
 def _emit_compare(emitter: Emitter, instruction: SsaInstruction) -> None:
     """lhs, offset, rhs, offset, length, result"""
-    lhs, offset, rhs, *others = instruction.operands
+    lhs, offset, rhs, start, length = instruction.operands
     place = *_extent(emitter, lhs), operand(offset), *_extent(emitter, rhs)
-    equal = emitter.call("buffer_compare", "%state", *place, *map(operand, others))
+    equal = emitter.call("buffer_compare", "%state", *place, operand(start), operand(length))
     emitter.require(emitter.let(f"icmp ne i64 {equal}, -1"))
+    emitter.spend_bytes(operand(length))
     emitter.define(instruction.results[0], f"trunc i64 {equal} to i32")
 
 

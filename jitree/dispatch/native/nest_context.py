@@ -25,15 +25,24 @@ class NestContext:
     """Made for one nest, whose first block is under construction."""
 
     def __init__(
-        self, emitter: Emitter, loop: SsaLoop, initial: dict[Value, str], deopt: str, exit: str
+        self,
+        emitter: Emitter,
+        loop: SsaLoop,
+        initial: dict[Value, str],
+        registers: Registers,
+        deopt: str,
+        exit: str,
     ) -> None:
         self._emitter = emitter
         self._initial = initial
+        self._registers = registers
         self._math: dict[str, str] = {}
+        self._stopped = ""
         self.deopt = deopt
         """Label to go to when nothing of the nest has happened and the interpreter is to run it."""
         self.exit = exit
         """Label after the nest."""
+        self._header = loop.header
         self.done = done_label(loop.header)
         """Label of the nest's last block, which branches to ``exit``."""
         self.prefix = f"n{loop.header.pc}."
@@ -58,6 +67,14 @@ class NestContext:
     def buffer(self, value: Value) -> NestBuffer:
         """A reference from outside whose elements are read or written."""
         return NestBuffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
+
+    def stopped(self) -> str:
+        """Label to go to in the middle of the nest when the call is to end, and nothing goes on."""
+        if not self._stopped:
+            self._stopped = self._emitter.fresh("stopped")
+            first = self._header.instructions[0]
+            self._emitter.side_exit_block(self._stopped, first, self._registers, lambda: "0")
+        return self._stopped
 
     def math(self, mnemonic: str) -> str:
         """The address of the C function that an instruction is."""
@@ -107,7 +124,7 @@ def emit_nest(emitter: Emitter, nest: WrittenAnew) -> None:
     ((source, target),) = {(header, target) for _, target in loop.exits}
     exit_label = emitter.edge_from(source, target, done_label(header))
     names = {parameter: operand(value) for parameter, value in initial.items()}
-    context = NestContext(emitter, loop, names, deopt, exit_label)
+    context = NestContext(emitter, loop, names, registers, deopt, exit_label)
     emitter.raw(nest.emit(context))
 
 

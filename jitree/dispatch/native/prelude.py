@@ -27,6 +27,8 @@ ENTRIES: Final = ", !tbaa !22"
 FRAMES: Final = ", !tbaa !24"
 """Of registers in memory."""
 SLOTS: Final = ", !tbaa !26"
+OWN_MEMORY: Final = " memory(argmem: readwrite, inaccessiblemem: readwrite)"
+"""Of calls that change nothing but the state block."""
 FIXED: Final = ", !invariant.load !0"
 """Of loads of what does not change as long as a function runs."""
 
@@ -79,6 +81,8 @@ def prelude(declare: Declare, slow: str = ASK_PYTHON) -> str:
         "suspend",
         "pop",
         "allocate",
+        "refuel_function",
+        "look",
         *([] if slow else ["slow"]),
     ]
     called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]

@@ -1,8 +1,8 @@
-"""The way from a compiled function into Python for one instruction: STATE.slow.
+"""The way from a compiled function into Python for one instruction, or to look after signals: STATE.slow.
 
-The function has put the instruction's registers into its frame and says nothing else; its callers' frames are
-not written. The plain handler does the instruction. Whether it did is in STATE.outcome: until that is written
-the instruction counts as failed, so that whatever happens here stops the program.
+For an instruction, the function has put the instruction's registers into its frame and says nothing else; its
+callers' frames are not written. The plain handler does the instruction. Whether it did is in STATE.outcome:
+until that is written the instruction counts as failed, so that whatever happens here stops the program.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final
 
 from jitree.base.endings import Borrowed
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import SLOW_DONE, STATE
+from jitree.regs.layout import PROMPT, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, STATE
 from jitree.regs.machine import Machine
 
 _SLOW_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SLOW: Final = STATE.word("slow")
+_PROMPT: Final = STATE.word("prompt")
 _OUTCOME: Final = STATE.word("outcome")
 
 
@@ -27,6 +28,15 @@ def attach(machine: Machine) -> None:
     next(steps)
     machine.slow_call = _SLOW_CALL(steps.send)
     machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
+
+
+def may_go_on(machine: Machine) -> bool:
+    """A call that must not hold up others gives way, and one that is watched says where it is."""
+    return machine.state[_PROMPT] != PROMPT and machine.seen is None
+
+
+def _execute(machine: Machine, pc: int) -> bool:
+    return HANDLERS[machine.code[pc]](machine, pc) >= 0
 
 
 def _steps(borrowed: Borrowed) -> Generator[None, int, None]:
@@ -44,8 +54,10 @@ def _steps(borrowed: Borrowed) -> Generator[None, int, None]:
             while True:
                 yield
                 machine: Machine = borrowed()
-                pc = machine.adopt()
-                if HANDLERS[machine.code[pc]](machine, pc) >= 0:
+                if machine.state[_OUTCOME] == SLOW_LOOK:
+                    machine.refuel()
+                    machine.state[_OUTCOME] = SLOW_DONE if may_go_on(machine) else SLOW_REFUSED
+                elif _execute(machine, machine.adopt()):
                     machine.state[_OUTCOME] = SLOW_DONE
                 del machine
         except GeneratorExit:

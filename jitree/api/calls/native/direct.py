@@ -314,7 +314,7 @@ def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.N
 def _is_there(array: Array, device: Device) -> bool:
     """Whether what a call gives its device finds the elements of an array."""
     fence, replays = array.fence, device.replays
-    return fence is None or (replays is not None and replays.follows(fence)) or array.is_there()
+    return fence is None or (replays is not None and replays.follows(fence)) or array._is_there()
 
 
 def _view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | None:

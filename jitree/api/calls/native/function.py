@@ -37,7 +37,7 @@ from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE
-from jitree.regs.machine import PROMPT_FUEL
+from jitree.regs.machine import PROMPT_TIME
 
 _FRAME_SIZE = FRAME.size
 _FRAME_WORDS = CALL["frame_0"]
@@ -182,10 +182,11 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         drop_registers(record, state)
         return settle(python, record, _SLOWLY if forgets_error(python) else 0)
     signal = taken_signal(record)
+    state.looked = 0
     if prompt != PATIENT:
         state.prompt = PROMPT
     if prompt == _AWAITED:
-        state.fuel = lesser(state.fuel, PROMPT_FUEL)
+        state.time = lesser(state.time, PROMPT_TIME)
     left = enter(python, record, state)
     if left != LEFT_EXIT and prompt == _AWAITED:
         rest = invoke_with_number(python, record.set_aside, place_of(signal))

@@ -12,6 +12,7 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
+from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level, PolynomialReader
@@ -45,7 +46,7 @@ def emit_nest(
         for value in dependence.invariants:
             body.invariant(value)
         Guard(writer, structure, reader, plan, body).write()
-        _Loops(writer, structure, plan, body).write()
+        _Loops(writer, structure, plan, body, dependence.weight).write()
     writer.jump(context.done)
     writer.label(context.done)
     writer.jump(context.exit)
@@ -53,19 +54,22 @@ def emit_nest(
 
 
 class _Loops:
-    def __init__(self, writer: Writer, structure: Structure, plan: Plan, body: Body) -> None:
+    def __init__(self, writer: Writer, structure: Structure, plan: Plan, body: Body, weight: int) -> None:
         self._writer = writer
         self._structure = structure
         self._plan = plan
         self._body = body
         self._extents = body.places.extents
+        levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
+        self._looks = Looks(writer, [level for level in levels if level], self._extents, weight)
 
     def write(self) -> None:
         self._outer(list(self._plan.outer), {})
+        self._looks.end()
 
     def _outer(self, levels: list[Level], counters: Counters) -> None:
         if levels:
-            with self._writer.loop("0", self._extents[levels[0]], 1, []) as iteration:
+            with self._looks.loop(levels[0], "0", self._extents[levels[0]], 1, []) as iteration:
                 self._outer(levels[1:], {**counters, levels[0]: iteration.counter})
         elif self._plan.in_order:
             self._in_order(counters)
@@ -95,9 +99,9 @@ class _Loops:
         def write(vectors: int, mask: str | None) -> Callable[[str], None]:
             return lambda counter: self._along_tiled({**counters, level: counter}, vectors, mask)
 
-        self._span("0", tiles_end, tile, write(plan.vectors, None))
+        self._span(level, "0", tiles_end, tile, write(plan.vectors, None))
         if plan.vectors > 1:
-            self._span(tiles_end, vectors_end, lanes, write(1, None))
+            self._span(level, tiles_end, vectors_end, lanes, write(1, None))
         if not count.startswith("%"):
             left = int(count) % lanes
             if left:
@@ -121,9 +125,9 @@ class _Loops:
         def write(number: int) -> Callable[[str], None]:
             return lambda counter: self._tile({**counters, level: counter}, _Tile(vectors, mask, number))
 
-        self._span("0", end, copies, write(copies))
+        self._span(level, "0", end, copies, write(copies))
         if copies > 1:
-            self._span(end, count, 1, write(1))
+            self._span(level, end, count, 1, write(1))
 
     def _multiple(self, count: str, factor: int) -> str:
         """The greatest multiple of a power of two or a constant that is not more."""
@@ -132,7 +136,7 @@ class _Loops:
         rest = self._writer.let(f"urem i64 {count}, {factor}")
         return self._writer.let(f"sub i64 {count}, {rest}")
 
-    def _span(self, start: str, end: str, step: int, write: Callable[[str], None]) -> None:
+    def _span(self, level: Level, start: str, end: str, step: int, write: Callable[[str], None]) -> None:
         """A loop from start to end, which may be the same."""
         writer = self._writer
         if not start.startswith("%") and not end.startswith("%"):
@@ -140,13 +144,13 @@ class _Loops:
             if distance == step:
                 write(start)
             elif distance:
-                with writer.loop(start, end, step, []) as iteration:
+                with self._looks.loop(level, start, end, step, []) as iteration:
                     write(iteration.counter)
             return
         left, right = (start, end) if start.startswith("%") else (end, start)
         relation = "slt" if left is start else "sgt"
         more = writer.let(f"icmp {relation} i64 {left}, {right}")
-        with writer.maybe(more, []), writer.loop(start, end, step, []) as iteration:
+        with writer.maybe(more, []), self._looks.loop(level, start, end, step, []) as iteration:
             write(iteration.counter)
 
     def _tile(self, counters: Counters, tile: _Tile) -> None:
@@ -202,7 +206,7 @@ class _Loops:
         level, steps = levels[0], self._plan.steps
         count = self._extents[level]
         if len(levels) > 1:
-            with self._writer.loop("0", count, 1, self._carried(keys, values)) as iteration:
+            with self._looks.loop(level, "0", count, 1, self._carried(keys, values)) as iteration:
                 inner = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
                 iteration.next = self._reduce(levels[1:], inner, keys, iteration.values)
             return iteration.next
@@ -238,7 +242,7 @@ class _Loops:
         keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
         body, owners = self._body, self._owners()
-        with self._writer.loop(start, end, steps, self._carried(keys, values)) as iteration:
+        with self._looks.loop(level, start, end, steps, self._carried(keys, values)) as iteration:
             squares = steps == self._plan.lanes
             region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares)
             if self._plan.ahead is not None and steps > 1:

@@ -20,9 +20,6 @@ from jitree.dispatch.native.ssa import Value
 
 SYMBOL_BITS: Final = 31
 """Magnitude that values from outside and numbers of iterations may have; one with more fails the guard."""
-_MOST_ITERATIONS: Final = 1 << 40
-"""Iterations of the innermost loop. A nest does not stop for Ctrl-C: the interpreter takes what may last for
-ever."""
 _NARROW_BITS: Final = 60
 """What a sum of a few indices may have in i64 without overflow."""
 _WIDE_BITS: Final = 124
@@ -80,7 +77,6 @@ class Guard:
             if level.extent is None:
                 self._conditions.append(writer.let(f"icmp sgt i64 {self._body.places.extents[level]}, 0"))
         self._go_on_if_all(context.done)
-        self._require_an_end()
         ranges = {access: self._range(access) for access in accesses}
         self._require_apart(ranges)
         for store, order in self._plan.injective.items():
@@ -95,21 +91,6 @@ class Guard:
         self._extents()
         self._go_on_if_all(self._writer.context.deopt)
         self._live_outs()
-
-    def _require_an_end(self) -> None:
-        """Numbers of iterations multiplied as floats, which cannot overflow."""
-        writer, known = self._writer, 1
-        counts: list[str] = []
-        for level in self._structure.levels:
-            if level.extent is None:
-                counts.append(writer.let(f"sitofp i64 {self._body.places.extents[level]} to double"))
-            else:
-                known *= level.extent
-        product = f"{float(min(known, 2 * _MOST_ITERATIONS)):e}"
-        for factor in counts:
-            product = writer.let(f"fmul double {factor}, {product}")
-        if counts or known > _MOST_ITERATIONS:
-            self._conditions.append(writer.let(f"fcmp ole double {product}, {float(_MOST_ITERATIONS):e}"))
 
     def _live_outs(self) -> None:
         """The variable of the outermost loop, as the loop leaves it."""

@@ -66,6 +66,9 @@ class Context:
                 self.entry.append(line)
         return Buffer(f"%buffer{slot}.0", f"%buffer{slot}.1", f"%buffer{slot}.1")
 
+    def stopped(self) -> str:
+        return "stopped"
+
     def math(self, mnemonic: str) -> str:
         function = getattr(ctypes.CDLL(None), str(SEMANTICS[mnemonic].math_function))
         address = ctypes.cast(function, ctypes.c_void_p).value
@@ -95,14 +98,26 @@ class Compiled:
         text = nest.emit(self._context)  # type: ignore[arg-type]
         entry = "\n".join(self._context.entry)
         self.text = f"""{chr(10).join(self._context.module)}
-define i32 @run(ptr %values, ptr %result) {{
+define internal fastcc i1 @vm.look(ptr %looks) noinline {{
+  %before = load i64, ptr %looks
+  %left = sub i64 %before, 1
+  store i64 %left, ptr %looks
+  %last = icmp eq i64 %left, 0
+  ret i1 %last
+}}
+define i32 @run(ptr %values, ptr %result, ptr %state) {{
 entry:
+  %fuel.at = alloca i64
+  store i64 9, ptr %fuel.at
 {entry}
   br label %nest
 nest:
 {text}
 exit:
   store i64 {counter.name}, ptr %result
+  ret i32 1
+stopped:
+  store i64 -1, ptr %result
   ret i32 1
 deopt:
   ret i32 0
@@ -115,15 +130,16 @@ deopt:
         builder.getModulePassManager().run(module, builder)
         self._engine = llvm.create_mcjit_compiler(module, own_machine())
         self._engine.finalize_object()
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
         self._function = kind(self._engine.get_function_address("run"))
 
     def outside(self) -> list[Value]:
         """The values from outside that it uses."""
         return list(self._context.slots)
 
-    def run(self, values: Mapping[Value, float | Bytes]) -> int | None:
-        """What the counter is after the nest; None if the guard has failed."""
+    def run(self, values: Mapping[Value, float | Bytes], looks: int = 0) -> int | None:
+        """What the counter is after the nest; None if the guard has failed. The last one of some looks ends
+        the nest: -1."""
         words = (ctypes.c_uint64 * (2 * len(self._context.slots) + 2))()
         for value, slot in self._context.slots.items():
             given = values[value]
@@ -133,7 +149,9 @@ deopt:
                 raw = struct.pack(_WORD[value.type], given).ljust(8, b"\0")
                 words[2 * slot] = int.from_bytes(raw, "little")
         result = ctypes.c_int64()
-        taken = self._function(ctypes.addressof(words), ctypes.addressof(result))
+        left = ctypes.c_int64(looks)
+        taken = self._function(ctypes.addressof(words), ctypes.addressof(result), ctypes.addressof(left))
+        self.looks = looks - left.value
         return result.value if taken else None
 
 

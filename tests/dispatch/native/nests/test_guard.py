@@ -20,9 +20,10 @@ def _sum_rows(text: Text, at: list[str]) -> None:
     text.store("f32", 0, at[0], text.op("add.f32", value, text.load("f32", 0, at[0])))
 
 
-def _holds(function: SsaFunction, buffers: list[Bytes], *sizes: int) -> bool:
-    compiled = Compiled(only_nest(function))
-    before = [buffer.copy() for buffer in buffers]
+def _given(
+    function: SsaFunction, buffers: list[Bytes], *sizes: int
+) -> tuple[Compiled, dict[Value, float | Bytes]]:
+    """The nest, and what it is run with."""
     refs = [value for value in function.arguments if value.type == "ref"]
     others = [value for value in function.arguments if value.type != "ref"]
     spare = np.zeros(4, np.uint8)
@@ -30,6 +31,12 @@ def _holds(function: SsaFunction, buffers: list[Bytes], *sizes: int) -> bool:
         **dict(zip(refs, [*buffers, *[spare] * len(refs)], strict=False)),
         **dict(zip(others, (*sizes, 0, 0, 0, 0), strict=False)),
     }
+    return Compiled(only_nest(function)), values
+
+
+def _holds(function: SsaFunction, buffers: list[Bytes], *sizes: int) -> bool:
+    compiled, values = _given(function, buffers, *sizes)
+    before = [buffer.copy() for buffer in buffers]
     taken = compiled.run(values) is not None
     if not taken:
         for buffer, content in zip(buffers, before, strict=True):
@@ -201,15 +208,24 @@ def test_an_index_that_is_loaded_in_front() -> None:
     assert _holds(function, [memory[:80], np.zeros(240, np.uint8), memory[80:100]], 3)
 
 
-def test_what_may_run_for_ever_is_left_to_the_interpreter() -> None:
-    """Nothing in a nest looks at signals."""
+def test_what_runs_for_long_looks_after_signals() -> None:
+    """And so does a loop that has no other inside; what is short never does."""
     most = (1 << 31) - 1
 
     def body(text: Text, at: list[str]) -> None:
         text.store("f32", 0, text.index(0, (at[0], 0)), text.load("f32", 1, text.index(0, (at[1], 0))))
 
-    dynamic = program([Level(argument(0)), Level(argument(1)), Level(2)], body)
-    assert _holds(dynamic, _buffers(4, 4), 3, 4)
-    assert not _holds(dynamic, _buffers(4, 4), most, most)
-    assert _holds(dynamic, _buffers(4, 4), most, 0)
-    assert not _holds(program([Level(most), Level(most)], body), _buffers(4, 4))
+    for levels, sizes in (
+        ([Level(argument(0)), Level(argument(1)), Level(2)], (most, most)),
+        ([Level(argument(0)), Level(2), Level(argument(1))], (1, most)),
+        ([Level(most), Level(most)], ()),
+        ([Level(2), Level(most)], ()),
+    ):
+        compiled, given = _given(program(levels, body), _buffers(4, 4), *sizes)
+        assert (compiled.run(given, 3), compiled.looks) == (-1, 3)
+    for levels, sizes in (
+        ([Level(argument(0)), Level(argument(1))], (300, 200)),
+        ([Level(300), Level(9)], ()),
+    ):
+        compiled, given = _given(program(levels, body), _buffers(4, 4), *sizes)
+        assert (compiled.run(given, 3), compiled.looks) == (300, 0)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jitree.dispatch.native.nests import looks
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled, TooLong, interpret
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
@@ -105,9 +107,12 @@ def _buffers(case: Case) -> list[Bytes]:
     return [memory[: 4 * ROOM], first[: max(used - case.shortened, 0)], memory[8 * ROOM :]]
 
 
-@settings(max_examples=40, deadline=None)
-@given(cases())
-def test_random_nests(case: Case) -> None:
+@pytest.mark.parametrize("work", [looks.WORK, 7], ids=["in one", "in parts"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases())
+def test_random_nests(work: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With looks after signals in between, or without."""
+    monkeypatch.setattr(looks, "WORK", work)
     function = _function(case)
     nest = only_nest(function)
     refs = [value for value in function.arguments if value.type == "ref"]
