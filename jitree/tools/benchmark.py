@@ -67,7 +67,8 @@ def _plan(flags: ParsedFlags) -> MeasuringPlan:
 
 def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files: ValueFiles) -> int:
     functions = {
-        benchmark_name(function): function for function in _functions(program, flags.text("function"))
+        f"BM_{function.name}/process_time/real_time": function
+        for function in _functions(program, flags.text("function"))
     }
     if flags.boolean("enable_output_processing") and len(functions) != 1:
         raise errors.InvalidArgumentError(
@@ -98,10 +99,6 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
     if last is not None and not failed:
         return last.process(functions[selected[0]], flags, files)
     return 1 if failed else 0
-
-
-def benchmark_name(function: Function) -> str:
-    return f"BM_{function.name}/process_time/real_time"
 
 
 def _functions(program: OpenedProgram, name: str) -> list[Function]:
@@ -245,7 +242,8 @@ def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: Parsed
     repeated = flags.integer("benchmark_repetitions") > 1
     only_aggregates = repeated and flags.boolean("benchmark_report_aggregates_only")
     filed = _aggregated(rows) if only_aggregates else rows
-    shown = _aggregated(rows) if only_aggregates or _display_only(flags, repeated) else rows
+    only_displayed = repeated and flags.boolean("benchmark_display_aggregates_only")
+    shown = _aggregated(rows) if only_aggregates or only_displayed else rows
     sys.stdout.write(render(flags.text("benchmark_format"), shown, lambda: context, layout))
     path = flags.text("benchmark_out")
     if path:
@@ -254,10 +252,6 @@ def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: Parsed
             Path(path).write_text(text)
         except OSError as error:
             raise errors.UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
-
-
-def _display_only(flags: ParsedFlags, repeated: bool) -> bool:
-    return repeated and flags.boolean("benchmark_display_aggregates_only")
 
 
 def _aggregated(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:

@@ -21,7 +21,7 @@ def machine_context() -> dict[str, Any]:
         "host_name": socket.gethostname(),
         "executable": f"{sys.executable} -m jitree benchmark",
         "num_cpus": os.cpu_count() or 1,
-        "mhz_per_cpu": _megahertz(),
+        "mhz_per_cpu": round(max(map(float, processor.words("cpu MHz")), default=0.0)),
         "caches": _caches(),
         "load_avg": [round(load, 2) for load in os.getloadavg()],
         "library_version": "jitree",
@@ -48,10 +48,6 @@ def machine_header(context: dict[str, Any]) -> str:
         if key not in known and not key.startswith(("library_", "json_")):
             lines.append(f"{key}: {value}")
     return "\n".join(lines) + "\n"
-
-
-def _megahertz() -> int:
-    return round(max(map(float, processor.words("cpu MHz")), default=0.0))
 
 
 def _caches() -> list[dict[str, Any]]:

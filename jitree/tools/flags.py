@@ -10,6 +10,7 @@ import enum
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -136,7 +137,7 @@ class ParsedFlags:
 
 def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> ParsedFlags:
     """The values of all flags; raises INVALID_ARGUMENT or UNIMPLEMENTED naming the flag."""
-    flags = ParsedFlags({flag.name: _default(flag) for flag in flag_set.flags})
+    flags = ParsedFlags({flag.name: copy(flag.default) for flag in flag_set.flags})
     pending = _expand(arguments, 0)
     for argument in pending:
         if argument == "-" or not argument.startswith("-"):
@@ -171,10 +172,6 @@ def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Calla
         return main
 
     return decorate
-
-
-def _default(flag: Flag) -> FlagValue:
-    return list(flag.default) if isinstance(flag.default, list) else flag.default
 
 
 def _expand(arguments: Sequence[str], depth: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from jitree.params import Mode, ParameterEntry, ParameterProvider, open_provider
 from jitree.params.index import nearest, scope_text
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
-from jitree.tools.parameters_table import long_table, rows_of, table
+from jitree.tools.parameters_table import ParameterRow, long_table, table
 
 FLAGS: Final = flag_set(
     "parameters dump",
@@ -27,7 +27,8 @@ def main(flags: ParsedFlags) -> int:
     providers = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))
     layout = long_table if flags.boolean("long") else table
     for provider in providers:
-        sys.stdout.write(layout(provider.scope, rows_of(list(provider.index))))
+        rows = [ParameterRow(entry, entry.file_offset) for entry in provider.index]
+        sys.stdout.write(layout(provider.scope, rows))
     for text in flags.texts("extract"):
         with error_context(f"extracting parameter with flag `{text}`"):
             _extract(providers, text)

@@ -21,10 +21,6 @@ class ParameterRow(NamedTuple):
     """Where it begins in its file; None when it is not in a file as it is."""
 
 
-def rows_of(entries: Sequence[ParameterEntry]) -> list[ParameterRow]:
-    return [ParameterRow(entry, entry.file_offset) for entry in entries]
-
-
 def table(scope: str, rows: Sequence[ParameterRow]) -> str:
     """A scope's parameters: position and length in bytes, key."""
     lines = [*_title(scope, rows), _TOP, f"//{_columns('Start', 'End', 'Length')[2:]} | Key", _BOTTOM]
