@@ -7,7 +7,7 @@ Each kernel has processes of its own, in which one runtime calls it for so long,
 has an empty cache. Given are the medians of several processes: by how much the mean call is faster than
 iree.runtime's (above 1: jitree is faster), how long the longest call took in units of iree.runtime's median
 call, the same of iree.runtime (what the machine does to any program), when machine code had taken over (calls
-four times as fast as the second one), and the first calls of both in milliseconds. Needs the extra `perf`.
+four times as fast as the first ones), and the first calls of both in milliseconds. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def lengths(calls: Calls) -> list[float]:
 
 def taken_over(calls: Calls) -> float:
     """When machine code had taken over; infinite if it had not."""
-    limit = lengths(calls)[min(1, len(calls) - 1)] / 4
+    limit = min(lengths(calls)[:4]) / 4
     return next((start for start, taken in calls if taken < limit), float("inf"))
 
 
