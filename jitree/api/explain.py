@@ -109,13 +109,14 @@ class Explanation:
     def __str__(self) -> str:
         if not self.calls:
             return (
-                f"{self.function}: no call has been looked at. From now on all are: call it, and ask again.\n"
+                f"{self.function}: no call has been looked at. From now on all that wait for their "
+                "results are (not submitted and awaited ones): call it, and ask again.\n"
                 f"  {self._function.declaration}"
             )
         passed = sum(argument.copied for argument in self.arguments)
         lines = [
             f"{self.function}, the last call:", *(f"  {item}" for item in (*self.arguments, *self.results)),
-            f"  allocated: {self.allocated} bytes, of which {self.reserved} were new to the pool",
+            f"  allocated: {self.allocated} bytes; {self.reserved} were new to the pool",
             f"  copied: {passed} bytes to pass arguments, {self.copied} by the program",
         ]  # fmt: skip
         return "\n".join(lines)
@@ -257,7 +258,8 @@ def _why_copied(parameter: Parameter, before: _Before, buffer: Buffer) -> str:
 
 def explain(session: Any, function: str | Function | None) -> Explanation | dict[str, Explanation]:
     """What the last call of a function did; for None a dictionary of all functions that are looked at. Calls
-    are looked at from the first question on: those before have kept nothing."""
+    are looked at from the first question on: those before have kept nothing. Submitted and awaited ones are
+    not: others may use the device before they end."""
     require("function", "a function or its name", function, Function, str, type(None))
     if function is None:
         known = (

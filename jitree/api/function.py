@@ -135,7 +135,7 @@ class Function(Unique):
         self.order = ArgumentOrder(signature, vm_function.name, self._device)
         self.unpackers = unpackers(signature, convention.results)
         """Of the results."""
-        self._sizes: dict[object, int] | None = None if signature.measure is None else {}
+        self._sizes: dict[object, int] | None = None if signature.workspace is None else {}
         """Bytes of workspace that calls need."""
         self._storing = len(signature.arguments) > 1 and any(
             parameter.storage_of is not None for parameter in signature.arguments

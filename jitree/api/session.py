@@ -374,7 +374,7 @@ class Session(Ended, Unique):
             if placed is not None:
                 return placed
         if isinstance(value, Array):
-            if value.device is self.device:
+            if value.device is self.device and not value.is_donated:
                 return value
             value = value.to_host()
         exchange = self.device.array_exchange

@@ -91,6 +91,13 @@ def test_a_donation_is_for_one_call(session: Session) -> None:
             double(donation, X)
 
 
+def test_a_donated_array_is_nowhere(session: Session) -> None:
+    array = session.to_device(X)
+    session["outputs.double"](donate(array))
+    with pytest.raises(FailedPreconditionError, match="donated to a call"):
+        session.to_device(array)
+
+
 def test_what_lies_beside_a_donated_array_is_no_matter(session: Session) -> None:
     """Also results that lie in one block of memory."""
     double = session["outputs.double_both"]

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Session
+from jitree import Array, Session
 from jitree.api import function as functions
 from jitree.api.module import Module
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, StatusError
+from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
+from jitree.types import BY_NAME, ENCODING_DENSE
 from tests.api.programs import CACHES, PAGED
 
 X = np.arange(64, dtype=np.float32)
@@ -105,6 +107,8 @@ def test_calls_that_share_a_workspace_take_turns(module: Module, session: Sessio
         (lambda m, s: m.scratch_of_shape.workspace_size(3, 1), InvalidArgumentError, "expected a shape"),
         (lambda m, s: m.scratch_of_shape.workspace_size((3, 4), 1, (3,)), InvalidArgumentError, "a tensor"),
         (lambda m, s: m.scratch_of_shape.workspace_size((3,), 1, (3,), 4), InvalidArgumentError, "4 shapes"),
+        (lambda m, s: m.scratch_of_shape.workspace_size((3,), 1, (3,), input0=(4,)), InvalidArgumentError,
+         "'input0' is given twice"),
         (lambda m, s: m.scratch_of_shape.workspace_size(q=(3,)), InvalidArgumentError, "'q' is unknown"),
         (lambda m, s: m.scratch_of_shape.workspace_size((-3,), 1, (3,)), OutOfRangeError, "negative"),
         (lambda m, s: m.scratch_of_shape.workspace_size((1 << 62,), 1, (3,)), OutOfRangeError, "overflows"),
@@ -121,6 +125,34 @@ def test_what_is_refused(
     for _ in range(4):
         with pytest.raises(error, match=text):
             call(module, session)
+
+
+def test_memory_that_another_argument_lies_in(module: Module, session: Session) -> None:
+    """The program would overwrite it before it has read it."""
+    memory = scratch(session, 1024).view.buffer
+    x = Array(
+        BufferView(memory.subspan(256, 256), (64,), BY_NAME["f32"].code, ENCODING_DENSE), session.device
+    )
+    x[:] = X
+    for _ in range(4):
+        for function in (module.scratch, module.scratch_later):
+            for start in (0, 255, 256, 511):
+                with pytest.raises(
+                    InvalidArgumentError, match="workspace: its memory is also that of input0"
+                ):
+                    function(x, workspace=memory.subspan(start, 512))
+            assert np.array_equal(function(x, workspace=memory.subspan(512, 512)), Y)
+        assert np.array_equal(x, X)
+
+
+def test_storage_is_no_workspace(module: Module, session: Session) -> None:
+    x = session.to_device(X)
+    size = module.scratch_of_shape.workspace_size(x, 1, x)
+    memory = scratch(session, size).view.buffer
+    target = BufferView(memory.subspan(0, x.nbytes), (64,), BY_NAME["f32"].code, ENCODING_DENSE)
+    for _ in range(4):
+        with pytest.raises(InvalidArgumentError, match="workspace: its memory is also that of input2"):
+            module.scratch_of_shape(x, 1, out=Array(target, session.device), workspace=memory)
 
 
 def test_a_program_that_does_not_say_it(module: Module) -> None:

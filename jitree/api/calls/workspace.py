@@ -8,8 +8,9 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import OUT, TRANSIENTS, Parameter, storage_names
+from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
 from jitree.api.calls.number_packing import describe, number_packer
+from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.packing import require_workspace
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.buffer import Buffer, BufferView
@@ -62,10 +63,20 @@ def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: d
 
 
 def require_enough(function: MeasuredFunction, packed: list[object], sizes: dict[object, int]) -> None:
-    """INVALID_ARGUMENT if the memory is too small for a call. ``sizes``: those of earlier calls."""
+    """INVALID_ARGUMENT if the memory is too small for a call, or also that of another argument. ``sizes``:
+    those of earlier calls."""
     values = list(packed)
-    position = [item.workspace is not None for item in function.signature.arguments].index(True)
+    arguments = function.signature.arguments
+    position = [item.workspace is not None for item in arguments].index(True)
     memory, values[position] = values[position], None
+    for parameter, value in zip(arguments, values, strict=False):
+        if shares_memory(memory, [value]):
+            raise InvalidArgumentError(
+                f"{WORKSPACE}: its memory is also that of {parameter.name}, which the program would "
+                "overwrite; pass memory that nothing else lies in, such as session.empty(size, numpy.uint8)"
+            )
+    if function.signature.measure is None:  # one size for all calls, which the packer knows
+        return
     key = tuple(value.shape if isinstance(value, BufferView) else value for value in values)
     size = sizes.get(key)
     if size is None:
@@ -108,6 +119,9 @@ def _by_name(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[st
         raise InvalidArgumentError(
             f"workspace_size: {what}; `{signature.declaration}` has: {', '.join(names) or 'none'}"
         )
+    twice = [name for name in names[: len(shapes)] if name in given]
+    if twice:
+        raise InvalidArgumentError(f"workspace_size: argument '{twice[0]}' is given twice")
     return given | dict(zip(names, shapes, strict=False))
 
 

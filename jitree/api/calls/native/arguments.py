@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from jitree.api.calls.native.copies import has_stream, pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_handle, pass_kept, pass_owned
-from jitree.api.calls.native.donations import give_up_donations, pass_donated
+from jitree.api.calls.native.donations import give_up_donations, is_alone, pass_donated
 from jitree.api.calls.native.exchange import exchange_of, pass_foreign
 from jitree.api.calls.native.layout import (
     ARGUMENT,
@@ -36,6 +36,8 @@ def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
         if not pass_argument(python, record, argument, value):
             return False
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    if record.workspace != 0 and not is_alone(record, record.workspace):
+        return False
     return are_apart(record) and give_up_donations(python, record, arguments)
 
 

@@ -118,6 +118,7 @@ def direct_call(
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
+        "workspace": rows.workspace,
     }  # fmt: skip
     objects = {
         "device": function.device, "deferred": table.deferred, "order": function.order,
@@ -169,6 +170,7 @@ class _Rows:
     ) -> None:
         self.kept: list[object] = []
         self.written: Written = {}
+        self.workspace = 0  # the address of its register
         self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
@@ -222,6 +224,7 @@ class _Rows:
             return register | self._number(parameter, item, register["kind"])
         if parameter.workspace == 0:  # its size is to be looked at in every call
             raise Unsuitable
+        self.workspace = self.workspace if parameter.workspace is None else register["place"]
         is_written = parameter.written and self._function.signature.fences  # users have to be told
         if parameter.tensor is None or is_written:
             return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)

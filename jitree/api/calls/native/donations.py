@@ -61,24 +61,29 @@ def donated(python: Python, argument: Argument, arguments: int) -> int:
 
 
 def may_be_given(python: Python, record: CallRecord, argument: Argument, array: int, arguments: int) -> bool:
-    """Whether an array still has the handle that is passed, is not passed a second time, and nothing else
-    that is passed lies in its memory. False also where an entry does not tell."""
+    """Whether an array still has the handle that is passed, is not passed a second time, and is alone."""
     for index in range(record.argument_count):
         if load64(arguments + 8 * index) == array:
             return False
     owner = load64(array + python.array_owner)
     if owner == 0 or owner == python.none or handle_of(owner) != load64(argument.place):
         return False
-    handle = Entry(handle_of(owner))
+    return is_alone(record, argument.place) and was_elsewhere(record, Entry(handle_of(owner)))
+
+
+def is_alone(record: CallRecord, own: int) -> bool:
+    """Whether nothing else that is passed lies in the memory of what is in a register. False also where an
+    entry does not tell."""
+    handle = Entry(load64(own))
     handle_pool = record.state.handle_pool
     if not handle_pool or handle.address == 0:
         return False
     refs = record.refs
     for index in range(record.ref_count):
         place = refs + 8 * index
-        if place != argument.place and not is_apart(handle_pool, handle, Entry(load64(place))):
+        if place != own and not is_apart(handle_pool, handle, Entry(load64(place))):
             return False
-    return was_elsewhere(record, handle)
+    return True
 
 
 def was_elsewhere(record: CallRecord, handle: Entry) -> bool:

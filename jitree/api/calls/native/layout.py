@@ -207,6 +207,7 @@ CALL: Final = Record(
     i64 take_reference      # a result that is no array
     i64 supply              # makes sure that there is memory for an argument of some size
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none
+    i64 workspace           # address of the register of memory for intermediate results, 0 = none
     i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
     i64 wait_for            # waits for it, without the lock,
     i64 when_reached        # or gives a coroutine that waits for it
