@@ -11,7 +11,7 @@ import asyncio
 import heapq
 from time import monotonic
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 BREATH: Final = 0.001
 """Seconds of a loop's round in which calls begin."""
@@ -37,10 +37,12 @@ class CallGate:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         """A heap: the first that came is first."""
 
+    def is_open(self) -> bool:
+        """Whether a call may begin now, as it mostly may; it has begun then."""
+        return not self._waiting and self._has_time()
+
     async def pass_through(self) -> None:
-        """Waits until a call may begin: mostly not at all."""
-        if not self._waiting and self._has_time():
-            return
+        """Waits until a call may begin, after those that wait already."""
         self._tickets += 1
         ticket = self._tickets
         while True:
@@ -86,16 +88,17 @@ class CallGate:
             self._schedule()
 
 
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, CallGate] = WeakKeyDictionary()
+_gates: dict[ref[asyncio.AbstractEventLoop], CallGate] = {}
 
 
-async def pass_through() -> None:
-    """To be awaited before a call begins. Does nothing outside of an asyncio event loop."""
+def running_gate() -> CallGate | None:
+    """That of the event loop that runs, None outside of asyncio's."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return
-    gate = _gates.get(loop)
-    if gate is None:
-        gate = _gates[loop] = CallGate()
-    await gate.pass_through()
+        return None
+    try:
+        return _gates[ref(loop)]
+    except KeyError:
+        gate = _gates[ref(loop, _gates.pop)] = CallGate()
+        return gate

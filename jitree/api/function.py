@@ -272,9 +272,11 @@ class Function(Unique):
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
-        from jitree.api.call_gate import pass_through
+        from jitree.api.call_gate import running_gate
 
-        await pass_through()
+        gate = running_gate()
+        if gate is not None and not gate.is_open():
+            await gate.pass_through()
         made = self.attempt(*arguments, **named)
         if made is not NotImplemented:
             return await made if type(made) is CoroutineType else made
