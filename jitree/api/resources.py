@@ -142,8 +142,9 @@ def _write_part(array: Array, index: Any, value: Any) -> None:
 
 def _exchange_functions() -> object:
     from jitree.api.calls.native.session import exchange_functions
+    from jitree.base.callbacks import can_bind
 
-    return exchange_functions()
+    return exchange_functions() if can_bind() else None
 
 
 use_parts(_read_part, _write_part, _exchange_functions)  # arrays cannot import what is made of them

@@ -201,6 +201,11 @@ _BOUND: Final = {
 """By the number of arguments that come before; what stands around the two addresses."""
 
 
+def can_bind() -> bool:
+    """Whether :func:`bound` knows this machine."""
+    return os.uname().machine in _BOUND
+
+
 def bound(function: int, count: int, argument: int) -> Mapping:
     """A C function of ``count`` arguments, at the mapping's address, which goes on with another one that has
     one more argument, always the same."""

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ import pytest
 
 from jitree import Array, Session, donate
 from jitree.api.calls.native.image import RECIPE
-from jitree.base import dlpack
+from jitree.base import callbacks, dlpack
 from jitree.base.dlpack import DLTensor, Versioned
 from jitree.codegen import image
 from jitree.errors import FailedPreconditionError
@@ -211,6 +212,27 @@ def test_an_interrupt_is_passed_on(
     monkeypatch.setattr(Array, "__dlpack_device__", interrupt)
     with pytest.raises(KeyboardInterrupt):
         consumer.export(array)
+
+
+def test_other_machines_do_without(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "_BOUND", {})
+    assert not hasattr(Array, dlpack.EXCHANGE_ATTRIBUTE)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_functions_with_one_more_argument(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: movabs to rdx, rcx or r8, movabs to rax, jmp; ldr to x2, x3 or x4, ldr, br."""
+    expected = {
+        "x86_64": [f"{move}110000000000000048b82200000000000000ffe0" for move in ("48ba", "48b9", "49b8")],
+        "aarch64": [
+            f"{register}000058b000005800021fd61f2003d511000000000000002200000000000000"
+            for register in ("82", "83", "84")
+        ],
+    }
+    monkeypatch.setattr(callbacks, "map_code", bytes.hex)
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine=machine))
+    made: list[object] = [callbacks.bound(0x22, count, 0x11) for count in (2, 3, 4)]
+    assert made == expected[machine]
 
 
 def test_there_is_no_stream_on_the_host(consumer: Consumer) -> None:

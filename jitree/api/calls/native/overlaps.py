@@ -17,13 +17,13 @@ def are_apart(record: CallRecord) -> bool:
     """Whether no argument lies in the storage of a result, those aside that may be there."""
     storage = Argument(record.arguments)
     for _ in range(record.argument_count):
-        if storage.storage != 0 and not is_alone(record, storage):
+        if storage.storage != 0 and not lies_apart(record, storage):
             return False
         storage = Argument(place_of(storage) + _ARGUMENT_SIZE)
     return True
 
 
-def is_alone(record: CallRecord, storage: Argument) -> bool:
+def lies_apart(record: CallRecord, storage: Argument) -> bool:
     handle = Entry(load64(storage.place))
     handle_pool = record.state.handle_pool
     if not handle or not handle_pool or handle.address == 0:
