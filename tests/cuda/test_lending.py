@@ -306,6 +306,20 @@ def test_a_lost_device_fails_the_call_that_waits(fake: FakeDriver, session: Sess
             add(x, x)
 
 
+def test_a_part_of_a_small_result_is_read_without_python(fake: FakeDriver, session: Session) -> None:
+    add = session.load(LENDING).add
+    x = session.to_device(X)
+    warm(add, x, x)
+    for turn in range(4):
+        result = add(x, x)
+        fake.calls.clear()
+        assert result[3] == 6 and np.array_equal(result[2:4], [4, 6])
+        names = fake.names()
+        assert turn < 2 or (names.count("cuStreamSynchronize") == 1 and set(names) <= SUBMITS)
+        with pytest.raises(IndexError):
+            result[8]
+
+
 # -- all of it, at random --------------------------------------------------------------------------------
 
 
