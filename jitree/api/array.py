@@ -14,7 +14,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from jitree.api.calls.transfers import to_numpy
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.buffer import BufferView
-from jitree.hal.exchange import HostTransfers
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
 if TYPE_CHECKING:
@@ -273,7 +272,7 @@ class Array(NDArrayOperatorsMixin):
 
     def _require_implicit(self) -> None:
         exchange = self._device.array_exchange
-        if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
+        if exchange is not None and exchange.explicit_transfers:
             raise FailedPreconditionError(
                 f"the elements of an array on {self._device.uri} are needed on the host, and its device was "
                 "created with host_transfers=explicit; call to_host()"

@@ -13,8 +13,8 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter
-from jitree.api.calls.number_packing import describe
 from jitree.api.calls.packing import ReferencePacker
+from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
 from jitree.base.elements import is_masked

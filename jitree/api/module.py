@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signature, signature_of
-from jitree.api.calls.number_packing import describe
+from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.base.identity import Unique
-from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 
 if TYPE_CHECKING:
     from jitree.api.function import Owner
     from jitree.dispatch.context import ModuleLike
+    from jitree.dispatch.function import VmFunction as VmFunction
     from jitree.vmfb.schema import Dependency
 
 _HIDDEN: Final = "__"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.api.array import Array, converter
-from jitree.api.calls.number_packing import describe
+from jitree.api.calls.refusal import describe
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, UnavailableError
 

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from jitree.api.array import Array
 from jitree.api.calls.conversion import convert_exactly, holds
-from jitree.api.calls.number_packing import describe, refused
+from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten

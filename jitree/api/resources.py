@@ -12,16 +12,16 @@ from jitree.api.session_arguments import listed, require, require_option
 from jitree.base.identity import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError
-from jitree.hal.device import Device
 from jitree.hal.driver import Driver, DriverRegistry
 from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
-from jitree.modules.hal.references import register_hal_types
+from jitree.modules.hal.references import HAL_TYPES
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.api.executables import Plugin
     from jitree.hal.allocator import Allocator
+    from jitree.hal.device import Device
 
 DEFAULT_DEVICES = ("local-task", "cuda")
 """Drivers tried in this order when no device is named."""
@@ -37,7 +37,7 @@ class Resources(Unique):
         devices without threads, None = all there are."""
         self.driver_registry = all_drivers() if registry is None else registry
         self.ref_types = RefTypes()
-        register_hal_types(self.ref_types)
+        self.ref_types.declare(HAL_TYPES)
         require_option("registry", "a DriverRegistry", registry, DriverRegistry)
         self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
         self._host_allocator = HeapAllocator()

@@ -12,9 +12,8 @@ import numpy as np
 from jitree.api import session_arguments
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
-from jitree.api.calls.number_packing import describe
+from jitree.api.calls.refusal import describe
 from jitree.api.calls.transfers import empty, wrap_or_copy
-from jitree.api.executables import Plugin
 from jitree.api.function import Function
 from jitree.api.incompatible import explained
 from jitree.api.load_order import imported_modules, load_order
@@ -38,23 +37,24 @@ from jitree.errors import (
     NotFoundError,
     memory_errors,
 )
-from jitree.hal.allocator import Allocator
 from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
-from jitree.modules.hal.state import TraceSink
 from jitree.modules.hal.trace import write_to_stderr
-from jitree.vmfb.archive import Source
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.native.direct import DirectCall
     from jitree.api.calls.native.session import DirectCalls
+    from jitree.api.executables import Plugin
+    from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
+    from jitree.modules.hal.state import TraceSink
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
+    from jitree.vmfb.archive import Source
 
 STANDARD_INPUT: Final = "-"
 """As a path to load from."""

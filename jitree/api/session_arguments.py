@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
-from jitree.api.calls.number_packing import describe, refused
+from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.elements import is_masked

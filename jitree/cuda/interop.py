@@ -57,7 +57,7 @@ class CudaExchange:
     def __init__(self, stream: Stream, allocator: CudaAllocator, host_transfers: HostTransfers) -> None:
         self._stream = stream
         self._allocator = allocator
-        self.host_transfers = host_transfers
+        self.explicit_transfers = host_transfers is HostTransfers.EXPLICIT
         self._exported: weakref.WeakSet[Allocation] = weakref.WeakSet()
         self._given: weakref.WeakSet[BufferView] = weakref.WeakSet()
         """Views whose memory comes back after what consumers have submitted by then."""

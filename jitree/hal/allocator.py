@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
 from jitree.base.arguments import integer, integers
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
-from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryType
+
+if TYPE_CHECKING:
+    from jitree.hal.buffer import Allocation, Buffer
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
 _UNSIGNED: Final = 2**64 - 1
@@ -123,6 +125,8 @@ Block = tuple[int, int, object]
 
 class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
+
+    VM_TYPE: Final = "hal.allocator"
 
     reserved: int = 0
     """Bytes that it has taken from the system, or the driver, so far, where it keeps them for reuse."""

@@ -125,6 +125,7 @@ class Buffer(Unique):
     are bits of the enumerations as plain integers; lengths and offsets are bytes.
     """
 
+    VM_TYPE: Final = "hal.buffer"
     __slots__ = (
         "__weakref__", "_array", "address", "allocation", "allowed_access", "allowed_usage", "byte_length",
         "byte_offset", "host_address", "memory_type",
@@ -248,6 +249,7 @@ class BufferView(Unique):
     view may rely on its buffer having all of its elements, if they are dense: kernels do.
     """
 
+    VM_TYPE: Final = "hal.buffer_view"
     __slots__ = ("__weakref__", "_published", "buffer", "element_type", "elements", "encoding", "shape")
 
     def __init__(

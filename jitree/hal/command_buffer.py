@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from _thread import allocate_lock
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, integers, items, object_of
 from jitree.base.identity import Unique
@@ -35,7 +35,9 @@ from jitree.hal.enums import (
     names,
 )
 from jitree.hal.executable import Executable
-from jitree.hal.objects import Channel, Event
+
+if TYPE_CHECKING:
+    from jitree.hal.objects import Channel, Event
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
@@ -96,6 +98,8 @@ class CommandBuffer(Unique, abc.ABC):
     number of times and by several threads at once, with mode ONE_SHOT once. Commands between two barriers may
     run together.
     """
+
+    VM_TYPE: Final = "hal.command_buffer"
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
         """INVALID_ARGUMENT for no category or a negative capacity."""

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 import numpy as np
 
 from jitree.base.arguments import integer, items, object_of
-from jitree.base.elements import Bytes
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, UnimplementedError
-from jitree.hal import checks, enums, recording
-from jitree.hal.allocator import Allocator
-from jitree.hal.buffer import Buffer
-from jitree.hal.exchange import ArrayExchange
+from jitree.hal import checks, enums
 from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource, open_file
 from jitree.hal.operations import QueueOperations
-from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore, wait_for
 
 if TYPE_CHECKING:
+    from jitree.base.elements import Bytes
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.buffer import Buffer
+    from jitree.hal.exchange import ArrayExchange
+    from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
+    from jitree.hal.profiling import Profiler, ProfilingMode
     from jitree.hal.replays import Replays
     from jitree.hal.stream_record import SharedStream
 
@@ -56,6 +56,8 @@ def id_matches(pattern: str, device: str) -> bool:
 
 class Device(Unique, QueueOperations):
     """A device. All methods may be called from any thread."""
+
+    VM_TYPE: Final = "hal.device"
 
     semaphore_type: ClassVar[type[Semaphore]] = Semaphore
     """Class of the semaphores that it can wait for and signal itself."""
@@ -163,6 +165,8 @@ class Device(Unique, QueueOperations):
         raise UnimplementedError(f"{self.id} has no channels; collective operations need a cuda device")
 
     def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
+        from jitree.hal.objects import Event
+
         return Event(queue_affinity, flags)
 
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
@@ -179,6 +183,9 @@ class Device(Unique, QueueOperations):
     ) -> File:
         """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write`
         (:func:`open_file`)."""
+        from jitree.hal import recording
+        from jitree.hal.objects import open_file
+
         checks.check_flags("import_file", flags)
         recording.unrepeatable("a file is read")
         return open_file(source, access, offset, length)

@@ -27,7 +27,8 @@ class ArrayExchange(Protocol):
         """(kind, number), as ``__dlpack_device__`` answers."""
 
     @property
-    def host_transfers(self) -> HostTransfers: ...
+    def explicit_transfers(self) -> bool:
+        """Whether arrays move between host and device only where they are told to."""
 
     def is_importable(self, value: object) -> bool:
         """Whether a value is an array in memory of devices of this kind."""

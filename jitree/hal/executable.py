@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from jitree.base.records import NamedTuple
 from jitree.errors import NotFoundError, StatusCode, StatusError
@@ -14,6 +14,7 @@ from jitree.hal.enums import CachingMode
 class DescriptorSetLayout:
     """The bindings of one set of a pipeline layout, for ABI 0.2 to 0.4."""
 
+    VM_TYPE: Final = "hal.descriptor_set_layout"
     __slots__ = ("bindings", "flags")
 
     def __init__(self, flags: int, bindings: tuple[tuple[int, int, int], ...]) -> None:
@@ -25,6 +26,7 @@ class DescriptorSetLayout:
 class PipelineLayout:
     """What one function of an executable of ABI 0.2 to 0.4 takes."""
 
+    VM_TYPE: Final = "hal.pipeline_layout"
     __slots__ = ("bindings", "constant_count")
 
     def __init__(self, constant_count: int, bindings: tuple[tuple[int, int], ...]) -> None:
@@ -47,6 +49,8 @@ class ExecutableParameters(NamedTuple):
 
 class Executable(abc.ABC):
     """A loaded executable: functions by ordinal."""
+
+    VM_TYPE: Final = "hal.executable"
 
     layouts: tuple[PipelineLayout, ...] = ()
     """What the program says that each function takes, in ABI 0.2 to 0.4; set by the cache that loads it."""

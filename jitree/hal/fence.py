@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import items, object_of
 from jitree.base.identity import Unique
@@ -41,6 +41,7 @@ class Fence(Unique):
     ``await fence`` works in any asyncio loop; the loop stays responsive.
     """
 
+    VM_TYPE: Final = "hal.fence"
     __slots__ = ("__weakref__", "timepoints")
 
     def __init__(self, timepoints: Iterable[tuple[Semaphore, int]] = ()) -> None:

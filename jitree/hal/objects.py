@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Final, Protocol
 
 from jitree.base.endings import Ending
 from jitree.base.identity import Unique
@@ -24,6 +24,7 @@ class Event(Unique):
     """Orders commands inside a command buffer more finely than a barrier. The local drivers need nothing of
     it."""
 
+    VM_TYPE: Final = "hal.event"
     __slots__ = ("__weakref__", "flags", "queue_affinity")
 
     def __init__(self, queue_affinity: int, flags: int = 0) -> None:
@@ -33,6 +34,8 @@ class Event(Unique):
 
 class Channel(Protocol):
     """A group of devices that take part in collective operations."""
+
+    VM_TYPE: ClassVar[str] = "hal.channel"
 
     @property
     def rank(self) -> int: ...
@@ -56,6 +59,7 @@ class ChannelProvider(Protocol):
 class File(Unique, abc.ABC):
     """Bytes that queues read from and write to; offsets and lengths in bytes."""
 
+    VM_TYPE: Final = "hal.file"
     __slots__ = ("__weakref__", "access", "name")
 
     def __init__(self, access: int, name: str) -> None:

@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from jitree.base.arguments import object_of
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks
-from jitree.hal.allocator import Allocator
-from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
 from jitree.hal.enums import BufferUsage, CommandBufferMode, CommandCategory, MemoryAccess
-from jitree.hal.executable import Executable
-from jitree.hal.fence import Fence
-from jitree.hal.objects import File
+
+if TYPE_CHECKING:
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.buffer import Buffer
+    from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+    from jitree.hal.executable import Executable
+    from jitree.hal.fence import Fence
+    from jitree.hal.objects import File
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)

@@ -60,6 +60,7 @@ class Timepoint:
 class Semaphore(Unique):
     """A timeline semaphore on the host."""
 
+    VM_TYPE: Final = "hal.semaphore"
     __slots__ = ("__weakref__", "_failure", "_lock", "_producers", "_timepoints", "_value")
 
     def __init__(self, initial_value: int = 0) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 from jitree.base.arguments import natural
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
 from jitree.regs.memory import Bytes, address_of, zeroed
+from jitree.regs.ref_types import BUFFER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +32,7 @@ class VmBuffer(Unique):
     ``np.asarray(buffer)`` aliases it too, ``bytes(buffer)`` copies it.
     """
 
-    VM_REF_TYPE: Final = KIND_BUFFER
+    VM_TYPE: Final = BUFFER_NAME
     __slots__ = ("__weakref__", "access", "address", "data", "length", "view")
 
     access: int

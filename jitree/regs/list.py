@@ -27,7 +27,6 @@ from jitree.errors import (
 )
 from jitree.regs.layout import (
     ENTRY,
-    KIND_LIST,
     LIST_EMPTY,
     LIST_F32,
     LIST_F64,
@@ -41,6 +40,7 @@ from jitree.regs.layout import (
     VALUE_TYPE_CODES,
 )
 from jitree.regs.memory import address_of
+from jitree.regs.ref_types import LIST_NAME
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,7 +134,7 @@ class VmList(Unique):
     A list that VM code uses belongs to that context's thread.
     """
 
-    VM_REF_TYPE: Final = KIND_LIST
+    VM_TYPE: Final = LIST_NAME
     __slots__ = (
         "__weakref__", "_address", "_ending", "_held", "_objects", "capacity", "element_type",
         "handle", "size", "table", "words",

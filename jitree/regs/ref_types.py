@@ -1,13 +1,14 @@
 """Named types of references, shared by all modules of one instance.
 
 A ref register is untyped; what it points to carries the number of its type. The two types that the
-instruction set knows are fixed, modules register theirs by name (``hal.buffer`` …) with the Python class
-whose instances (and those of subclasses) are references of that type.
+instruction set knows are fixed, modules register theirs by name (``hal.buffer`` …). A Python class whose
+instances (and those of subclasses) are references of a type says so in ``VM_TYPE``, or is registered with it.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock
+from collections.abc import Iterable
 from typing import Final
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -24,6 +25,11 @@ LIST_NAME: Final = "vm.list"
 _OPAQUE_NAMES: Final = ("vm.opaque", "vm.ref<?>", "?")
 
 
+def stated_type(value: object) -> str | None:
+    """The name of a reference type that the class of an object states, or a class that it is derived from."""
+    return getattr(type(value), "VM_TYPE", None)
+
+
 class RefTypes:
     """Type numbers by name and by class."""
 
@@ -33,6 +39,19 @@ class RefTypes:
         self._names: dict[int, str] = {KIND_BUFFER: BUFFER_NAME, KIND_LIST: LIST_NAME}
         self._classes: dict[type, int] = {}
         self._cache: dict[type, int] = {}
+
+    def declare(self, names: Iterable[str]) -> None:
+        """Makes types known whose classes state their names: those need not be imported for it."""
+        with self._lock:
+            for name in names:
+                if name not in self._ids:
+                    self._add(name)
+
+    def _add(self, name: str) -> int:
+        number = self._ids[name] = KIND_FIRST_REGISTERED + len(self._ids)
+        self._names[number] = name
+        self._cache = {}
+        return number
 
     def register(self, name: str, cls: type) -> int:
         """The type number of ``name`` (without ``!``), whose objects are instances of ``cls``.
@@ -50,17 +69,13 @@ class RefTypes:
                 raise AlreadyExistsError(
                     f"ref type '{name}' of class {cls.__name__}: '{other}' is registered differently"
                 )
-            number = KIND_FIRST_REGISTERED + len(self._ids)
-            self._ids[name] = number
-            self._names[number] = name
-            self._classes[cls] = number
-            self._cache = {}
+            number = self._classes[cls] = self._add(name)
             return number
 
     def _number_of(self, cls: type) -> int | None:
-        """The number that a class was registered with; the instruction set's classes state their own."""
-        number: int | None = self._classes.get(cls, vars(cls).get("VM_REF_TYPE"))
-        return number
+        """The number that a class was registered with, or that of the type whose name it states."""
+        number = self._classes.get(cls)
+        return self._ids.get(vars(cls).get("VM_TYPE", "")) if number is None else number
 
     def lookup(self, name: str) -> int:
         """The number of a registered type; NOT_FOUND if there is none of that name."""

@@ -44,12 +44,14 @@ from typing import Final
 '''
 _TEXTS: Final = {
     "NAMES": '"""Names of instructions and internal forms, by opcode word."""',
+    "RESULT_SLOTS": '"""Slots that an instruction writes, calls aside; its last word is the first."""',
     "BASE": '"""Opcode word of the (first) instruction of each loop and superinstruction, by number."""',
     "LOOPS": '"""Opcode word of a branch that carries its target\'s comparison, by shape and comparison."""',
     "KEYS": '"""Keys of branches by shape and next block; those of all other parts are opcode words."""',
     "TREE": '"""The first parts by key."""',
 }
 _VARIANTS: Final = (*SHAPES[1:], "cond_br:true", "cond_br:false")
+_WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
 _KEYS: Final = {"br:": OPCODE["br.bare"]} | {name: -1 - number for number, name in enumerate(_VARIANTS)}
 
 
@@ -73,6 +75,13 @@ def _sizes(name: str) -> tuple[int, int]:
     operands = row.operands if row else ()  # special cases of branches end a superinstruction
     size = 1 + sum(2 if operand.kind in ("imm.i64", "imm.f64") else 1 for operand in operands)
     return size, 2 if operands and operands[-1].kind in ("r.i64", "r.f64") else 1
+
+
+def _result_slots(name: str) -> int:
+    row = BY_MNEMONIC.get(name)
+    if row is None or not row.operands or not row.operands[-1].output:
+        return 0
+    return _WIDTHS.get(row.operands[-1].kind, 0)
 
 
 def _key(name: str) -> int:
@@ -129,6 +138,7 @@ def generate_opcodes() -> str:
     firsts = (*(loop.shape for loop in LOOPS), *(parts[0].name for parts in SUPERINSTRUCTIONS))
     return _text(_OPCODE_HEADER, {
         "NAMES": ("", _rows([f'"{name}"' for name in OPCODE], "()", 3)),
+        "RESULT_SLOTS": ("", _rows([str(_result_slots(name)) for name in OPCODE], "()", 20)),
         "BASE": ("", _rows([str(_base(name)) for name in firsts], "()", 20)),
     })  # fmt: skip
 

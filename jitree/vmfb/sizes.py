@@ -15,18 +15,20 @@ end, and then choose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.vmfb.cconv import RegisterSlot
-from jitree.vmfb.isa import INSTRUCTIONS
-from jitree.vmfb.opcodes import INTERNAL_FORMS
+from jitree.vmfb.opcode_table import RESULT_SLOTS
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.size_arithmetic import EXACT, MODULES, SUMS, TRUNCATION
 from jitree.vmfb.word_blocks import WordBlock, blocks_of, replace
 from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_VALUE32, TAG_VALUE64
+
+if TYPE_CHECKING:
+    from jitree.vmfb.cconv import RegisterSlot
+    from jitree.vmfb.schema import ModuleTables
 
 _FIRST_COUNT: Final = {
     "hal.command_buffer.dispatch": 3,
@@ -35,6 +37,7 @@ _FIRST_COUNT: Final = {
 }
 """Argument that is the first of three numbers of workgroups."""
 _SELECTS: Final = {OPCODE["select.i32"], OPCODE["select.i64"]}
+_SHIFTS: Final = {opcode for name, opcode in OPCODE.items() if name.startswith(("shl.", "shr."))}
 _AND: Final = OPCODE["and.i64"]
 _CONSTANT, _ZEROS = OPCODE["const.i64"], (OPCODE["const.i64.zero"], OPCODE["const.i32.zero"])
 _CONSTANT_32: Final = OPCODE["const.i32"]
@@ -49,12 +52,6 @@ _INTERNAL, _IMPORT, _RETURN = OPCODE["call.internal"], OPCODE["call.import"], OP
 _LOADS, _STORES = ({OPCODE[f"global.{name}.{kind}"] for kind in ("i32", "i64")} for name in ("load", "store"))
 _VALUES: Final = (TAG_VALUE32, TAG_VALUE64)
 _COMPUTE: Final = {_INTERNAL, *EXACT, *_LOADS}
-_WIDTHS: Final = {"r.i32": 1, "r.f32": 1, "r.i64": 2, "r.f64": 2}
-_WRITES: Final = [
-    _WIDTHS.get(row.operands[-1].kind, 0) if row.operands and row.operands[-1].output else 0
-    for row in INSTRUCTIONS
-] + [0] * len(INTERNAL_FORMS)
-"""By opcode word, how many slots an instruction writes, calls aside; its last word is the first of them."""
 
 _PRODUCTS, _SUMS_TOO, _COUNT = range(3)
 """What has to be exact of what decides on a size; of a number of workgroups the truncation to 32 bits too."""
@@ -132,14 +129,14 @@ class _Flow:
         for number in reversed(range(len(block.starts))):
             start = block.starts[number]
             opcode = words[start]
-            if width := _WRITES[opcode]:
+            if width := RESULT_SLOTS[opcode]:
                 register = words[end - 1]
                 if width == 2:
                     sized.pop(register + 1, None)
                 if (extent := sized.pop(register, None)) is None:
                     pass
                 elif opcode in _FOLLOWED:
-                    self._operands(ordinal, (block, number), extent, sized)
+                    self._operands(ordinal, (block, number), words[start + 1 : end - 1], extent, sized)
                 elif opcode in _LOADS:
                     self._load(words[start + 1], extent)
             elif opcode in _STORES and words[start + 1] in self._globals:
@@ -166,13 +163,17 @@ class _Flow:
                 _add(sized, [register], extent)
         return sized
 
-    def _operands(self, ordinal: int, position: Position, extent: int, sized: Sized) -> None:
+    def _operands(
+        self, ordinal: int, position: Position, operands: Sequence[int], extent: int, sized: Sized
+    ) -> None:
         """Adds the operands of an instruction that decides on a size, and makes it exact."""
         block, number = position
         words, start = block.words, block.starts[number]
         opcode = words[start]
-        places = enumerate(INSTRUCTIONS[opcode].operands[:-1], start + 1)
-        operands = [words[at] for at, operand in places if operand.name not in ("cond", "amount")]
+        if opcode in _SELECTS:
+            operands = operands[1:]  # without the condition
+        elif opcode in _SHIFTS:
+            operands = operands[:1]  # without the number of bits
         if opcode == TRUNCATION and extent != _COUNT:
             return
         if opcode in _HALVES and self._leaves_upper_half(ordinal, position):
@@ -301,7 +302,7 @@ def _last_writer(block: WordBlock, number: int, register: int) -> int | None:
             results = words[start + 5 + 3 * words[start + 3] : end]
         else:
             first = words[end - 1]
-            results = [word for slot in range(_WRITES[opcode]) for word in (TAG_VALUE32, first + slot)]
+            results = [word for slot in range(RESULT_SLOTS[opcode]) for word in (TAG_VALUE32, first + slot)]
         if any(tag in _VALUES and slot == register for tag, slot in _pairs(results)):
             return start
     return None

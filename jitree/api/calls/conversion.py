@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.api.calls.number_packing import refused
+from jitree.api.calls.refusal import refused
 from jitree.modules.hal.buffer_view import compatible_elements
 from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNED, CLASS_UNSIGNED
 

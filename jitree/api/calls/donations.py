@@ -10,7 +10,7 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.overlaps import shares_memory
-from jitree.api.calls.tensor_packing import OBJECTS, Donation, as_array
+from jitree.api.calls.tensor_packing import Donation, as_array, is_object
 from jitree.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _host_arrays(arguments: Iterable[Any]) -> Iterator[npt.NDArray[Any]]:
     for value in arguments:
         if isinstance(value, (tuple, list)):
             yield from _host_arrays(value)
-        elif not isinstance(value, (Array, Donation, *OBJECTS)):
+        elif not (isinstance(value, (Array, Donation)) or is_object(value)):
             array = as_array(value)
             if array is not None:
                 yield array

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import Parameter
+from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import native_row
-from jitree.base.elements import NO_MASKS, is_float, is_masked
-from jitree.errors import InvalidArgumentError
-from jitree.types import BY_NAME, format_shaped_type
+from jitree.base.elements import is_float, is_masked
+from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from jitree.api.calls.declaration import Parameter
 
 NUMBER_BITS: Final = {"i": 32, "I": 64, "f": 32, "F": 64}
 """Width of the numbers of a calling convention."""
 
 F32_MAX: Final = float.fromhex("0x1.fffffep127")
 _F64_EXACT: Final = 1 << 53
-_SHOWN: Final = 60
 
 
 class NumberPacker(Protocol):
@@ -38,23 +38,6 @@ def number_packer(parameter: Parameter, character: str) -> NumberPacker:
     if narrow is not None:
         return FloatBitsPacker(parameter, narrow)
     return IntegerPacker(parameter, NUMBER_BITS[character])
-
-
-def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
-    why = NO_MASKS if is_masked(value) else why
-    return InvalidArgumentError(f"{parameter}: expected {expected} but got {describe(value)}{why}")
-
-
-def describe(value: object) -> str:
-    """A value for messages: type and shape of arrays, text and class of everything else."""
-    if isinstance(value, (np.ndarray, Array)):
-        row, kind = native_row(value.dtype), "masked array" if is_masked(value) else "array"
-        if row is None:
-            return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
-        return f"a {format_shaped_type(value.shape, row)} {kind}"
-    text = repr(value)
-    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return f"{text} of type {type(value).__name__}"
 
 
 def _number(value: object) -> object:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import WORKSPACE, Parameter, Signature
-from jitree.api.calls.list_packing import list_packer
-from jitree.api.calls.number_packing import NUMBER_BITS, narrow_float, number_packer, refused
-from jitree.api.calls.tensor_packing import NUMBERS, OBJECTS, ArrayTransfer, as_array, tensor_packer
+from jitree.api.calls.refusal import refused
+from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object, tensor_packer
 from jitree.api.calls.transfers import native_row
 from jitree.api.calls.writing import own_view, require_writable, writable_import
 from jitree.base.elements import is_masked
@@ -25,10 +24,12 @@ from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
-from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
-from jitree.regs.ref_types import RefTypes
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.ref_types import LIST_NAME, stated_type
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
+
+if TYPE_CHECKING:
+    from jitree.regs.ref_types import RefTypes
 
 
 class Packer(Protocol):
@@ -48,7 +49,9 @@ def packers(
 def _packer(parameter: Parameter, item: Item, transfer: ArrayTransfer, ref_types: RefTypes) -> Packer:
     if isinstance(item, Span):
         return SpanPacker(parameter, item, transfer, ref_types)
-    if item in NUMBER_BITS:
+    if item != "r":
+        from jitree.api.calls.number_packing import number_packer
+
         return number_packer(parameter, item)
     if parameter.workspace is not None:
         return WorkspacePacker(parameter, transfer, ref_types)
@@ -73,6 +76,8 @@ class ReferencePacker:
         self._transfer = transfer._replace(import_array=writable_import(transfer.import_array))
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
+        from jitree.api.calls.list_packing import list_packer
+
         self._pack_list = list_packer(parameter, self._pack)
 
     def pack(self, value: Any) -> object:
@@ -94,7 +99,7 @@ class ReferencePacker:
             raise refused(self._name, self._type, value)
         if isinstance(value, (BufferView, Buffer)):
             return require_writable(value, self._name)
-        if isinstance(value, OBJECTS):
+        if is_object(value):
             return value
         exchange = self._transfer.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
@@ -190,6 +195,8 @@ def unpackers(signature: Signature, results: str) -> tuple[Unpacker, ...]:
 
 def number_unpacker(declared: str) -> Unpacker | None:
     """What makes a register's number one of the declared type; None if it is one."""
+    from jitree.api.calls.number_packing import narrow_float
+
     if declared == "i1":
         return lambda value, device, fence: bool(value)
     narrow = narrow_float(declared)
@@ -213,7 +220,7 @@ def unpack_reference(value: Any, device: Device, fence: Fence | None) -> Any:
     """Arrays, lists, memoryviews of the bytes of a ``vm.buffer``, None, other objects as they are."""
     if type(value) is BufferView:
         return Array(value, device, fence)
-    if type(value) is VmList:
+    if stated_type(value) == LIST_NAME:
         return [unpack_reference(item, device, fence) for item in value]
     if type(value) is VmBuffer:
         return value.view

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import OUT
-from jitree.api.calls.number_packing import describe
+from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.base.elements import is_masked

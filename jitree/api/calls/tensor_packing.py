@@ -9,33 +9,30 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.conversion import convert_exactly, holds
-from jitree.api.calls.declaration import DeclaredTensor, Parameter
-from jitree.api.calls.number_packing import refused
+from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten, writable_import
 from jitree.base.elements import is_masked
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
-from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.device import Device
-from jitree.hal.exchange import HostTransfers
-from jitree.hal.fence import Fence
+from jitree.hal.buffer import BufferView
 from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
 from jitree.modules.hal.references import type_name
-from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
+from jitree.regs.ref_types import BUFFER_NAME, LIST_NAME, stated_type
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.api.calls.declaration import DeclaredTensor, Parameter
     from jitree.api.calls.writing import ImportArray, ViewOf
+    from jitree.hal.device import Device
 
 _I1: Final = BY_NAME["i1"]
 NUMBERS: Final = (int, float, complex, np.generic)
 _NO_ARRAYS: Final = (*NUMBERS, list, tuple, str, bytes, bytearray, type)
-OBJECTS: Final = (BufferView, Buffer, Fence, VmBuffer, VmList)
+_OBJECTS: Final = frozenset(("hal.buffer_view", "hal.buffer", "hal.fence", BUFFER_NAME, LIST_NAME))
 """What programs take as it is."""
 
 
@@ -51,7 +48,7 @@ class ArrayTransfer(NamedTuple):
     def implicit(self) -> ImportArray:
         """``import_array`` for arguments of calls, which refuses them if the device wants to be told."""
         exchange = self.device.array_exchange
-        if exchange is not None and exchange.host_transfers is HostTransfers.EXPLICIT:
+        if exchange is not None and exchange.explicit_transfers:
             return _refuse_host_array
         return self.import_array
 
@@ -152,7 +149,7 @@ class TensorPacker:
             code = value.element_type if self._row is None else self._code
             check_view(value, self._name, code, ENCODING_DENSE, self._shape)
             return value
-        if isinstance(value, OBJECTS):
+        if is_object(value):
             raise InvalidArgumentError(
                 f"ref type mismatch; {self._name} needs a {self._tensor} but got a {type_name(value)}"
             )
@@ -178,7 +175,7 @@ class TensorPacker:
     def host_array(self, value: Any) -> npt.NDArray[Any] | None:
         """What a value is on the host before it is copied to the device, of any type and shape; None for what
         does not go that way."""
-        if value is None or isinstance(value, (Array, Donation, *OBJECTS)) or is_masked(value):
+        if value is None or isinstance(value, (Array, Donation)) or is_object(value) or is_masked(value):
             return None
         array = as_array(value)
         if array is None and isinstance(value, (*NUMBERS, list, tuple)):
@@ -268,6 +265,11 @@ class ConsumedPacker(TensorPacker):
             return True
         exchange = self.device.array_exchange
         return exchange is not None and exchange.is_importable(value)
+
+
+def is_object(value: object) -> bool:
+    """Whether it is an object of the HAL or the VM that programs take as it is."""
+    return stated_type(value) in _OBJECTS
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:

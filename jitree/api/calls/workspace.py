@@ -9,9 +9,10 @@ import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
-from jitree.api.calls.number_packing import describe, number_packer
+from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.packing import require_workspace
+from jitree.api.calls.refusal import describe
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE

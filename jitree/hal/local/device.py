@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal import watchdog
-from jitree.hal.allocator import Allocator
-from jitree.hal.command_buffer import BindingTable, CommandBuffer
-from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device
-from jitree.hal.executable import ExecutableLoader
-from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
-from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
-from jitree.hal.local.transfer import work_of
-from jitree.hal.operations import Listener, Transfer
-from jitree.hal.profiling import ProfilingMode
 
 if TYPE_CHECKING:
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.command_buffer import BindingTable, CommandBuffer
+    from jitree.hal.command_list import CommandList
+    from jitree.hal.executable import ExecutableLoader
+    from jitree.hal.fence import Fence
+    from jitree.hal.local.command_buffer import LocalCommandBuffer
+    from jitree.hal.local.queue import LocalQueue
+    from jitree.hal.operations import Listener, Transfer
+    from jitree.hal.profiling import ProfilingMode
     from jitree.regs.handles import HandleTable
 
 
@@ -68,6 +67,8 @@ class LocalDevice(Device):
     def create_command_buffer(
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
     ) -> CommandBuffer:
+        from jitree.hal.local.command_buffer import LocalCommandBuffer  # most are made by machine code
+
         return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity)
 
     # Queue operations.
@@ -80,6 +81,8 @@ class LocalDevice(Device):
     def _submit_transfer(
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
     ) -> None:
+        from jitree.hal.local.transfer import work_of
+
         work, cost = work_of(transfer)
         self._queue(queue_affinity).submit(transfer.name, wait, signal, work, cost)
 
@@ -91,6 +94,8 @@ class LocalDevice(Device):
         command_buffer: CommandBuffer,
         binding_table: BindingTable,
     ) -> None:
+        from jitree.hal.local.command_buffer import LocalCommandBuffer
+
         if type(command_buffer) is not LocalCommandBuffer:
             raise InvalidArgumentError(
                 f"a command buffer of type {type(command_buffer).__name__} was not created by {self.id}"

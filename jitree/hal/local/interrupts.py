@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 from _thread import _local
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import event_loop
-from jitree.base.callbacks import Callback, keep
 from jitree.base.once import once
 from jitree.errors import CancelledError
 from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, JOB
+
+if TYPE_CHECKING:
+    from jitree.base.callbacks import Callback
 
 
 class Interruptible(Protocol):
@@ -68,6 +70,8 @@ def _look(job: int) -> int:
 
 
 def _fail(error: BaseException, job: int) -> int:
+    from jitree.base.callbacks import keep
+
     keep(error)
     ctypes.c_int64.from_address(job + JOB["failure"]).value = FAILED_INTERRUPTED
     return 0
@@ -76,4 +80,6 @@ def _fail(error: BaseException, job: int) -> int:
 @once
 def look_in() -> Callback:
     """``(job)`` for machine code that waits for other threads. An interrupt becomes the job's failure."""
+    from jitree.base.callbacks import Callback
+
     return Callback(_look, 1, _fail, 0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import text, unsigned32
-from jitree.regs.objects import VmBuffer
 from jitree.types import INTEGER_CLASSES, element_type
+
+if TYPE_CHECKING:
+    from jitree.modules.hal.state import HalState
+    from jitree.regs.objects import VmBuffer
 
 MAXIMUM_RANK: Final = 128
 MAXIMUM_TRACED: Final = 128

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jitree.errors import StatusError
-from jitree.hal.allocator import Allocator
-from jitree.hal.device import Device
-from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import text
-from jitree.regs.objects import VmBuffer
+
+if TYPE_CHECKING:
+    from jitree.hal.allocator import Allocator
+    from jitree.hal.device import Device
+    from jitree.modules.hal.state import HalState
+    from jitree.regs.objects import VmBuffer
 
 
 def devices_count(state: HalState) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jitree.errors import InvalidArgumentError
-from jitree.hal.device import Device
 from jitree.hal.enums import CachingMode
 from jitree.hal.executable import Executable, ExecutableParameters, PipelineLayout
-from jitree.modules.hal.state import HalState
 from jitree.modules.hal.values import text
-from jitree.regs.objects import VmBuffer
+
+if TYPE_CHECKING:
+    from jitree.hal.device import Device
+    from jitree.modules.hal.state import HalState
+    from jitree.regs.objects import VmBuffer
 
 
 def create(

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
-from jitree.hal.device import Device
 from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
-from jitree.modules.hal.references import call_once, checked, register_hal_types
+from jitree.modules.hal.references import HAL_TYPES, call_once, checked
 from jitree.modules.hal.state import HalState, Placement, TraceSink
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.modules.import_rows import ImportRow, rows
-from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
+    from jitree.hal.device import Device
+    from jitree.regs.ref_types import RefTypes
 
 
 class RowModule(HostModule):
@@ -32,7 +32,7 @@ class RowModule(HostModule):
         return map(_export, self.rows())
 
     def register_types(self, ref_types: RefTypes) -> None:
-        register_hal_types(ref_types)
+        ref_types.declare(HAL_TYPES)
 
 
 class HalModule(RowModule):

@@ -8,46 +8,21 @@ them in front of the implementation, at the cost of a set look-up each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.errors import InternalError, InvalidArgumentError
-from jitree.hal.allocator import Allocator
-from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.device import Device
-from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
-from jitree.hal.fence import Fence
-from jitree.hal.objects import Channel, Event, File
-from jitree.hal.semaphore import Semaphore
-from jitree.modules.import_rows import ImportRow
-from jitree.regs.objects import VmBuffer
-from jitree.regs.ref_types import RefTypes
+from jitree.regs.ref_types import BUFFER_NAME, stated_type
 from jitree.vmfb.cconv import Span, parse
 
-HAL_TYPES: Final[dict[str, type]] = {
-    "hal.allocator": Allocator,
-    "hal.buffer": Buffer,
-    "hal.buffer_view": BufferView,
-    "hal.channel": Channel,
-    "hal.command_buffer": CommandBuffer,
-    "hal.descriptor_set_layout": DescriptorSetLayout,
-    "hal.device": Device,
-    "hal.event": Event,
-    "hal.executable": Executable,
-    "hal.fence": Fence,
-    "hal.file": File,
-    "hal.pipeline_layout": PipelineLayout,
-    "hal.semaphore": Semaphore,
-}
-"""Class of the objects of each reference type; subclasses are of the same type."""
+if TYPE_CHECKING:
+    from jitree.modules.import_rows import ImportRow
 
-_CLASSES: Final = {**HAL_TYPES, "vm.buffer": VmBuffer}
-
-
-def register_hal_types(ref_types: RefTypes) -> None:
-    """Makes the types known by name, so that modules that mention them resolve."""
-    for name, cls in HAL_TYPES.items():
-        ref_types.register(name, cls)
+HAL_TYPES: Final = (
+    "hal.allocator", "hal.buffer", "hal.buffer_view", "hal.channel", "hal.command_buffer",
+    "hal.descriptor_set_layout", "hal.device", "hal.event", "hal.executable", "hal.fence", "hal.file",
+    "hal.pipeline_layout", "hal.semaphore",
+)  # fmt: skip
+"""The reference types of the module."""
 
 
 class AcceptedClasses(set[type]):
@@ -56,11 +31,10 @@ class AcceptedClasses(set[type]):
     def __init__(self, name: str, nullable: bool) -> None:
         super().__init__({type(None)} if nullable else set())
         self.name = name
-        self.expected = _CLASSES[name]
 
     def accept(self, value: object, function: str, parameter: str) -> None:
         """Takes in the class of ``value``, or raises INVALID_ARGUMENT: it is null or of another type."""
-        if self.expected in type(value).__mro__:
+        if stated_type(value) == self.name:
             self.add(type(value))
         elif value is None:
             raise InvalidArgumentError(f"ref is null; {function} needs a {self.name} as {parameter}")
@@ -73,13 +47,13 @@ class AcceptedClasses(set[type]):
 
 def type_name(value: object) -> str:
     """The reference type of an object for messages."""
-    mro = type(value).__mro__
-    return next((name for name, cls in _CLASSES.items() if cls in mro), type(value).__name__)
+    return stated_type(value) or type(value).__name__
 
 
 _ACCEPTED: Final = {
-    name + mark: AcceptedClasses(name, nullable=bool(mark)) for name in _CLASSES for mark in ("", "?")
-}
+    name + mark: AcceptedClasses(name, nullable=bool(mark))
+    for name in (*HAL_TYPES, BUFFER_NAME) for mark in ("", "?")
+}  # fmt: skip
 
 
 _Parameter = tuple[str, str | None]

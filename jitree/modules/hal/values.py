@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from jitree.regs.objects import VmBuffer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jitree.regs.objects import VmBuffer
 
 
 def text(buffer: VmBuffer) -> str:

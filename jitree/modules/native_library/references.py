@@ -66,7 +66,7 @@ class References:
         self._buffer_type = self.instance.add(_BUFFER, self._destroy_buffer)
         self.instance.add(_LIST, _leave)
         self._hal = HalObjects(self.instance.add)
-        for name in HAL_TYPES.keys() - self._hal.type_names:
+        for name in set(HAL_TYPES) - self._hal.type_names:
             self.instance.add(name, _leave)
 
     @staticmethod

@@ -7,10 +7,10 @@ from array import array
 from typing import TYPE_CHECKING
 
 from jitree.codegen import image
-from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor.recipe import RECIPE, supported
 
 if TYPE_CHECKING:
+    from jitree.hal.command_list import CommandList
     from jitree.hal.local.executor.calling import NativeExecutor
 
 _native: NativeExecutor | None = None

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.codegen.image import Image
-from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from jitree.codegen.image import Image
+    from jitree.hal.command_list import CommandList
 
 _EXECUTE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)

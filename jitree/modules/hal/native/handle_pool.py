@@ -12,12 +12,10 @@ from weakref import ref
 import numpy as np
 
 from jitree.base.endings import Borrowed
-from jitree.codegen import image
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
-from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
@@ -28,6 +26,7 @@ from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
+    from jitree.codegen import image
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
@@ -165,6 +164,8 @@ class HandlePool:
     def learn(self, commands: CommandBuffer) -> None:
         """From now on fast paths submit lists like this one to the device's stream."""
         if self._programs is not None:
+            from jitree.hal.list_command_buffer import ListCommandBuffer
+
             self._programs.learn(commands)
             if isinstance(commands, ListCommandBuffer) and commands.commands.data:
                 self.supply_storage(len(commands.commands.data), STAGED)

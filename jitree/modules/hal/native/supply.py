@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.codegen import image
 from jitree.hal.fence import Fence
-from jitree.hal.list_command_buffer import ListCommandBuffer
-from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import STAGED
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
@@ -163,6 +161,8 @@ def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> C
 
 def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
     """An execution; the fast path may have given up because it failed."""
+    from jitree.hal.list_command_buffer import ListCommandBuffer  # for what Python executes
+    from jitree.hal.local.command_buffer import LocalCommandBuffer
 
     def call(
         state: Supplied,

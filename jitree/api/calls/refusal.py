@@ -1,0 +1,32 @@
+"""What messages say of values that a parameter does not take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.calls.transfers import native_row
+from jitree.base.elements import NO_MASKS, is_masked
+from jitree.errors import InvalidArgumentError
+from jitree.types import format_shaped_type
+
+_SHOWN: Final = 60
+
+
+def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
+    why = NO_MASKS if is_masked(value) else why
+    return InvalidArgumentError(f"{parameter}: expected {expected} but got {describe(value)}{why}")
+
+
+def describe(value: object) -> str:
+    """A value for messages: type and shape of arrays, text and class of everything else."""
+    if isinstance(value, (np.ndarray, Array)):
+        row, kind = native_row(value.dtype), "masked array" if is_masked(value) else "array"
+        if row is None:
+            return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
+        return f"a {format_shaped_type(value.shape, row)} {kind}"
+    text = repr(value)
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"{text} of type {type(value).__name__}"
