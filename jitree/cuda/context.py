@@ -6,22 +6,34 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from jitree.base.endings import Ending, carefully
 from jitree.cuda.api import Api, Handle
 from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
 
+_EARLY_CAPABILITY: Final = (9, 0)
+_EARLY_DRIVER: Final = 12040
+"""From which on graphs have edges for programmatic dependent launch."""
+
 
 class CudaContext:
     """The primary context of a device, which PyTorch and CuPy use as well: pointers can be exchanged."""
 
-    def __init__(self, driver: Any, ordinal: int) -> None:
-        """``driver``: the bindings' module; ``ordinal``: of the device in this process."""
+    def __init__(self, driver: Any, ordinal: int, dependent_launch: bool = True) -> None:
+        """``driver``: the bindings' module; ``ordinal``: of the device in this process; ``dependent_launch``:
+        whether kernels may be launched before those are done that they wait for."""
         self.api = Api(driver, f"cuda://{ordinal}")
         self.ordinal = ordinal
         self.device: Handle = self.api.call("cuDeviceGet", ordinal)
         self.info = DeviceDescription(self.api, self.device)
+        self.launches_early = (
+            dependent_launch
+            and self.info.compute_capability >= _EARLY_CAPABILITY
+            and self.info.driver_version >= _EARLY_DRIVER
+            and hasattr(driver, "CUgraphEdgeData")
+        )
+        """Whether dependent kernels are launched early, and wait by themselves."""
         self.handle: Handle = self.api.call("cuDevicePrimaryCtxRetain", self.device)
         # Everything made in it refers to it: this is the end of the last.
         self._ending = Ending(carefully(partial(_give_back, self.api, self.device)))

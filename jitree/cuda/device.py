@@ -57,10 +57,15 @@ class CudaDevice(Ended, Device):
     semaphore_type = CudaSemaphore
 
     def __init__(
-        self, driver: Any, ordinal: int, host_transfers: HostTransfers = HostTransfers.IMPLICIT
+        self,
+        driver: Any,
+        ordinal: int,
+        host_transfers: HostTransfers = HostTransfers.IMPLICIT,
+        dependent_launch: bool = True,
     ) -> None:
-        """``driver``: the bindings' module; ``ordinal``: of the GPU in this process."""
-        self.context = CudaContext(driver, ordinal)
+        """``driver``: the bindings' module; ``ordinal``: of the GPU in this process; ``dependent_launch``: as
+        of :class:`CudaContext`."""
+        self.context = CudaContext(driver, ordinal, dependent_launch)
         uri = self.context.api.name
         self._completion = CompletionThread(uri)
         profiler = Profiler()

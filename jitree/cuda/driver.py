@@ -43,16 +43,19 @@ class CudaDriver(Driver):
 
     def create_device_by_id(self, device_id: int, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
         """The default device is the first. INVALID_ARGUMENT for parameters other than
-        ``host_transfers=implicit|explicit``."""
-        transfers = HostTransfers.IMPLICIT
+        ``host_transfers=implicit|explicit`` and ``dependent_launch=on|off``."""
+        chosen = {"host_transfers": "implicit", "dependent_launch": "on"}
         for name, value in options.parameters.items():
-            if name != "host_transfers":
-                raise InvalidArgumentError(f"cuda has no parameter '{name}'; it has host_transfers")
-            try:
-                transfers = HostTransfers(value)
-            except ValueError:
-                raise InvalidArgumentError(f"host_transfers={value}: expected implicit or explicit") from None
-        return CudaDevice(self._bindings, self._ordinal(device_id), transfers)
+            if name not in chosen:
+                raise InvalidArgumentError(f"cuda has no parameter '{name}'; it has {', '.join(chosen)}")
+            chosen[name] = value
+        transfers, launch = chosen.values()
+        if transfers not in [kind.value for kind in HostTransfers]:
+            raise InvalidArgumentError(f"host_transfers={transfers}: expected implicit or explicit")
+        if launch not in ("on", "off"):
+            raise InvalidArgumentError(f"dependent_launch={launch}: expected on or off")
+        ordinal = self._ordinal(device_id)
+        return CudaDevice(self._bindings, ordinal, HostTransfers(transfers), launch == "on")
 
     def create_device_by_path(self, path: str, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
         pci_id = _pci_numbers(path)

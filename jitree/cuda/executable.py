@@ -72,7 +72,10 @@ class _Image:
         self.signatures = {} if self.is_cubin else ptx.signatures(image)
         self._modules: list[Any] = []
         self._endings: list[Ending] = []
-        cubins = jit.compile_image(context, image)
+        waiting = ptx.with_waits(image) if context.launches_early and not self.is_cubin else None
+        self.waits = waiting is not None
+        """Whether its kernels first wait for those that they depend on."""
+        cubins = jit.compile_image(context, waiting or image)
         context.enter()
         context.release_discarded()
         for cubin in cubins:

@@ -21,6 +21,8 @@ _PARAMETER_WORDS: Final = PARAMETERS_SIZE // 8
 _GRID_WORD: Final = 1
 _MOST_EDGES: Final = 64
 """Between two groups; with more, an empty node stands between them."""
+_PROGRAMMATIC: Final = 1
+"""CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
 INSTANCES_KEPT: Final = 8
 """Executable graphs of one segment, each with the parameters of its last run."""
 
@@ -108,23 +110,39 @@ class Graph:
         make_structure = api.driver.CUDA_KERNEL_NODE_PARAMS
         first_structure = self._structures.buffer_info()[0]
         before: list[Any] = []
-        index = 0
+        are_kernels, index = True, 0
         for (plan, segment), parameters in zip(parts, self._parameters, strict=True):
             nodes = []
             for group in segment.groups:
                 if len(before) > 1 and len(before) * len(group) > _MOST_EDGES:
                     before = [api.call("cuGraphAddEmptyNode", self._graph, before, len(before))]
+                    are_kernels = False
                 added = []
                 for number in group:
                     launch = plan.launches[number]
                     self._fill_structure(index, launch, parameters)
                     structure = make_structure(_ptr=first_structure + PARAMETERS_SIZE * index)
-                    node = api.call("cuGraphAddKernelNode", self._graph, before, len(before), structure)
+                    if launch.waits and are_kernels and before:
+                        node = self._add_early(before, structure)
+                    else:
+                        node = api.call("cuGraphAddKernelNode", self._graph, before, len(before), structure)
                     nodes.append((launch, index, node, structure))
                     added.append(node)
                     index += 1
-                before = added
+                before, are_kernels = added, True
             self._nodes.append(nodes)
+
+    def _add_early(self, before: list[Any], structure: Any) -> Any:
+        """A kernel that is launched when the blocks of those before it have ended. It waits itself until what
+        they have written is there."""
+        api, driver, count = self._api, self._api.driver, len(before)
+        node = api.call("cuGraphAddKernelNode", self._graph, [], 0, structure)
+        edge = driver.CUgraphEdgeData()
+        edge.from_port = edge.type = _PROGRAMMATIC
+        has_versions = hasattr(driver, "cuGraphAddDependencies_v2")  # until CUDA 13
+        add = "cuGraphAddDependencies_v2" if has_versions else "cuGraphAddDependencies"
+        api.call(add, self._graph, before, [node] * count, [edge] * count, count)
+        return node
 
     def _fill_structure(self, index: int, launch: Launch, parameters: LaunchParameters) -> None:
         x, y, z = grid_of(launch, parameters.words)

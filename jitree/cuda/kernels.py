@@ -45,7 +45,10 @@ class Kernels:
         self._functions: dict[str, Any] = {}
         self._endings: list[Ending] = []
         text = _TEXT.read_bytes()
-        cubins = jit.compile_image(context, text)
+        waiting = ptx.with_waits(text) if context.launches_early else None
+        self.wait = waiting is not None
+        """Whether they first wait for the launches that they depend on."""
+        cubins = jit.compile_image(context, waiting or text)
         for part, cubin in zip(ptx.split(text), cubins, strict=True):
             module = context.api.call("cuModuleLoadData", cubin)
             self._endings.append(context.discarding("cuModuleUnload", module))

@@ -38,6 +38,8 @@ class Launch(NamedTuple):
     parameter_count: int
     varying_grid: bool
     """A transfer: the grid's x is the word after the parameters."""
+    waits: bool
+    """Whether the kernel itself first waits for those that it depends on."""
     name: str
 
 
@@ -184,7 +186,9 @@ class _PlanBuilder:
         self.transfers.append(first + length)
         self.distances.append(3 - length)
         self._group.append(len(self.launches))
-        self.launches.append(Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, first, 3, True, name))
+        self.launches.append(
+            Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, first, 3, True, self._kernels.wait, name)
+        )
 
     def _dispatch(self, row: tuple[int, ...], grid: tuple[int, int, int]) -> int:
         _, operand, operand_count, constant, constant_count = row[:5]
@@ -196,7 +200,7 @@ class _PlanBuilder:
         self.sources.extend(range(constants, constants + constant_count))
         self.launches.append(Launch(
             kernel.function, grid, kernel.block, kernel.shared_memory, first, operand_count + constant_count,
-            False, kernel.export.name,
+            False, kernel.image.waits, kernel.export.name,
         ))  # fmt: skip
         return len(self.launches) - 1
 

@@ -12,6 +12,13 @@ _FUNCTION: Final = re.compile(rb"^[ \t]*(?:\.visible[ \t]+|\.weak[ \t]+)?\.func\
 _COMMENT: Final = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _POINTER_BITS: Final = 64
 _WORD_BITS: Final = 32
+_BODY: Final = re.compile(_ENTRY.pattern + rb"[^{;]*\{", re.MULTILINE)
+_VERSION: Final = re.compile(rb"(^\s*\.version\s+)(\d+)\.(\d+)", re.MULTILINE)
+_TARGET: Final = re.compile(rb"(^\s*\.target\s+sm_)(\d+)", re.MULTILINE)
+_WAIT: Final = b"\n\tgriddepcontrol.wait;"
+_WAIT_VERSION: Final = (7, 8)
+_WAIT_TARGET: Final = 90
+"""Of the texts that may have that instruction."""
 _ELF_MAGIC: Final = b"\x7fELF"
 
 
@@ -55,6 +62,20 @@ def _signature(parameters: bytes) -> KernelSignature | None:
     if widths != [_POINTER_BITS] * pointers + [_WORD_BITS] * words:
         return None
     return KernelSignature(pointers, words)
+
+
+def with_waits(text: bytes) -> bytes | None:
+    """A text whose kernels first wait until what they depend on is done, so that they may be launched before;
+    None where that is not so of all of them."""
+    waiting, count = _BODY.subn(lambda found: found[0] + _WAIT, text)
+    if not count or count != len(_ENTRY.findall(text)):
+        return None
+    waiting = _VERSION.sub(_at_least_version, waiting)
+    return _TARGET.sub(lambda found: found[1] + b"%d" % max(_WAIT_TARGET, int(found[2])), waiting)
+
+
+def _at_least_version(found: re.Match[bytes]) -> bytes:
+    return found[1] + b"%d.%d" % max(_WAIT_VERSION, (int(found[2]), int(found[3])))
 
 
 def split(text: bytes) -> list[bytes]:

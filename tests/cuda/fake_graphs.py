@@ -7,6 +7,7 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from jitree.cuda import ptx
@@ -132,6 +133,7 @@ class FakeGraphs:
     """cuGraph…; an executable graph runs its nodes in the order in which they were added."""
 
     CUDA_KERNEL_NODE_PARAMS = NodeParameters
+    CUgraphEdgeData = SimpleNamespace
 
     function_names: dict[int, str]
     new_handle: Callable[[], Any]
@@ -160,6 +162,17 @@ class FakeGraphs:
         self, graph: int, dependencies: list[int], count: int, parameters: NodeParameters
     ) -> Any:
         return self._add(graph, dependencies, count, self._read(parameters))
+
+    @driver_call
+    def cuGraphAddDependencies(
+        self, graph: int, before: list[int], after: list[int], edges: list[Any], count: int
+    ) -> Any:
+        assert len(before) == len(after) == len(edges) == count
+        assert all(edge.from_port == edge.type == 1 for edge in edges)
+        nodes = self.graphs[int(graph)].nodes
+        for first, second in zip(before, after, strict=True):
+            nodes[int(second)].dependencies += (int(first),)
+        return (_OK,)
 
     @driver_call
     def cuGraphAddEmptyNode(self, graph: int, dependencies: list[int], count: int) -> Any:

@@ -72,6 +72,7 @@ def test_parameters_are_refused() -> None:
     for parameters, text in (
         ({"threads": "3"}, "threads"),
         ({"host_transfers": "never"}, "implicit or explicit"),
+        ({"dependent_launch": "maybe"}, "on or off"),
     ):
         with pytest.raises(InvalidArgumentError, match=text):
             CudaDriver(FakeDriver()).create_device_by_id(0, DeviceOptions(parameters))

@@ -177,3 +177,18 @@ def test_machine_code_submits_what_python_does(gpu: CudaDevice) -> None:
                 assert np.asarray(result).tobytes() == np.asarray(wanted).tobytes()
         assert scale.is_direct
         assert gpu.stream.share.last_launch[1]
+
+
+def test_dependent_launch_gives_the_same_bits(gpu: CudaDevice) -> None:
+    results = []
+    for way in ("on", "off"):
+        with Session(device=f"cuda://0?dependent_launch={way}") as session:
+            module = session.load(STATELESS)
+            values = np.random.default_rng(1).standard_normal(8).astype(np.float32)
+            x, found = session.to_device(values), []
+            for _ in range(30):
+                doubled, total = module.scale(x, module.shift(x))
+                x = session.to_device(np.asarray(total) * np.float32(0.3))
+                found += [np.asarray(doubled).tobytes(), np.asarray(total).tobytes()]
+            results.append(found)
+    assert results[0] == results[1]

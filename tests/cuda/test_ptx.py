@@ -59,3 +59,14 @@ def test_no_kernel() -> None:
 
 def test_machine_code() -> None:
     assert ptx.is_cubin(b"\x7fELF...") and not ptx.is_cubin((DATA / "mul-3.13.0.fb").read_bytes())
+
+
+def test_kernels_that_wait() -> None:
+    text = HEADER.replace(b"7.6", b"7.0") + A.replace(b"{", b".maxntid 4, 1, 1\n{") + B
+    waiting = ptx.with_waits(text)
+    assert waiting is not None and waiting.count(b"{\n\tgriddepcontrol.wait;") == 2
+    assert b".version 7.8" in waiting and b".target sm_90" in waiting
+    assert ptx.signatures(waiting) == ptx.signatures(text)
+    newer = ptx.with_waits(text.replace(b"7.0", b"8.10").replace(b"sm_80", b"sm_100a"))
+    assert newer is not None and b".version 8.10" in newer and b".target sm_100a" in newer
+    assert ptx.with_waits(text + b".entry c();\n") is None and ptx.with_waits(b".version 8.0") is None
