@@ -13,6 +13,7 @@ from jitree.base.arguments import integer, items, object_of
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, enums
+from jitree.hal.buffer import Buffer
 from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
@@ -22,7 +23,6 @@ from jitree.hal.semaphore import Semaphore, wait_for
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.allocator import Allocator
-    from jitree.hal.buffer import Buffer
     from jitree.hal.exchange import ArrayExchange
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
     from jitree.hal.profiling import Profiler, ProfilingMode

@@ -20,11 +20,11 @@ from jitree.base.arguments import object_of
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks
+from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferUsage, CommandBufferMode, CommandCategory, MemoryAccess
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
-    from jitree.hal.buffer import Buffer
     from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
     from jitree.hal.executable import Executable
     from jitree.hal.fence import Fence
@@ -302,7 +302,12 @@ class QueueOperations(abc.ABC):
         if command_buffer is None:
             self._submit_barrier(queue_affinity, wait, signal, "barrier")
             return
-        object_of("command_buffer", command_buffer, CommandBuffer).check_submission(wait is not None)
+        try:
+            check = command_buffer.check_submission
+        except AttributeError:
+            kind = type(command_buffer).__name__
+            raise InvalidArgumentError(f"command_buffer: expected a CommandBuffer but got {kind}") from None
+        check(wait is not None)
         if self._listener is not None:
             self._listener.executed(command_buffer)
         self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
