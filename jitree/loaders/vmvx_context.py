@@ -45,6 +45,8 @@ class WorkerContext:
         table = self._table = worker.context.table
         table.is_halted = lambda: interrupts.watch(job_failure(record[CONTEXT.word("dispatch")]))()
         self._machine = Machine(table, worker.context.invoker.functions)
+        if worker.context.invoker.watch_call is not None:
+            self._machine.seen = ()  # a workgroup that takes long goes on where the watchdog sees it
         self._arguments = KernelArguments(table, binding_count)
         self._memory = MemoryBlock(SCRATCH_SIZE)
         self._scratch = array("q", bytes(SCRATCH.size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, cast
 
 from jitree.dispatch.native.slow_calls import _steps
@@ -13,6 +14,7 @@ class _Machine:
     def __init__(self) -> None:
         self.kept: list[BaseException] = []
         self.interrupts = [KeyboardInterrupt()]
+        self.state = defaultdict[int, int](int)
 
     def adopt(self) -> int:
         raise ValueError
