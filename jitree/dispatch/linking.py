@@ -108,7 +108,8 @@ class BytecodeInstance:
         have machine code soon.
 
         They find the state that they belong to in the machine, which runs a function of it: a state that its
-        own site calls referred to would be freed by the garbage collector only.
+        own site calls referred to would be freed by the garbage collector only. So would the program if one
+        of these functions referred to itself: each is given the one that follows.
         """
         item = self.module.imports[ordinal]
         if item.cconv is None and not _is_nullary(target.export.cconv):
@@ -118,8 +119,7 @@ class BytecodeInstance:
         if compiled is not None and (address := compiled()):
             self.record.link_compiled(ordinal, address)
 
-        def call_unprepared(left: int, index: int, machine: Machine) -> bool:
-            following = partial(call_unprepared, left - 1) if left else bind
+        def call_unprepared(following: FirstCall, index: int, machine: Machine) -> bool:
             machine.module.sites[index] = partial(following, index)
             if compiled is not None and (address := compiled()):
                 machine.module.link_compiled(ordinal, address)
@@ -142,7 +142,10 @@ class BytecodeInstance:
 
             return call_until_compiled
 
-        return partial(call_unprepared, _UNPREPARED)
+        first: FirstCall = bind
+        for _ in range(1 + _UNPREPARED):
+            first = partial(call_unprepared, first)
+        return first
 
     def free(self) -> None:
         self.record.release(self._table)
