@@ -97,13 +97,18 @@ def is_of_type(python: Python, record: CallRecord, argument: Argument, array: in
     dimensions = place_of(handle) + owners.extension
     if not fits(argument, handle.rank, dimensions):
         return False
-    if argument.access & ~load64(dimensions + 8 * MAXIMUM_RANK):
+    if not allows(argument, dimensions):
         return False
     place = array + python.array_passed_as
     before = load64(place)
     store64(place, retained(python, argument.marker))
     drop(python, before)
     return True
+
+
+def allows(argument: Argument, dimensions: int) -> bool:
+    """Whether the memory of a view, whose dimensions are at an address, may be used as the program does."""
+    return argument.access & ~load64(dimensions + 8 * MAXIMUM_RANK) == 0
 
 
 def pass_handle(python: Python, argument: Argument, number: int) -> bool:
