@@ -3,11 +3,12 @@
     python perf/first_second.py [--device local-task] [--threads 2] [--suite LIST.json] [--only REGEX]
                                 [--seconds 1.0] [--repeat 3] [--calls 5]
 
-Each kernel has processes of its own, in which one runtime calls it for so long, alternately; each of jitree's
-has an empty cache. Given are the medians of several processes: by how much the mean call is faster than
-iree.runtime's (above 1: jitree is faster), how long the longest call took in units of iree.runtime's median
-call, the same of iree.runtime (what the machine does to any program), when machine code had taken over (calls
-four times as fast as the first ones), and the first calls of both in milliseconds. Needs the extra `perf`.
+For each kernel new processes are started, in which one runtime calls it for so long, alternately; each of
+jitree's has an empty cache. Given are the medians of several processes: by how much the mean call is faster
+than iree.runtime's (above 1: jitree is faster), how long the longest call took in units of iree.runtime's
+median call, the same of iree.runtime (what the machine does to any program), when machine code had taken
+over (calls four times as fast as the first ones), and the first calls of both in milliseconds. Needs the
+extra `perf`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def measure(case: Case, options: argparse.Namespace) -> Calls:
 
 
 def measure_apart(runtime: str, name: str, options: argparse.Namespace) -> Calls:
-    """In a process of its own."""
+    """In another process."""
     command = [
         sys.executable, __file__, "--measure", runtime, "--only", f"^{name}$", "--suite", str(options.suite),
         "--device", options.device, "--threads", str(options.threads), "--seconds", str(options.seconds),

@@ -119,7 +119,7 @@ print("lost as it should be")
 
 
 def test_a_faulting_kernel_loses_the_device(gpu: CudaDevice) -> None:
-    """In a process of its own: no other context of the process would survive it."""
+    """In another process: no other context of the process would survive it."""
     done = subprocess.run(
         [sys.executable, "-c", FAULT], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

@@ -177,7 +177,7 @@ def test_division_by_zero_fails_the_call(vm: Vm, operation: str) -> None:
 _QUIET = 0x7FF8000000000000
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="seen there")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the values are those of x86-64")
 @pytest.mark.parametrize(
     ("operation", "operands", "expected"),
     [
@@ -207,7 +207,7 @@ def test_sign_of_nan_is_that_of_the_official_runtime(
     assert vm.run(f"0{'F' * len(operands)}_I", text, operands) == [expected]
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="seen there")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the values are those of x86-64")
 @pytest.mark.parametrize(
     ("operation", "operand", "expected"),
     [

@@ -1,9 +1,9 @@
 """Arguments of one call that lie in the same memory.
 
-The compiler takes the storage of a result for memory of its own, and may have a kernel write there before all
-of another argument has been read. So an argument in that memory is copied before the call. It stays where it
-is if it is exactly the memory of the storage, and the program does no more than copy it there at its end:
-so programs update caches of their callers.
+The compiler takes the storage of a result for memory that nothing else lies in, and may have a kernel write
+there before all of another argument has been read. So an argument in that memory is copied before the call.
+It stays where it is if it is exactly the memory of the storage, and the program does no more than copy it
+there at its end: so programs update caches of their callers.
 """
 
 from __future__ import annotations

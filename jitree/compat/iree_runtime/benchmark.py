@@ -1,4 +1,4 @@
-"""Measuring functions by ``jitree benchmark``, in a process of its own."""
+"""Measuring functions by ``jitree benchmark``, which another process runs."""
 
 from __future__ import annotations
 

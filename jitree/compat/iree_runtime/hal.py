@@ -77,7 +77,7 @@ _drivers: dict[str, HalDriver] = {}
 
 
 def create_hal_driver(device_uri: str) -> HalDriver:
-    """A driver of its own for each call. NOT_FOUND for an unknown name."""
+    """Another driver in each call. NOT_FOUND for an unknown name."""
     return HalDriver(Instance.default().driver(device_uri.partition("://")[0]))
 
 
@@ -191,7 +191,7 @@ def _fences(wait: Any, signal: Any) -> tuple[Any, Any]:
 
 
 class _Producer:
-    """Gives a capsule that is there to whoever asks for one."""
+    """Gives a capsule that is there to the consumer that asks for one."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         self._capsule = capsule

@@ -58,7 +58,6 @@ class VmRef:
 class Reference:
     """A wrapper of objects of one class of jitree's; all wrappers of one object are equal."""
 
-    __slots__ = ("raw",)
     wrapped: ClassVar[type]
 
     raw: Any

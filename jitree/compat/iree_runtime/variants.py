@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -128,47 +128,24 @@ def shown_type(code: int) -> str:
     return (code & 0xFFFFFFFF).to_bytes(4, "little").hex()
 
 
-class VmBuffer(np.ndarray[Any, np.dtype[np.uint8]]):
+class VmBuffer(Reference, np.ndarray[Any, np.dtype[np.uint8]]):  # type: ignore[misc]  # arrays have no hash
     """Bytes that programs and Python share. An array, since that has Python's buffer protocol in every
     version of Python."""
 
-    wrapped: ClassVar[type] = VmBytes
-    raw: VmBytes
+    wrapped = VmBytes
 
     def __new__(cls, length: int, alignment: int = 0, mutable: bool = True) -> Self:
         made = VmBytes(length, alignment)
         if not mutable:
             made.data.flags.writeable = False
             made = VmBytes.alias(made.data)
-        return cls._of(made)
+        return cls.of(made)
 
     @classmethod
-    def _of(cls, raw: VmBytes) -> Self:
+    def of(cls, raw: VmBytes) -> Self:
         made = raw.data.view(cls)
         made.raw = raw
         return made
-
-    @classmethod
-    def __iree_vm_type__(cls) -> int:
-        return id(cls.wrapped)
-
-    @classmethod
-    def __iree_vm_cast__(cls, ref: VmRef) -> Self | None:
-        return cls._of(ref.raw) if isinstance(ref.raw, VmBytes) else None
-
-    @property
-    def __iree_vm_ref__(self) -> VmRef:
-        return VmRef(self.raw)
-
-    @property
-    def ref(self) -> VmRef:
-        return VmRef(self.raw)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, VmBuffer) and self.raw is other.raw
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(id(self.raw))
 
     def __repr__(self) -> str:
         return f"<VmBuffer size {len(self)} at {id(self.raw):#x}>"

@@ -19,8 +19,8 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 
 KERNEL: Final = re.compile(r"(\w+_dispatch_\d+|_encoding_\d+)(?:_(\w+))?", re.ASCII)
-"""The names that have to do with one kernel begin alike: that of its executable has no types, and is in front
-of its own."""
+"""The names that have to do with one kernel begin alike: that of its executable has no types, and comes
+before the kernel's."""
 _ELEMENTWISE, _ENCODE = "elementwise", "encode"
 _SUMS: Final = {
     "matmul", "matmul_transpose_a", "matmul_transpose_b", "batch_matmul", "batch_matmul_transpose_a",
