@@ -57,7 +57,7 @@ class CompiledKernels(Ended):
         """That each kernel has run on the VM."""
         self._create_context = create_context
         self._records: array[int] | None = None
-        self._lock = threading.Lock()
+        self._adding, self._publishing = threading.Lock(), threading.Lock()
         self._contexts: dict[int, WorkerContext] = {}
         self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}
@@ -160,7 +160,7 @@ class CompiledKernels(Ended):
     def _add_context(self) -> bool:
         """Whether there is one that no thread has, or room for one more. To make one takes a millisecond of
         Python, and often what another thread ran meanwhile is over after that."""
-        with self._lock:
+        with self._adding:  # nothing is idle for other threads that machine code does not see yet
             if any(context.is_idle for context in self._contexts.values()):
                 return True
             count = len(self._contexts)
@@ -169,6 +169,6 @@ class CompiledKernels(Ended):
             context = self._create_context()
             self._contexts[context.address] = context
             self._table[CONTEXTS.word("first") + count] = context.address
-        with self._lock:  # orders the stores for threads that see the count
-            self._table[CONTEXTS.word("count")] = max(self._table[CONTEXTS.word("count")], count + 1)
+            with self._publishing:  # orders the stores for threads that see the count
+                self._table[CONTEXTS.word("count")] = count + 1
         return True

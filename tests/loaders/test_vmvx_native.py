@@ -235,6 +235,39 @@ def test_a_worker_context_is_made_when_none_is_idle() -> None:
     context._record[0] = 0
 
 
+def test_a_worker_context_is_idle_for_others_when_machine_code_sees_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a thread that needs one finds it in Python and not in machine code, and asks again and again,
+    deeper each time."""
+    executable = load(kernels(), "native")
+    assert (run(executable, 9) == 0).all()
+    compiled = executable._compiled
+    assert compiled is not None
+    (context,) = compiled._contexts.values()
+    context._record[0] = 1
+    seen = []
+
+    def ask() -> None:
+        seen.append(compiled._add_context() and list(compiled._table[:1]))
+
+    other = threading.Thread(target=ask)
+
+    class Publishing:
+        def __enter__(self) -> None:
+            other.start()
+            other.join(0.2)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(compiled, "_publishing", Publishing())
+    assert compiled._add_context()
+    other.join()
+    assert seen == [[2]]
+    context._record[0] = 0
+
+
 def test_a_worker_context_has_as_many_handles_as_kernels_have_bindings() -> None:
     module = Assembler("one").function("f", ENTRY_CONVENTION, COUNT, attrs={"binding_count": "1"})
     executable = load(module, "native")
