@@ -231,12 +231,16 @@ def test_fences_are_awaitable(any_device: Device) -> None:
             nonlocal ticks
             while True:
                 ticks += 1
-                await asyncio.sleep(0.005)
+                if ticks == 4:
+                    threading.Thread(target=fence.signal).start()
+                await asyncio.sleep(0)
 
         ticker = asyncio.create_task(tick())
-        threading.Timer(0.1, fence.signal).start()
+        late = threading.Timer(30, fence.signal)  # ends the wait of a loop that does not run
+        late.start()
         await fence
         await fence
+        late.cancel()
         ticker.cancel()
         return ticks
 
