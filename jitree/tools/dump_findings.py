@@ -7,11 +7,10 @@ from typing import Final
 
 from jitree.errors import StatusError
 from jitree.vmfb.archive import IDENTIFIER, Archive
-from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.module import read_module
+from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
-from jitree.vmfb.specification import walk_function
 from jitree.vmfb.verify import table_findings
 
 _BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
@@ -36,13 +35,13 @@ def findings(archive: Archive) -> Iterator[str]:
 def _function_findings(module: ModuleTables) -> Iterator[str]:
     """What is wrong with functions, the first of each."""
     try:
-        linkage = Linkage(module, read_signatures(module))
+        signatures = read_signatures(module)
     except StatusError as error:
         yield str(error)
         return
     for function in module.functions:
         try:
-            walk_function(module, function, linkage)
+            require_sound(module, function, signatures)
         except StatusError as error:
             yield str(error)
 

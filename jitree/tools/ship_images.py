@@ -25,7 +25,7 @@ from jitree.tools import build_stamp
 from jitree.tools.cache_warm import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
-TABLES: Final = ("jitree.vmfb.generate_superinstructions", "jitree.dispatch.plain.generate_shapes")
+TABLES: Final = ("jitree.vmfb.generate_opcode_table", "jitree.dispatch.plain.generate_shapes")
 """What writes the Python files that are derived from the instruction table and the semantics."""
 _BACK_END: Final = tuple(
     f"codegen/{name}.py"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.vmfb.native import decoding
+from jitree.errors import InternalError
+from jitree.vmfb.native.code import compiled, interpreted
+from jitree.vmfb.native.decoding import Decoding
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
@@ -13,15 +15,16 @@ def decode_module(module: ModuleTables) -> DecodedModule:
     """The decoded form of all functions.
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.
-    Raises the status of the failed check with function, byte offset and mnemonic as contexts. Machine code
-    does it where that is there; what it does not accept is looked at again, by what says why.
+    Raises the status of the failed check with function, byte offset and mnemonic as contexts.
     """
     signatures = read_signatures(module)
-    program = decoding.decode(module, signatures)
+    program = Decoding(module, signatures).run(compiled() or interpreted())
     if program is None:
-        from jitree.vmfb import specification
+        from jitree.vmfb.refusals import require_sound
 
-        program = specification.decode(module, signatures)
+        for function in module.functions:
+            require_sound(module, function, signatures)
+        raise InternalError(f"module '{module.name}' is refused, but no check of its functions says why")
     if may_compute_sizes(module, program):
         from jitree.vmfb.sizes import check_sizes
 

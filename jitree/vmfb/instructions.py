@@ -1,7 +1,7 @@
 """One raw instruction as a record: the form that the disassembler, data flow and tests read.
 
 Nothing is judged here but that the bytes can be read; registers are raw operand words with their flag bits.
-Loading a module goes another, faster way over the same table (:mod:`jitree.vmfb.walk`).
+Machine code loads modules, by the same table (``native/``).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Fusing rewrites nothing but the opcode word of the first instruction; all words 
 opcode means "this instruction, and then those after it". A tier may as well execute the first instruction
 alone and go on with the next, and execution can resume at any of them.
 
-This is where they are stated. What loading a module needs of them is in ``superinstruction_table.py``.
+This is where they are stated. Loading finds them (``native/fusing.py``) by tables (``native/tables.py``).
 """
 
 from __future__ import annotations

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jitree.codegen.image import shipped
+from jitree.codegen import functions
+from jitree.codegen.image import Image, shipped
+from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import decode_trusted
+from jitree.codegen.image.link import link
+from jitree.codegen.image.mapping import map_image
 from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.fast.skeleton import SIDE_EXITS, generate
@@ -18,11 +24,13 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
+from jitree.regs.memory import address_of
 from jitree.regs.records import FunctionRecord, FunctionRecords
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb import generate_superinstructions
-from jitree.vmfb.fuse import fuse
+from jitree.vmfb import generate_opcode_table
 from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.native import fusing, tables
+from jitree.vmfb.native.layout import DECODER, PART
 from jitree.vmfb.superinstructions import (
     LOOP_BY_NAME,
     LOOP_OPCODE,
@@ -38,10 +46,8 @@ REFS = 4
 
 
 def test_generated_table_is_current() -> None:
-    text = generate_superinstructions.TABLE_FILE.read_text(encoding="ascii")
-    assert text == generate_superinstructions.generate(), "run python -m jitree.tools.ship_images"
-    text = generate_superinstructions.OPCODE_FILE.read_text(encoding="ascii")
-    assert text == generate_superinstructions.generate_opcodes(), "run python -m jitree.tools.ship_images"
+    text = generate_opcode_table.FILE.read_text(encoding="ascii")
+    assert text == generate_opcode_table.generate(), "run python -m jitree.tools.ship_images"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:
@@ -146,6 +152,36 @@ class Writer:
         return start
 
 
+@cache
+def fusing_tables() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.frombuffer(tables.generate(), np.uint8)
+
+
+@cache
+def fusing_code() -> tuple[Image, Any]:
+    image = map_image(
+        link([compile_object(functions.texts([fusing.fuse]), ["fuse"], host_target())], ["fuse"])
+    )
+    return image, ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(image.addresses["fuse"])
+
+
+def fuse(writer: Writer) -> list[int]:
+    """The words with the opcodes of the superinstructions that loading finds in them."""
+    words = np.array([*writer.words, *[0] * 16], np.int32)
+    memory: dict[str, np.ndarray[Any, Any]] = {
+        "tables": fusing_tables(),
+        "words": words,
+        "instruction_words": np.array(writer.starts, np.int32),
+        "parts": np.zeros(16 * PART.size, np.uint8),
+    }
+    decoder = np.zeros(DECODER.size // 8, np.int64)
+    decoder[DECODER.word("instruction_count")] = len(writer.starts)
+    for name, array in memory.items():
+        decoder[DECODER.word(name)] = address_of(array)
+    fusing_code()[1](address_of(decoder), 0)
+    return words[: len(writer.words)].tolist()  # type: ignore[no-any-return]
+
+
 def _run(words: list[int], fast: bool, values: list[int], refs: list[VmBuffer | None]) -> tuple[Any, ...]:
     """Value slots, pc, bytes of the buffers and failure after running words in the host's frame."""
     memory = np.zeros(FUNCTION.size // 8, np.int64)
@@ -188,8 +224,7 @@ def test_superinstructions_equal_their_parts(number: int) -> None:
     for seed in range(10):
         random = Random(seed)
         writer = Writer(superinstructions[number], random)
-        fused = list(writer.words)
-        fuse(fused, writer.starts)
+        fused = fuse(writer)
         values = [_VALUES[random.number(len(_VALUES))] for _ in range(SLOTS)]
         base = [BASE_OPCODE[word] if at in writer.starts else word for at, word in enumerate(writer.words)]
         expected = _run(base, False, values, _refs())
@@ -208,8 +243,7 @@ def test_superinstructions_are_found(number: int) -> None:
     opcodes = set()
     for seed in range(20):
         writer = Writer(parts, Random(seed))
-        fuse(writer.words, writer.starts)
-        opcodes.add(writer.words[0])
+        opcodes.add(fuse(writer)[0])
     assert len(OPCODE) + len(LOOPS) + number in opcodes, str([str(part) for part in parts])
 
 

@@ -8,11 +8,10 @@ from jitree.errors import StatusCode, StatusError
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.instructions import read_instructions
-from jitree.vmfb.linkage import Linkage
 from jitree.vmfb.module import read_module
+from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.signature import read_signatures
-from jitree.vmfb.specification import walk_function
 from tests.assembler import Assembler
 from tests.vmfb.modules import decode, read
 
@@ -35,9 +34,9 @@ def status(module: Assembler) -> StatusCode:
 
 
 def verify_module(module: ModuleTables) -> None:
-    linkage = Linkage(module, read_signatures(module))
+    signatures = read_signatures(module)
     for function in module.functions:
-        walk_function(module, function, linkage)
+        require_sound(module, function, signatures)
 
 
 def status_of(module: ModuleTables) -> StatusCode:

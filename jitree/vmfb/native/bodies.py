@@ -1,4 +1,4 @@
-"""Function bodies: verified, and decoded block by block. Machine code; see :mod:`jitree.vmfb.walk`."""
+"""Function bodies: verified, and decoded block by block. Machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: all become ``call.internal`` or ``call.import``. Machine code; see :mod:`jitree.vmfb.calls`."""
+"""Calls: all become ``call.internal`` or ``call.import``. Machine code."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jitree.errors import StatusError
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
-from jitree.vmfb.native.code import Code, compiled
+from jitree.vmfb.native.code import Code
 from jitree.vmfb.native.layout import (
     BLOCK,
     CONVENTION,
@@ -28,17 +28,12 @@ if TYPE_CHECKING:
     from jitree.vmfb.schema import ModuleTables
     from jitree.vmfb.signature import FunctionSignature
 
-_FIRST_MOVING_VERSION: Final = 16
+FIRST_MOVING_VERSION: Final = 16
+"""First bytecode version in which single ref operands and remaps honour the move flag, and those that cannot
+be moved must not have it. Compilers of earlier ones set it at the last use, whatever that is."""
 _MOST_TAGS: Final = 1 << 16
 _MOST_PARTS: Final = 16
 _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
-
-
-def decode(module: ModuleTables, signatures: Sequence[FunctionSignature]) -> DecodedModule | None:
-    """What :func:`jitree.vmfb.specification.decode` makes; None if that would raise, or without machine
-    code."""
-    code = compiled()
-    return None if code is None else Decoding(module, signatures).run(code)
 
 
 class Decoding:
@@ -60,7 +55,7 @@ class Decoding:
         values = {
             "function_count": len(signatures),
             "import_count": len(imports),
-            "honours_moves": module.bytecode_version[0] >= _FIRST_MOVING_VERSION,
+            "honours_moves": module.bytecode_version[0] >= FIRST_MOVING_VERSION,
             "version": module.bytecode_version[0],
             "globals_size": module.globals_size,
             "ref_global_count": module.ref_global_count,

@@ -1,4 +1,4 @@
-"""Instructions that end a block: their words and edges. Machine code; see :mod:`jitree.vmfb.special`."""
+"""Instructions that end a block: their words and edges. Machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Superinstructions in the words of a function. Machine code; see :mod:`jitree.vmfb.fuse`."""
+"""Finding superinstructions in words. Machine code; see :mod:`jitree.vmfb.superinstructions`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of a draft joined to words of the module. Machine code; see :mod:`jitree.vmfb.blocks`."""
+"""Blocks of a draft joined to words of the module. Machine code."""
 
 from __future__ import annotations
 

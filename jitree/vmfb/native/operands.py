@@ -1,7 +1,7 @@
 """Operands of instructions: each is checked while it becomes words of the draft. Machine code.
 
 Functions take the position of an operand in the body and return the one after it, or REFUSED. What is wrong
-is not said: :mod:`jitree.vmfb.walk` is the specification and finds it again.
+is not said: :mod:`jitree.vmfb.refusals` finds it again.
 """
 
 from __future__ import annotations

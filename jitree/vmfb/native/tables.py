@@ -6,14 +6,14 @@ They come with the image. Only the builder and tests import this.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, SETS, Instruction, Operand
 from jitree.vmfb.native import layout, schema
 from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PLAN, TABLES
-from jitree.vmfb.superinstruction_table import KEYS, LOOPS, TREE, Node
-from jitree.vmfb.words import BASE_OPCODE
+from jitree.vmfb.superinstructions import LOOP_OPCODE, SHAPES, SUPERINSTRUCTIONS, Part
+from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 SPECIAL: Final = {
     "br": layout.SPECIAL_BR,
@@ -38,8 +38,22 @@ KINDS: Final = {
     "list.i64": layout.KIND_LIST_PAIR, "list.f64": layout.KIND_LIST_PAIR, "list.ref": layout.KIND_LIST_REF,
     "list.any": layout.KIND_LIST_ANY,
 }  # fmt: skip
-_KEY_BASE: Final = len(BASE_OPCODE)
-"""Keys of branches by shape are negative in ``superinstruction_table.py``: here they follow the opcodes."""
+_VARIANTS: Final = (*SHAPES[1:], "cond_br:true", "cond_br:false")
+_BRANCH_KEYS: Final = {name: len(BASE_OPCODE) + number for number, name in enumerate(_VARIANTS)}
+"""Of branches by shape and next block. The keys of all other parts are opcode words."""
+_KEYS: Final = {
+    **OPCODE, **{loop.name: opcode for loop, opcode in LOOP_OPCODE.items()},
+    "br:": OPCODE["br.bare"], **_BRANCH_KEYS,
+}  # fmt: skip
+
+
+class _Prefix:
+    """The first parts of a superinstruction, of which ``part`` is the last."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.opcode = 0
+        self.following: dict[int, list[_Prefix]] = {}
 
 
 def generate() -> bytes:
@@ -53,9 +67,9 @@ def generate() -> bytes:
     words[TABLES.word("shapes")] = _add(words, _shape_keys())
     loops = [_add(words, rows) if rows else 0 for rows in _loops()]
     words[TABLES.word("loops")] = _add(words, loops)
-    roots = [0] * (_KEY_BASE + len(KEYS))
-    for key, nodes in TREE.items():
-        roots[_key(key)] = _add_row(words, nodes)
+    roots = [0] * (len(BASE_OPCODE) + len(_BRANCH_KEYS) + 1)
+    for key, prefixes in _tree().items():
+        roots[key] = _add_row(words, prefixes)
     words[TABLES.word("roots")] = _add(words, roots)
     words[TABLES.word("schema")] = _add(words, schema.encode())
     words[TABLES.word("unions")] = schema.FIRST_LOCATION
@@ -95,35 +109,63 @@ def _shapes() -> list[str]:
 
 def _shape_keys() -> list[int]:
     names = (*_shapes(), "cond_br:true", "cond_br:false")
-    return [_key(KEYS[name]) if name in KEYS else 0 for name in names]
+    return [_KEYS.get(name, 0) for name in names]
 
 
 def _loops() -> list[list[int]]:
     """By shape: comparison and opcode each, and a 0."""
     found = []
     for shape in _shapes():
-        rows = [(compare, opcode) for (of, compare), opcode in LOOPS.items() if of == shape]
+        rows = [(OPCODE[loop.compare], opcode) for loop, opcode in LOOP_OPCODE.items() if loop.shape == shape]
         found.append([*(number for row in rows for number in row), 0] if rows else [])
     return found
 
 
-def _key(key: int) -> int:
-    return key if key >= 0 else _KEY_BASE - key - 1
+def _tree() -> dict[int, list[_Prefix]]:
+    """The first parts of superinstructions by key; their opcode words follow those of loops."""
+    root: dict[int, list[_Prefix]] = {}
+    for opcode, parts in enumerate(SUPERINSTRUCTIONS, len(BASE_OPCODE) - len(SUPERINSTRUCTIONS)):
+        prefixes = root
+        for part in parts:
+            prefix = _prefix_of(prefixes.setdefault(_KEYS[part.name], []), part)
+            prefixes = prefix.following
+        prefix.opcode = opcode
+    return root
 
 
-def _add_row(words: array[int], nodes: Sequence[Node]) -> int:
-    return _add(words, [*(_add_node(words, node) for node in nodes), 0])
+def _prefix_of(row: list[_Prefix], part: Part) -> _Prefix:
+    """The one that ends in a part, among those with its key, of which those with most links are first."""
+    for prefix in row:
+        if prefix.part == part:
+            return prefix
+    made = _Prefix(part)
+    row.append(made)
+    row.sort(key=lambda prefix: -len(prefix.part.links))
+    return made
 
 
-def _add_node(words: array[int], node: Node) -> int:
-    size, width, links, opcode, following = node
+def _add_row(words: array[int], prefixes: Iterable[_Prefix]) -> int:
+    return _add(words, [*(_add_prefix(words, prefix) for prefix in prefixes), 0])
+
+
+def _add_prefix(words: array[int], prefix: _Prefix) -> int:
     place = 0
-    if following is not None:
-        rows = [(_key(key), _add_row(words, nodes)) for key, nodes in following.items()]
+    if prefix.following:
+        rows = [(key, _add_row(words, prefixes)) for key, prefixes in prefix.following.items()]
         place = _add(words, [*(number for row in rows for number in row), 0])
+    size, width = _sizes(prefix.part.name)
+    links = prefix.part.links
     values = {
-        "size": size, "width": width, "opcode": max(opcode, 0), "following": place, "links": len(links),
+        "size": size, "width": width, "opcode": prefix.opcode, "following": place, "links": len(links),
     }  # fmt: skip
     flat = [number for link in links for number in link]
     padding = [0] * (NODE.size // 2 - len(values))
     return _add(words, [*(values[field] for field in NODE.offsets), *padding, *flat])
+
+
+def _sizes(name: str) -> tuple[int, int]:
+    """(words of a part, slots that it writes)."""
+    row = BY_MNEMONIC.get(name)
+    operands = row.operands if row else ()  # special cases of branches end a superinstruction
+    size = 1 + sum(2 if operand.kind in ("imm.i64", "imm.f64") else 1 for operand in operands)
+    return size, 2 if operands and operands[-1].kind in ("r.i64", "r.f64") else 1

@@ -1,0 +1,245 @@
+"""Why function bodies are refused.
+
+Loading (``native/``) only says yes or no. After a no, and for ``jitree dump --verify``, a body is looked at
+here, an instruction after the other as the disassembler reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, StatusError
+from jitree.vmfb.cconv import parse
+from jitree.vmfb.instructions import (
+    IMPORT_BIT,
+    MOVE_BIT,
+    REF_BIT,
+    REF_MASK,
+    TARGET_LIMIT,
+    InstructionRecord,
+    Moves,
+    read_instruction,
+)
+from jitree.vmfb.isa import BY_MNEMONIC, PREFIXES
+from jitree.vmfb.native.decoding import FIRST_MOVING_VERSION
+from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, FunctionRow, ModuleTables
+from jitree.vmfb.signature import FunctionSignature
+from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
+
+_BLOCK_MARKER: Final = BY_MNEMONIC["block"].opcode
+_FEATURES: Final = {0xE0: FEATURE_EXT_F32, 0xE1: FEATURE_EXT_F64}
+_TAGS: Final = {
+    "i32": TAG_VALUE32,
+    "f32": TAG_VALUE32,
+    "i64": TAG_VALUE64,
+    "f64": TAG_VALUE64,
+    "ref": TAG_REF_COPY,
+}
+
+
+def require_sound(
+    module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]
+) -> None:
+    """Raises the status of the first check that a function fails, with function, byte offset and mnemonic as
+    contexts."""
+    try:
+        _BodyCheck(module, function, signatures).check()
+    except StatusError as error:
+        raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
+
+
+class _BodyCheck:
+    def __init__(
+        self, module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]
+    ) -> None:
+        self._function = function
+        self._imports = module.imports
+        self._signatures = signatures
+        self._signature = signatures[function.ordinal]
+        self._version = module.bytecode_version[0]
+        self._bytes = bytes(module.body(function))
+        self._targets: set[int] = set()
+        registers = {name: partial(self._check_register, tag) for name, tag in _TAGS.items()}
+        self._checks: Mapping[str, Callable[[Any], None]] = {
+            **{f"r.{name}": check for name, check in registers.items()},
+            **{f"list.{name}": partial(_check_each, check) for name, check in registers.items()},
+            "list.any": partial(_check_each, self._check_any),
+            "kept": self._check_kept,
+            "imm.func": self._check_import,
+            "imm.gref": partial(_check_ordinal, "ref global", module.ref_global_count),
+            "imm.rodata": partial(_check_ordinal, "rodata ordinal", len(module.rodata)),
+            "imm.type": partial(_check_ordinal, "type ordinal", len(module.types)),
+            "gbyte32": partial(_check_global, 4, module.globals_size),
+            "gbyte64": partial(_check_global, 8, module.globals_size),
+            "target": self._check_target,
+            "remap": self._check_moves,
+            "case_table": self._check_cases,
+        }
+        """By kind of operand; the others have any bits."""
+
+    def check(self) -> None:
+        at, markers = 0, set()
+        while at < len(self._bytes):
+            markers.add(at)
+            at = self._check_block(at)
+        strays = self._targets - markers
+        if strays:
+            raise InvalidArgumentError(f"branch target {min(strays)} is not a block")
+        if len(markers) != self._function.block_count:
+            raise InvalidArgumentError(
+                f"the body has {len(markers)} blocks but its descriptor says {self._function.block_count}"
+            )
+
+    def _check_block(self, at: int) -> int:
+        """The position after the block that begins at ``at``."""
+        if self._bytes[at] != _BLOCK_MARKER:
+            raise InvalidArgumentError(
+                "expected a block marker: the previous block has ended", f"at byte offset {at}"
+            )
+        at += 1
+        while at < len(self._bytes):
+            record = self._read(at)
+            try:
+                self._check_instruction(record)
+            except StatusError as error:
+                raise error.with_context(f"at byte offset {at} ({record.instruction.mnemonic})") from None
+            at += record.length
+            if record.instruction.terminator:
+                return at
+        raise InvalidArgumentError("the last block has no terminator", f"at byte offset {at}")
+
+    def _read(self, at: int) -> InstructionRecord:
+        feature = _FEATURES.get(self._bytes[at], 0)
+        if feature & ~self._function.requirements:
+            raise InvalidArgumentError(
+                f"{PREFIXES[self._bytes[at]]} instruction, but the function does not require that feature",
+                f"at byte offset {at}",
+            )
+        return read_instruction(self._bytes, at, self._version)
+
+    def _check_instruction(self, record: InstructionRecord) -> None:
+        row, values = record.instruction, record.operands
+        if row.block_marker:
+            raise InvalidArgumentError("block marker inside a block: a terminator is missing")
+        named = {operand.name: value for operand, value in zip(row.operands, values, strict=True)}
+        if "callee" in named:
+            self._check_call(named)
+            return
+        if row.mnemonic == "return":
+            self._check_registers("return", values[0], self._signature.cconv.result_tags)
+            return
+        for operand, value in zip(row.operands, values, strict=True):
+            kind = operand.kind
+            if kind == "imm.gbyte":
+                kind = "gbyte64" if row.mnemonic.endswith("64") else "gbyte32"
+            elif kind == "r.ref" and not (operand.output or operand.movable):
+                kind = "kept"
+            if kind in self._checks:
+                self._checks[kind](value)
+
+    def _check_call(self, named: Mapping[str, Any]) -> None:
+        callee, arguments = named["callee"], named["args"]
+        if callee & IMPORT_BIT:
+            self._check_import(callee)
+            imported = self._imports[callee & ~IMPORT_BIT]
+            cconv = parse(imported.cconv or "")  # an import without signature is called without arguments
+            tags = cconv.argument_tags
+            if "segments" in named:
+                tags = cconv.flat_tags(named["segments"], len(arguments))
+            elif tags is None:
+                raise InvalidArgumentError(
+                    f"call without segments of '{imported.full_name}', whose convention {cconv.text!r} has "
+                    "variadic spans"
+                )
+        elif "segments" in named:
+            raise FailedPreconditionError(f"variadic call of internal function {callee}")
+        else:
+            _require_ordinal("function", callee, len(self._signatures))
+            cconv, tags = self._signatures[callee].cconv, self._signatures[callee].argument_tags
+        self._check_registers("argument", arguments, tags)
+        self._check_registers("result", named["outs"], cconv.result_tags)
+        if "resume" in named:
+            self._check_target(named["resume"])
+
+    def _check_import(self, callee: int) -> None:
+        if not callee & IMPORT_BIT:
+            raise InvalidArgumentError(f"function ordinal {callee} where an import is needed")
+        _require_ordinal("import", callee & ~IMPORT_BIT, len(self._imports))
+
+    def _check_registers(self, what: str, entries: Sequence[int], tags: Sequence[int]) -> None:
+        """Of a list that must hold what ``tags`` say."""
+        if len(entries) != len(tags):
+            raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
+        for tag, entry in zip(tags, entries, strict=True):
+            self._check_register(tag, entry)
+
+    def _check_register(self, tag: int, operand: int) -> None:
+        if tag == TAG_REF_COPY:
+            self._check_ref(operand)
+            return
+        count = self._signature.value_count
+        if operand & REF_BIT:
+            raise InvalidArgumentError(f"ref register {operand & REF_MASK} where a value is needed")
+        if operand + (tag == TAG_VALUE64) >= count:
+            raise OutOfRangeError(f"value register {operand} out of range; the function has {count} slots")
+        if tag == TAG_VALUE64 and operand & 1:
+            raise InvalidArgumentError(f"64-bit value register {operand} is not even")
+
+    def _check_ref(self, operand: int) -> None:
+        if not operand & REF_BIT:
+            raise InvalidArgumentError(f"value register {operand} where a ref is needed")
+        ordinal, count = operand & REF_MASK, self._signature.ref_count
+        if ordinal >= count:
+            raise OutOfRangeError(f"ref register {ordinal} out of range; the function has {count}")
+
+    def _check_kept(self, operand: int) -> None:
+        self._check_ref(operand)
+        if operand & MOVE_BIT and self._version >= FIRST_MOVING_VERSION:
+            raise InvalidArgumentError(
+                f"move flag on ref register {operand & REF_MASK}, which the instruction cannot take"
+            )
+
+    def _check_any(self, operand: int) -> None:
+        self._check_register(TAG_REF_COPY if operand & REF_BIT else TAG_VALUE32, operand)
+
+    def _check_target(self, target: int) -> None:
+        if target >= TARGET_LIMIT:
+            raise OutOfRangeError(f"branch target {target} out of range")
+        self._targets.add(target)
+
+    def _check_moves(self, moves: Moves) -> None:
+        for source, destination in moves:
+            if (source ^ destination) & REF_BIT:
+                raise InvalidArgumentError("branch move between the value and the ref bank")
+            self._check_any(source)
+            self._check_any(destination)
+
+    def _check_cases(self, cases: Sequence[tuple[int, Moves]]) -> None:
+        for target, moves in cases:
+            self._check_target(target)
+            self._check_moves(moves)
+
+
+def _check_each(check: Callable[[int], None], entries: Sequence[int]) -> None:
+    for entry in entries:
+        check(entry)
+
+
+def _check_ordinal(what: str, count: int, ordinal: int) -> None:
+    if ordinal >= count:
+        raise OutOfRangeError(f"{what} {ordinal} out of range; the module has {count}")
+
+
+def _require_ordinal(what: str, ordinal: int, count: int) -> None:
+    if ordinal >= count:
+        raise InvalidArgumentError(f"{what} ordinal {ordinal} out of range; the module has {count}")
+
+
+def _check_global(width: int, size: int, offset: int) -> None:
+    what = f"offset of a {8 * width}-bit global {offset}"
+    if offset + width > size:
+        raise OutOfRangeError(f"{what} out of range; the module has {size}")
+    if offset % width:
+        raise InvalidArgumentError(f"{what} is not a multiple of {width}")
