@@ -22,11 +22,11 @@ from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
 from jitree.cuda.interop import CudaExchange
 from jitree.cuda.launch_batch import LaunchBatch
-from jitree.cuda.queue import CudaQueue
+from jitree.cuda.queue import CudaQueue, is_scheduled
 from jitree.cuda.replays import CudaReplays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
@@ -42,6 +42,7 @@ from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.objects import Channel
 from jitree.hal.operations import Listener, Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
+from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
     from jitree.hal.stream_record import SharedStream
@@ -154,6 +155,26 @@ class CudaDevice(Ended, Device):
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
     ) -> CommandBuffer:
         return CudaCommandBuffer(self.stream, modes, categories, queue_affinity, binding_capacity)
+
+    def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
+        """As :meth:`Device.import_event`: what is submitted from now on waits for the event as well."""
+        recording.unrepeatable("an event is imported")
+        signal = Fence(((semaphore, value),))
+        self._queue.submit("import_event", None, signal, partial(self._await_event, event))
+
+    def _await_event(self, event: int) -> None:
+        self.stream.flush()
+        self.stream.api.wait_for_event(self.stream.handle, event)
+
+    def export_event(self, semaphore: Semaphore, value: int) -> int:
+        """As :meth:`Device.export_event`: after everything submitted to the stream so far."""
+        recording.unrepeatable("an event is exported")
+        if not is_scheduled(Fence(((semaphore, value),))):
+            raise FailedPreconditionError(f"export_event: nothing that was submitted reaches {value}")
+        stream = (semaphore.stream if isinstance(semaphore, CudaSemaphore) else None) or self.stream
+        event = stream.mark()
+        weakref.finalize(semaphore, stream.events.release, event)
+        return int(event)
 
     # Queue operations.
 

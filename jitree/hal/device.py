@@ -193,6 +193,19 @@ class Device(Unique, QueueOperations):
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
         return self.semaphore_type(initial_value)
 
+    def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
+        """The semaphore reaches the value when an event of the driver, by its handle, has happened.
+
+        UNIMPLEMENTED for devices whose driver has no events."""
+        raise UnimplementedError(f"{self.id} knows no events; wait for them, then signal the semaphore")
+
+    def export_event(self, semaphore: Semaphore, value: int) -> int:
+        """The handle of an event that happens when the semaphore reaches a value; it lives as long as the
+        semaphore. FAILED_PRECONDITION for a value that nothing submitted so far reaches.
+
+        UNIMPLEMENTED for devices whose driver has no events."""
+        raise UnimplementedError(f"{self.id} has no events for other libraries; wait for the semaphore")
+
     def query_semaphore_compatibility(self, semaphore: Semaphore) -> enums.SemaphoreCompatibility:
         """The device itself waits for and signals semaphores of its type; the host helps with others."""
         is_own = type(semaphore) is self.semaphore_type

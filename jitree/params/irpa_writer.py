@@ -100,9 +100,9 @@ def plan(
     return ArchiveLayout(bytes(head), tuple(parameters), size)
 
 
-def write(path: str | os.PathLike[str], layout: ArchiveLayout) -> None:
-    """Writes the archive; a file that is there is replaced when the new one is complete, so that parameters
-    may come from it.
+def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -> None:
+    """Writes the archive, ``start`` bytes into the file; one that is there is replaced when the new one is
+    complete, so that parameters may come from it.
 
     UNAVAILABLE when the file cannot be written, INVALID_ARGUMENT for a path that is no file, naming it.
     """
@@ -115,8 +115,9 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout) -> None:
             file = open(unfinished, "xb")  # never through a link that has this name
             try:
                 with file:
+                    file.seek(start)
                     file.write(layout.head)
-                    _write_storage(file, layout)
+                    _write_storage(file, layout, start)
                 os.replace(unfinished, target)
             finally:
                 unfinished.unlink(missing_ok=True)
@@ -124,15 +125,15 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout) -> None:
             raise UnavailableError(f"cannot write: {error.strerror or error}") from None
 
 
-def _write_storage(file: BinaryIO, layout: ArchiveLayout) -> None:
+def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:
     """The bytes of the parameters. What is zero is left out: the system reads it so, and stores nothing."""
     for entry, offset in layout.parameters:
         if offset is None or (entry.pattern is not None and not any(entry.pattern)):
             continue
-        file.seek(offset)
+        file.seek(start + offset)
         for chunk in entry.chunks():
             file.write(chunk)
-    file.truncate(layout.size)
+    file.truncate(start + layout.size)
 
 
 def _check_unique(entries: Sequence[ParameterEntry]) -> None:

@@ -25,6 +25,8 @@ def tensor_type(metadata: bytes) -> TensorType | None:
         return None
     try:
         fields = json.loads(text)
+        if fields["type"] != "Tensor":
+            return None
         shape = tuple(int(dimension) for dimension in fields["shape"])
         return TensorType(shape, element_called(str(fields["dtype"])))
     except (ValueError, KeyError, TypeError, RecursionError):

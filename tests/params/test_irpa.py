@@ -175,6 +175,14 @@ def test_plans_that_cannot_be_written() -> None:
         plan([array_entry("a", W)], [array_entry("a", W)])
 
 
+def test_an_archive_begins_anywhere_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.irpa"
+    write(path, plan([array_entry("a", W)]))
+    alone = path.read_bytes()
+    write(path, plan([array_entry("a", W)]), 4096)
+    assert path.read_bytes() == bytes(4096) + alone
+
+
 def test_one_key_in_two_archives(archive: Path, tmp_path: Path) -> None:
     index = ParameterIndex()
     index.load(archive)

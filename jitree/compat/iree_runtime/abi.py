@@ -39,26 +39,23 @@ class ReturnError(ValueError):
 class Abi:
     """The descriptions of a function."""
 
-    def __init__(self, text: str) -> None:
-        """ValueError for text that is not such JSON."""
-        try:
-            content = json.loads(text)
-            arguments, self.results = content["a"], content["r"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"the function's iree.abi is damaged: {error}; it is {text!r}") from None
-        self._describe(arguments)
+    def __init__(self, arguments: Sequence[Any], results: Sequence[Any] = ()) -> None:
+        self.positional = [item for item in arguments if _kind(item) != "named"]
+        self.named = {item[1]: item[2] for item in arguments if _kind(item) == "named"}
+        self.results = results
 
     @classmethod
-    def of_arguments(cls, descriptions: Sequence[Any]) -> Self:
-        """Of a function whose results are not described."""
-        made = cls.__new__(cls)
-        made.results = []
-        made._describe(descriptions)
-        return made
-
-    def _describe(self, arguments: Sequence[Any]) -> None:
-        self.positional = [item for item in arguments if not _is_named(item)]
-        self.named = {item[1]: item[2] for item in arguments if _is_named(item)}
+    def read(cls, text: str) -> Self:
+        """RuntimeError for text that is no such JSON."""
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise RuntimeError(f"Reflection metadata is not valid JSON: {text}") from error
+        if not isinstance(content, dict) or not {"a", "r"} <= content.keys():
+            raise RuntimeError(f"Malformed function reflection metadata: {text}")
+        if not isinstance(content["a"], list) or not isinstance(content["r"], list):
+            raise RuntimeError(f"Malformed function reflection metadata structure: {text}")
+        return cls(content["a"], content["r"])
 
     @property
     def has_inlined_results(self) -> bool:
@@ -69,12 +66,14 @@ class Abi:
         """ArgumentError for arguments that do not fit."""
         unknown = next((key for key in named if key not in self.named), None)
         if unknown is not None:
-            raise ArgumentError(f"specified kwarg '{unknown}' is unknown; there are {list(self.named)}")
-        if len(positional) != len(self.positional) or len(named) != len(self.named):
-            raise ArgumentError(
-                f"mismatched call arity: expected {len(self.positional)} arguments and the keywords "
-                f"{list(self.named)} but got {len(positional)} and {list(named)}"
-            )
+            raise ArgumentError(f"specified kwarg '{unknown}' is unknown")
+        count = len(self.positional)
+        if len(positional) > count:
+            raise ArgumentError(f"mismatched call arity: expected {count} got {len(positional)}")
+        if len(positional) < count or len(named) < len(self.named):
+            missing = next((key for key in self.named if key not in named), None)
+            what = len(positional) if len(positional) < count else missing
+            raise ArgumentError(f"mismatched call arity: expected a value for argument {what}")
         packed = VmVariantList(len(positional) + len(named))
         for value, description in zip(positional, self.positional, strict=True):
             pack_described(device, packed, value, description)
@@ -86,23 +85,12 @@ class Abi:
         """None, the one result, or a tuple. ReturnError for results that do not fit."""
         if self.has_inlined_results:
             return _convert(device, self.results[0], results)
-        if len(results) != len(self.results):
-            raise ReturnError(
-                f"mismatched return arity: {len(self.results)} described, {len(results)} returned"
-            )
-        values = [
-            unpack_described(device, results, index, description)
-            for index, description in enumerate(self.results)
-        ]
+        values = _converted(device, self.results, results)
         return None if not values else values[0] if len(values) == 1 else tuple(values)
 
 
-def _is_named(description: Any) -> bool:
-    return _kind(description) == "named"
-
-
 def _kind(description: Any) -> str:
-    return str(description if isinstance(description, str) else description[0])
+    return str(description[0] if isinstance(description, list) and description else description)
 
 
 def pack_described(device: HalDevice, target: VmVariantList, value: Any, description: Any) -> None:
@@ -121,13 +109,18 @@ def pack_described(device: HalDevice, target: VmVariantList, value: Any, descrip
     elif kind in _FLOATS:
         target.push_float(_number(value, kind, float))
     else:
-        raise ArgumentError(f"unknown description {description!r} in the function's iree.abi")
+        what = "compound" if isinstance(description, list) else "primitive"
+        raise ArgumentError(f"Unrecognized reflection {what} type: {kind}")
 
 
 def _number(value: Any, kind: str, convert: Any) -> Any:
     number = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.size == 1 else value
-    if not isinstance(number, (int, float)) or convert(number) != number:
+    if not isinstance(number, (int, float)) or (convert(number) != number and number == number):
         raise ArgumentError(f"expected a number of type {kind} but got {value!r}")
+    if kind in _INTEGERS:
+        limit = 2 ** (int(kind[1:]) - 1)
+        if not -limit <= number < limit + (kind == "i1"):
+            raise ArgumentError(f"{value!r} is no number of type {kind}")
     return convert(number)
 
 
@@ -155,12 +148,18 @@ def _array(device: HalDevice, value: Any, description: Sequence[Any]) -> Any:
     """A view of an array, of a device or the host, whose type and shape fit."""
     if isinstance(value, (HalBufferView, VmRef)):
         return value
-    wanted = map_abi_type_to_dtype_info(description[1]).dtype
+    try:
+        wanted = map_abi_type_to_dtype_info(description[1]).dtype
+    except KeyError:
+        raise ArgumentError(f"could not map abi type '{description[1]}' to numpy dtype") from None
     array = value if isinstance(value, DeviceArray) else np.asarray(value)
     if not isinstance(array, DeviceArray) and array.dtype != wanted:
-        if not np.can_cast(array.dtype, wanted, "same_kind"):
+        if wanted.kind != "b" and not np.can_cast(array.dtype, wanted, "same_kind"):
             raise ArgumentError(f"expected an array of {wanted} but got one of {array.dtype}")
-        array = array.astype(wanted)
+        converted = array.astype(wanted)
+        if wanted.kind != "f" and not np.array_equal(converted, array):
+            raise ArgumentError(f"elements of type {array.dtype} are no numbers of type {wanted}")
+        array = converted
     _require_shape(tuple(array.shape), description)
     return array._buffer_view if isinstance(array, DeviceArray) else asdevicearray(device, array)._buffer_view
 
@@ -172,30 +171,51 @@ def _require_shape(shape: tuple[int, ...], description: Sequence[Any]) -> None:
         raise ArgumentError(f"expected an array of shape {tuple(dimensions)} but got one of shape {shape}")
 
 
-def unpack_described(device: HalDevice, source: VmVariantList, index: int, description: Any) -> Any:
-    """A result."""
+def _converted(device: HalDevice, descriptions: Sequence[Any], source: VmVariantList) -> list[Any]:
+    """Results. ReturnError for those that do not fit."""
+    if len(descriptions) != len(source):
+        raise ReturnError(
+            "Error processing function return: mismatched return arity: "
+            f"{len(source)} vs {len(descriptions)} (in {source!r})"
+        )
+    return [_described(device, source, index, item) for index, item in enumerate(descriptions)]
+
+
+def _described(device: HalDevice, source: VmVariantList, index: int, description: Any) -> Any:
+    try:
+        return _result(device, source, index, description)
+    except ReturnError:
+        raise
+    except Exception as error:
+        raise ReturnError(
+            "Error processing function return: exception converting from VM type to Python (while decoding "
+            f"return {index}@{source!r} with description {description})"
+        ) from error
+
+
+def _result(device: HalDevice, source: VmVariantList, index: int, description: Any) -> Any:
     kind = _kind(description)
     if kind == "ndarray":
-        view = source.get_as_object(index, HalBufferView)
-        if view is None:
-            raise ReturnError(f"result {index}: expected an array but got {source.get_variant(index)!r}")
+        view = source.get_as_ref(index).deref(HalBufferView)
         dtype = map_abi_type_to_dtype_info(description[1]).dtype
         return DeviceArray(device, view, implicit_host_transfer=True, override_dtype=dtype)
     if kind in _INTEGERS or kind in _FLOATS:
-        return source.get_variant(index)
+        value, expected = source.get_variant(index), int if kind in _INTEGERS else float
+        if not isinstance(value, expected):
+            raise ReturnError(f"expected an {expected} value but got {type(value)}")
+        return value
+    if kind not in ("slist", "stuple", "sdict", "py_homogeneous_list"):
+        raise ReturnError(f"Error processing function return: cannot map VM type to Python: {kind}")
     return _convert(device, description, source.get_as_list(index))
 
 
 def _convert(device: HalDevice, description: Sequence[Any], elements: VmVariantList) -> Any:
     """A sequence or a mapping."""
     kind, items = _kind(description), description[1:]
+    if kind == "sdict":
+        found = _converted(device, [item for _, item in items], elements)
+        return dict(zip((key for key, _ in items), found, strict=True))
     if kind == "py_homogeneous_list":
         items = [description[1]] * len(elements)
-    elif kind == "sdict":
-        keys = [key for key, _ in items]
-        values = _convert(device, ["slist", *(item for _, item in items)], elements)
-        return dict(zip(keys, values, strict=True))
-    if len(items) != len(elements):
-        raise ReturnError(f"expected {len(items)} values but {len(elements)} were returned")
-    found = [unpack_described(device, elements, index, item) for index, item in enumerate(items)]
+    found = _converted(device, items, elements)
     return tuple(found) if kind == "stuple" else found

@@ -81,9 +81,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         return self._converted(self._array.to_host().copy())
 
     def _implicitly(self) -> npt.NDArray[Any]:
-        if not self._implicit and self._host is None:
+        if not self._implicit:
             raise ValueError(
-                "DeviceArray cannot be implicitly transferred to the host; if necessary, do an explicit "
+                "DeviceArray cannot be implicitly transferred to the host: if necessary, do an explicit "
                 "transfer via .to_host()"
             )
         return self.to_host()
@@ -102,6 +102,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*map(_operand, inputs), **options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function is np.shape:
+            return self.shape
+        if function is np.reshape:
+            return self.reshape(*arguments[1:], **options)
         return function(
             *map(_operands, arguments), **{key: _operands(value) for key, value in options.items()}
         )
@@ -110,20 +114,20 @@ class DeviceArray(NDArrayOperatorsMixin):
         """An array of numpy; the object itself where nothing is to be done and no copy is asked for."""
         if self.dtype == np.dtype(dtype) and not copy:
             return self
-        return self._implicitly().astype(dtype, casting=casting, copy=copy)
+        return self.to_host().astype(dtype, casting=casting, copy=copy)
 
     def reshape(self, *shape: Any) -> npt.NDArray[Any]:
-        return self._implicitly().reshape(*shape)
+        return self.to_host().reshape(*shape)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._implicitly())
+        return iter(self.to_host())
 
     def __getitem__(self, index: Any) -> Any:
-        return self._implicitly()[index]
+        return self.to_host()[index]
 
     def __reduce__(self) -> Any:
         """Pickles and deep copies are arrays of numpy."""
-        return np.array, (self._implicitly().copy(),)
+        return np.array, (self.to_host(),)
 
     # What iree.runtime lacks, and every program that comes from numpy asks for.
 
@@ -141,7 +145,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> npt.NDArray[Any]:
-        return self._implicitly().T
+        return self.to_host().T
 
     def __len__(self) -> int:
         return len(self._array)
@@ -190,15 +194,14 @@ def asdevicearray(
             return a
         logging.warning("Implicit dtype conversion of a DeviceArray forces a host transfer")
         a = a.to_host()
-    array = np.asarray(a, dtype=dtype)
-    code = map_dtype_to_hal_element_type(array.dtype) if element_type is None else element_type
+    array = np.asarray(a, dtype=dtype, order="C")
+    code = element_type or map_dtype_to_hal_element_type(array.dtype)
+    if code is None:
+        raise ValueError(f"Could not map dtype {array.dtype} to IREE element type")
     view = device.allocator.allocate_buffer_copy(memory_type, allowed_usage, device, array, int(code))
     return DeviceArray(device, view, implicit_host_transfer)
 
 
 def map_dtype_to_element_type(dtype: Any) -> HalElementType | None:
     """None for types that programs do not have."""
-    try:
-        return map_dtype_to_hal_element_type(dtype)
-    except ValueError:
-        return None
+    return map_dtype_to_hal_element_type(dtype)

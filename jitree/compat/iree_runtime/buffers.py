@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from jitree.compat.iree_runtime.arguments import a, element, integer, of, size, sizes, something, takes
 from jitree.compat.iree_runtime.references import Reference
 from jitree.compat.iree_runtime.variants import shown_type
-from jitree.errors import OutOfRangeError
+from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.hal import enums
 from jitree.hal.buffer import Buffer, BufferView
 
@@ -51,8 +52,9 @@ class Shape:
 
     __slots__ = ("indices",)
 
-    def __init__(self, indices: Sequence[int]) -> None:
-        self.indices = tuple(map(int, indices))
+    @takes(sizes)
+    def __init__(self, indices: Sequence[int], /) -> None:
+        self.indices = indices
 
 
 class MappedMemory:
@@ -64,19 +66,22 @@ class MappedMemory:
         """PERMISSION_DENIED for memory that the host cannot see."""
         self._bytes = buffer.host_array()
 
-    def asarray(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    @takes(sizes, something)
+    def asarray(self, shape: Sequence[int], numpy_dtype_descr: Any) -> Any:
         """The elements, over the memory itself, which lives as long as the array.
 
         OUT_OF_RANGE for more than there is.
         """
-        kind = np.dtype(dtype)
-        needed = int(np.prod(tuple(shape), dtype=np.int64)) * kind.itemsize
+        kind = np.dtype(numpy_dtype_descr)
+        if kind.hasobject:
+            raise TypeError(f"asarray(): elements of type {kind} are no memory of a device")
+        needed = math.prod(shape) * kind.itemsize
         if needed > len(self._bytes):
             raise OutOfRangeError(
-                f"{len(self._bytes)} bytes of mapped memory have no room for {tuple(shape)} of {kind}, "
+                f"{len(self._bytes)} bytes of mapped memory have no room for {shape} of {kind}, "
                 f"which takes {needed}"
             )
-        return self._bytes[:needed].view(kind).reshape(tuple(shape))
+        return self._bytes[:needed].view(kind).reshape(shape)
 
 
 class HalBuffer(Reference):
@@ -94,6 +99,7 @@ class HalBuffer(Reference):
     def allowed_usage(self) -> int:
         return int(self.raw.allowed_usage)
 
+    @takes(size, size)
     def fill_zero(self, byte_offset: int, byte_length: int) -> None:
         """OUT_OF_RANGE outside of the buffer, PERMISSION_DENIED where the host cannot write."""
         length = self.raw.range(byte_offset, byte_length)
@@ -102,6 +108,7 @@ class HalBuffer(Reference):
     def map(self) -> MappedMemory:
         return MappedMemory(self.raw)
 
+    @takes(a(Shape), integer(1, 2**24))
     def create_view(self, shape: Shape, element_size: int) -> HalBufferView:
         """A view of opaque elements of so many bytes."""
         return HalBufferView(self, shape.indices, element_size * 8)
@@ -116,9 +123,12 @@ class HalBufferView(Reference):
     __slots__ = ()
     wrapped = BufferView
 
-    def __init__(self, buffer: HalBuffer, shape: Sequence[int], element_type: Any) -> None:
+    @takes(of(Buffer), sizes, element)
+    def __init__(self, buffer: HalBuffer, shape: Sequence[int], element_type: int) -> None:
         """OUT_OF_RANGE for a buffer that is too short: kernels rely on it."""
-        self.raw = BufferView(buffer.raw, tuple(map(int, shape)), int(element_type))
+        if not element_type:
+            raise InvalidArgumentError("HalBufferView(): elements of no type")
+        self.raw = BufferView(buffer.raw, tuple(shape), element_type)
 
     @property
     def shape(self) -> list[int]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
+from jitree.compat.iree_runtime.arguments import flag, memory, of, optional, size, takes
+from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.references import Reference
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.enums import WHOLE_BUFFER, CommandBufferMode, CommandCategory
 
 if TYPE_CHECKING:
     from jitree.compat.iree_runtime.buffers import HalBuffer
-    from jitree.compat.iree_runtime.hal import HalDevice
 
 _BARRIER_STAGES: Final = 0x1F
 """All stages."""
@@ -25,6 +25,7 @@ class HalCommandBuffer(Reference):
     __slots__ = ("_begun",)
     wrapped = CommandBuffer
 
+    @takes(a_device, size, flag)
     def __init__(self, device: HalDevice, binding_capacity: int = 0, begin: bool = True) -> None:
         self.raw = device.raw.create_command_buffer(
             int(CommandBufferMode.DEFAULT), int(CommandCategory.ANY), binding_capacity=binding_capacity
@@ -39,6 +40,7 @@ class HalCommandBuffer(Reference):
             raise FailedPreconditionError("command buffer is already in a recording state")
         self._begun = True
 
+    @takes(of(Buffer), of(Buffer), size, size, optional(size), flag)
     def copy(
         self,
         source_buffer: HalBuffer,
@@ -48,14 +50,22 @@ class HalCommandBuffer(Reference):
         length: int | None = None,
         end: bool = False,
     ) -> None:
-        """Copies ``length`` bytes, None: the rest of the source."""
+        """Copies ``length`` bytes, None: all of the source, which must be as long as the target."""
+        if length is None:
+            length = source_buffer.raw.byte_length
+            if length != target_buffer.raw.byte_length:
+                raise ValueError(
+                    "If length is not provided, source and target buffer length must match and it does not. "
+                    "Provide explicit length="
+                )
         self._require_begun()
-        count = source_buffer.raw.range(source_offset, WHOLE_BUFFER if length is None else length)
+        count = source_buffer.raw.range(source_offset, length)
         self.raw.copy_buffer(
             (0, source_buffer.raw, source_offset, count), (0, target_buffer.raw, target_offset, count)
         )
         self._order(end)
 
+    @takes(of(Buffer), memory, size, optional(size), flag)
     def fill(
         self,
         target_buffer: HalBuffer,
@@ -64,14 +74,13 @@ class HalCommandBuffer(Reference):
         length: int | None = None,
         end: bool = False,
     ) -> None:
-        """Repeats the bytes of a number of numpy's, 1, 2 or 4 of them."""
+        """Repeats the bytes of an array, 1, 2 or 4 of them."""
         self._require_begun()
-        bits = np.asarray(pattern).tobytes()
-        if len(bits) not in (1, 2, 4):
-            raise InvalidArgumentError(f"a pattern of {len(bits)} bytes; it must have 1, 2 or 4")
+        if len(pattern) not in (1, 2, 4):
+            raise InvalidArgumentError(f"a pattern of {len(pattern)} bytes; it must have 1, 2 or 4")
         count = WHOLE_BUFFER if length is None else length
         self.raw.fill_buffer(
-            (0, target_buffer.raw, target_offset, count), int.from_bytes(bits, "little"), len(bits)
+            (0, target_buffer.raw, target_offset, count), int.from_bytes(pattern, "little"), len(pattern)
         )
         self._order(end)
 

@@ -42,15 +42,20 @@ class DTypeInfo:
 
 def _info(name: str, abi_type: str) -> DTypeInfo:
     dtype = np.dtype(name)
-    return DTypeInfo(dtype, name, abi_type, map_dtype_to_hal_element_type(dtype))
+    hal_type = map_dtype_to_hal_element_type(dtype)
+    assert hal_type is not None
+    return DTypeInfo(dtype, name, abi_type, hal_type)
 
 
-def map_dtype_to_hal_element_type(dtype: Any) -> HalElementType:
-    """Signed numpy integers become signed elements. ValueError for types that programs do not have."""
-    kind = np.dtype(dtype)
+def map_dtype_to_hal_element_type(dtype: Any) -> HalElementType | None:
+    """Signed numpy integers become signed elements. None for types that programs do not have."""
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        return None
     row = None if kind.kind == "V" and kind.name.startswith("void") else element_type_of(kind)
     if row is None or row.bits % 8:
-        raise ValueError(f"Could not map dtype {kind} to IREE element type")
+        return None
     return HalElementType(row.code + (_SIGNED if kind.kind == "i" else 0))
 
 
@@ -72,12 +77,19 @@ DTYPE_TO_ABI_TYPE: Final = {info.dtype: info.abi_type for info in _INFOS}
 
 def map_dtype_to_dtype_info(dtype: Any) -> DTypeInfo:
     """KeyError for types without a name in ``iree.abi``."""
-    return _BY_DTYPE[np.dtype(dtype)]
+    return _found(_BY_DTYPE, np.dtype(dtype), f"Numpy dtype {np.dtype(dtype)}")
 
 
 def map_name_to_dtype_info(name: str) -> DTypeInfo:
-    return _BY_NAME[name]
+    return _found(_BY_NAME, name, f"Numpy dtype name {name!r}")
 
 
 def map_abi_type_to_dtype_info(abi_type: str) -> DTypeInfo:
-    return _BY_ABI_TYPE[abi_type]
+    return _found(_BY_ABI_TYPE, abi_type, f"ABI type {abi_type!r}")
+
+
+def _found(table: dict[Any, DTypeInfo], key: Any, what: str) -> DTypeInfo:
+    try:
+        return table[key]
+    except KeyError:
+        raise KeyError(f"{what} not found.") from None

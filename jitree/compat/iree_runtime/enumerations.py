@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from enum import Enum, IntFlag
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,17 +16,22 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+def _number(value: Any) -> int:
+    """TypeError for what is neither a member nor an integer."""
+    return int(value.value) if isinstance(value, Enum) else operator.index(value)
+
+
 class _Numbers(Enum):
     def __int__(self) -> int:
         return int(self.value)
 
     def __or__(self, other: Any) -> int:
-        return int(self) | int(other)
+        return int(self) | _number(other)
 
     def __and__(self, other: Any) -> int:
-        return int(self) & int(other)
+        return int(self) & _number(other)
 
-    __ror__, __rand__ = __or__, __and__
+    __ror__, __rand__, __repr__ = __or__, __and__, Enum.__str__
 
 
 def _named(name: str, members: dict[str, int]) -> Any:
@@ -44,6 +50,14 @@ BufferCompatibility: Final = _named("BufferCompatibility", _members(enums.Buffer
 MemoryAccess: Final = _named(
     "MemoryAccess", _members(enums.MemoryAccess, without=frozenset(("MAY_ALIAS", "UNALIGNED", "ANY")))
 )
+
+
+def _code(value: Any) -> int:
+    """The number of an element type, which has no sign."""
+    code = _number(value)
+    if not 0 <= code < 2**32:
+        raise TypeError(f"{code} is the number of no element type")
+    return code
 
 
 class HalElementType(_Numbers):
@@ -85,19 +99,19 @@ class HalElementType(_Numbers):
     @staticmethod
     def map_to_dtype(value: HalElementType | int) -> np.dtype[Any]:
         """The numpy type of one element. ValueError where there is none."""
-        row = element_type(int(value))
+        row = element_type(_code(value))
         if row.bits % 8 or row.numerical_class == 0:
             raise ValueError("Unsupported VM Buffer -> numpy dtype mapping")
         return row.dtype
 
     @staticmethod
     def is_byte_aligned(value: HalElementType | int) -> bool:
-        return element_type(int(value)).bits % 8 == 0
+        return element_type(_code(value)).bits % 8 == 0
 
     @staticmethod
     def dense_byte_count(value: HalElementType | int) -> int:
         """Bytes of one element, a part of a byte counting as one."""
-        return (element_type(int(value)).bits + 7) // 8
+        return (element_type(_code(value)).bits + 7) // 8
 
 
 class Linkage(Enum):
@@ -108,6 +122,8 @@ class Linkage(Enum):
     EXPORT = 2
     IMPORT_OPTIONAL = 3
     EXPORT_OPTIONAL = 4
+
+    __repr__ = Enum.__str__
 
 
 class SemaphoreCompatibility(IntFlag):

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
+from jitree.compat.iree_runtime.arguments import a
 from jitree.errors import InvalidArgumentError
 
 FUNCTION_INPUT_VALIDATION: Final = True
@@ -20,7 +21,7 @@ def parse_flags(*flags: str) -> None:
     from jitree.tools import run
     from jitree.tools.flags import parse_flags as parse
 
-    for text in flags:
+    for text in map(a(str), flags):
         name = text.lstrip("-").partition("=")[0]
         if text.startswith("-") and run.FLAGS.find(name) is None:
             raise InvalidArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,13 +15,15 @@ from jitree.compat.iree_runtime.abi import (
     ArgumentError,
     ReturnError,
 )
+from jitree.compat.iree_runtime.arguments import a, optional, something, takes
 from jitree.compat.iree_runtime.array_interop import DeviceArray, asdevicearray
 from jitree.compat.iree_runtime.buffers import HalBufferView
-from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.references import VmRef, raw_of
 from jitree.compat.iree_runtime.variants import VmVariantList
 from jitree.compat.iree_runtime.vm import VmContext, VmFunction
 from jitree.hal.buffer import BufferView
+from jitree.regs.objects import VmBuffer as VmBytes
 
 __all__ = [
     "IMPLICIT_BUFFER_ARG_MEMORY_TYPE", "IMPLICIT_BUFFER_ARG_USAGE", "ArgumentError", "FunctionInvoker",
@@ -39,19 +41,29 @@ class Invocation:
 class InvokeContext(Invocation):
     """The same, under the name of upstream's packer."""
 
+    __init__ = takes(a_device)(Invocation.__init__)
+
+
+_invoke_statics: Final = object()
+"""What upstream's packer keeps for all calls."""
+
 
 class ArgumentPacker:
     """Makes a list of the VM of the arguments of a call, by descriptions (:mod:`abi`) or without."""
 
-    def __init__(self, statics: object = None, arg_descs: Sequence[Any] | None = None) -> None:
-        self._abi = None if arg_descs is None else Abi.of_arguments(arg_descs)
+    @takes(something, optional(a(list)))
+    def __init__(self, statics: object, arg_descs: list[Any] | None = None) -> None:
+        self._abi = None if arg_descs is None else Abi(arg_descs)
 
-    def pack(self, context: Invocation, positional: Sequence[Any], named: Mapping[str, Any]) -> VmVariantList:
+    @takes(a(InvokeContext), a(Sequence), a(dict))
+    def pack(
+        self, invoke_context: Invocation, pos_args: Sequence[Any], kw_args: Mapping[str, Any]
+    ) -> VmVariantList:
         if self._abi is not None:
-            return self._abi.pack(context.device, positional, named)
-        if named:
+            return self._abi.pack(invoke_context.device, pos_args, kw_args)
+        if kw_args:
             raise ArgumentError("kwargs not supported for dynamic dispatch functions")
-        return _packed(context.device, positional)
+        return _packed(invoke_context.device, pos_args)
 
 
 class FunctionInvoker:
@@ -62,7 +74,7 @@ class FunctionInvoker:
         self._device = device
         self._vm_function = vm_function
         text = vm_function.reflection.get("iree.abi")
-        self._abi = None if text is None else Abi(text)
+        self._abi = None if text is None else Abi.read(text)
         self._function: Any = None
         if self._abi is None and isinstance(vm_context, VmContext):
             self._function = vm_context.function(vm_function)
@@ -93,6 +105,10 @@ class FunctionInvoker:
             return tuple(map(self._returned, result))
         if isinstance(result, Array):
             return DeviceArray.of(self._device, result)
+        if isinstance(result, memoryview):
+            return VmRef(VmBytes.alias(result))
+        if isinstance(result, list):
+            return _packed(self._device, list(map(self._returned, result))).ref
         return result if result is None or isinstance(result, (int, float)) else VmRef(result)
 
     def _call_with_lists(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -123,7 +139,7 @@ def _given(value: Any, device: HalDevice) -> Any:
     if isinstance(value, (list, tuple)):
         return [_given(item, device) for item in value]
     if isinstance(value, dict):
-        return [_given(value[key], device) for key in sorted(value)]
+        return _packed(device, [value]).raw[0]
     if hasattr(value, "__iree_vm_ref__"):
         raw = raw_of(value)
         return Array(raw, device.raw) if isinstance(raw, BufferView) else raw
@@ -144,10 +160,10 @@ def _packed(device: HalDevice, values: Sequence[Any]) -> VmVariantList:
             made.push_list(_packed(device, [value[key] for key in sorted(value)]))
         elif isinstance(value, DeviceArray):
             made.push_ref(value._buffer_view)
-        elif isinstance(value, np.ndarray):
+        elif isinstance(value, (np.ndarray, np.generic)):
             made.push_ref(asdevicearray(device, value)._buffer_view)
         elif value is None or hasattr(value, "__iree_vm_ref__"):
-            made.push_ref(value)
+            made.raw.append(raw_of(value))
         else:
             raise ArgumentError(f"could not convert python value to VM: {value!r}")
     return made

@@ -11,14 +11,30 @@ from jitree.api.calls.transfers import native_row
 from jitree.api.session import Instance
 from jitree.base import dlpack
 from jitree.base.elements import is_packed, pack_integers
+from jitree.compat.iree_runtime.arguments import (
+    a,
+    array,
+    bits,
+    element,
+    integer,
+    memory,
+    of,
+    optional,
+    size,
+    something,
+    takes,
+    text,
+)
 from jitree.compat.iree_runtime.buffers import HalBuffer, HalBufferView
+from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
 from jitree.compat.iree_runtime.fences import HalSemaphore, fence_of
 from jitree.compat.iree_runtime.flags import device_parameters
 from jitree.compat.iree_runtime.references import Reference
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal.buffer import Allocation, Buffer, BufferView
+from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.device import Device
-from jitree.hal.driver import DEFAULT_OPTIONS, DeviceOptions, Driver
+from jitree.hal.driver import DEFAULT_OPTIONS, Driver
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.heap import host_memory_type
 
@@ -27,6 +43,22 @@ _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _PERSISTENT: Final = int(BufferUsage.MAPPING_PERSISTENT)
 _DISPATCH: Final = int(BufferUsage.DISPATCH_STORAGE)
+
+
+_ALLOCATORS: Final = ("caching", "debug")
+
+
+def _allocators(value: Any) -> list[str]:
+    names = list(map(text, a(list)(value)))
+    for name in names:
+        if name.partition(":")[0] not in _ALLOCATORS:
+            raise InvalidArgumentError(f"no allocator '{name}'; there are: {', '.join(_ALLOCATORS)}")
+    return names
+
+
+def _device_number(value: Any) -> int:
+    """Of a number, or a row of :meth:`HalDriver.query_available_devices`."""
+    return int(size(value["device_id"] if isinstance(value, dict) else value))
 
 
 class HalDriver:
@@ -46,41 +78,51 @@ class HalDriver:
             for info in self.raw.query_available_devices()
         ]
 
+    @takes(optional(_allocators))
     def create_default_device(self, allocators: Sequence[str] | None = None) -> HalDevice:
-        return self.create_device(Driver.DEFAULT_ID, allocators=allocators)
+        return self._create(Driver.DEFAULT_ID, {})
 
+    @takes(optional(_device_number), optional(a(dict)), optional(_allocators), _device_number)
     def create_device(
         self,
-        device_id: Any,
+        device_id: Any = None,
         params: dict[str, str] | None = None,
         allocators: Sequence[str] | None = None,
+        *,
+        device_info: Any = None,
     ) -> HalDevice:
         """By the number of a device, or its row of :meth:`query_available_devices`. ``allocators`` change
         nothing: jitree's allocators keep and check memory in any case. NOT_FOUND for another number."""
-        number = device_id["device_id"] if isinstance(device_id, dict) else device_id
-        options = _options({**device_parameters(self.raw.name), **(params or {})})
-        return HalDevice(self.raw.create_device_by_id(int(number), options))
+        number = device_info if device_id is None else device_id
+        if number is None:
+            raise TypeError("create_device(): incompatible function arguments: device_id: expected a number")
+        return self._create(number, params or {})
 
+    def _create(self, number: int, params: dict[str, str]) -> HalDevice:
+        parameters = {**device_parameters(self.raw.name), **params}
+        options = DEFAULT_OPTIONS._replace(parameters=parameters, loaders=Instance.default().loaders)
+        return HalDevice(self.raw.create_device_by_id(number, options))
+
+    @takes(text, optional(_allocators))
     def create_device_by_uri(self, device_uri: str, allocators: Sequence[str] | None = None) -> HalDevice:
         parameters = device_parameters(self.raw.name)
         return HalDevice(Instance.default().create_device(device_uri, parameters))
 
-    def dump_device_info(self, device_id: int) -> str:
+    @takes(size)
+    def dump_device_info(self, device_id: int, /) -> str:
         return self.raw.dump_device_info(device_id)
-
-
-def _options(parameters: dict[str, str]) -> DeviceOptions:
-    return DEFAULT_OPTIONS._replace(parameters=parameters, loaders=Instance.default().loaders)
 
 
 _drivers: dict[str, HalDriver] = {}
 
 
+@takes(text)
 def create_hal_driver(device_uri: str) -> HalDriver:
     """Another driver in each call. NOT_FOUND for an unknown name."""
     return HalDriver(Instance.default().driver(device_uri.partition("://")[0]))
 
 
+@takes(text)
 def get_cached_hal_driver(device_uri: str) -> HalDriver:
     """The same driver for each call with one name."""
     name = device_uri.partition("://")[0]
@@ -104,9 +146,11 @@ class HalDevice:
     def allocator(self) -> HalAllocator:
         return self._allocator
 
+    @takes(size)
     def create_semaphore(self, initial_value: int) -> HalSemaphore:
-        return HalSemaphore.of(self.raw.create_semaphore(initial_value))
+        return HalSemaphore.on(self.raw, initial_value)
 
+    @takes(size, something, something)
     def queue_alloca(self, allocation_size: int, wait_semaphores: Any, signal_semaphores: Any) -> HalBuffer:
         wait, signal = _fences(wait_semaphores, signal_semaphores)
         made = self.raw.queue_alloca(
@@ -114,25 +158,29 @@ class HalDevice:
         )
         return HalBuffer.of(made)
 
+    @takes(of(Buffer), something, something)
     def queue_dealloca(self, buffer: HalBuffer, wait_semaphores: Any, signal_semaphores: Any) -> None:
         self.raw.queue_dealloca(_ANY, *_fences(wait_semaphores, signal_semaphores), buffer.raw)
 
+    @takes(of(Buffer), of(Buffer), something, something)
     def queue_copy(
         self, source_buffer: HalBuffer, target_buffer: HalBuffer, wait_semaphores: Any, signal_semaphores: Any
     ) -> None:
         """Copies all of the source. ValueError if the target is shorter."""
         length = source_buffer.raw.byte_length
         if length > target_buffer.raw.byte_length:
-            raise InvalidArgumentError(
-                "Source buffer length must be less than the target buffer length and it is not: "
-                f"{length} against {target_buffer.raw.byte_length} bytes"
+            raise ValueError(
+                "Source and buffer length must be less than the target buffer length and it does not. "
+                "Please check allocations"
             )
         wait, signal = _fences(wait_semaphores, signal_semaphores)
         self.raw.queue_copy(_ANY, wait, signal, source_buffer.raw, 0, target_buffer.raw, 0, length)
 
+    @takes(of(CommandBuffer), something, something)
     def queue_execute(self, command_buffers: Reference, wait_semaphores: Any, signal_semaphores: Any) -> None:
         self.raw.queue_execute(_ANY, *_fences(wait_semaphores, signal_semaphores), command_buffers.raw)
 
+    @takes(of(BufferView), integer(-(2**31), 2**31 - 1), integer(-(2**31), 2**31 - 1))
     def create_dlpack_capsule(self, buffer_view: HalBufferView, device_type_code: int, device_id: int) -> Any:
         """A capsule over the view's memory, for the device that the caller says it is on."""
         from jitree.api.array import Array
@@ -145,27 +193,32 @@ class HalDevice:
             )
         return array.__dlpack__()
 
-    def from_dlpack_capsule(self, input_capsule: Any) -> HalBufferView:
+    @takes(something)
+    def from_dlpack_capsule(self, input_capsule: Any, /) -> HalBufferView:
         """A view over the capsule's memory, without a copy. INVALID_ARGUMENT for memory that is not aligned
         to 64 bytes and for arrays with gaps."""
         exchange = self.raw.array_exchange
         if exchange is not None:
             return HalBufferView.of(exchange.import_view(_Producer(input_capsule, exchange.dlpack_device)))
         cannot_say = dlpack.is_valid(id(input_capsule), dlpack.NAME)  # whether it is read-only
-        array = dlpack.import_array(_Producer(input_capsule, dlpack.CPU_DEVICE))
-        row = native_row(array.dtype)
-        if row is None or not array.flags.c_contiguous:
-            raise InvalidArgumentError("from_dlpack_capsule: expected a contiguous array of numbers")
-        if cannot_say and not array.flags.writeable:
-            array = np.asarray(_Writable(array))
-        data = array.reshape(-1).view(np.uint8)
+        imported = dlpack.import_array(_Producer(input_capsule, dlpack.CPU_DEVICE))
+        code = map_dtype_to_hal_element_type(imported.dtype)
+        if code is None or not imported.flags.c_contiguous:
+            raise InvalidArgumentError("from_dlpack_capsule: expected a contiguous imported of numbers")
+        if cannot_say and not imported.flags.writeable:
+            imported = np.asarray(_Writable(imported))
+        data = imported.reshape(-1).view(np.uint8)
         buffer = self._allocator.import_bytes(data, int(MemoryType.DEVICE_LOCAL), int(BufferUsage.DEFAULT))
-        return HalBufferView.of(BufferView(buffer.raw, array.shape, row.code))
+        return HalBufferView.of(BufferView(buffer.raw, imported.shape, int(code)))
 
+    @takes(optional(text))
     def begin_profiling(self, mode: str | None = None) -> None:
         """Nothing is measured without a sink, which Python cannot give: ValueError for a mode."""
         if mode is not None:
-            raise ValueError(f"a profile sink is required for mode '{mode}'; use jitree's own profiles")
+            raise ValueError(
+                "Python HAL native profiling requires a profile sink and is not exposed by the runtime "
+                "bindings"
+            )
 
     def flush_profiling(self) -> None:
         pass
@@ -173,6 +226,7 @@ class HalDevice:
     def end_profiling(self) -> None:
         pass
 
+    @takes(text, optional(text), optional(text))
     def begin_external_capture(
         self, provider: str, file_path: str | None = None, label: str | None = None
     ) -> None:
@@ -213,6 +267,9 @@ class _Writable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
+a_device: Final = a(HalDevice)
+
+
 class HalAllocator:
     """Makes buffers of a device."""
 
@@ -230,9 +287,9 @@ class HalAllocator:
     def _is_host_memory(self) -> bool:
         return self._device.raw.array_exchange is None
 
-    def _usage(self, allowed_usage: Any) -> int:
+    def _usage(self, allowed_usage: int) -> int:
         """Memory of the host stays mapped."""
-        return int(allowed_usage) | (_PERSISTENT if self._is_host_memory else 0)
+        return (allowed_usage or int(BufferUsage.DEFAULT)) | (_PERSISTENT if self._is_host_memory else 0)
 
     @property
     def has_statistics(self) -> bool:
@@ -251,18 +308,17 @@ class HalAllocator:
     def formatted_statistics(self) -> str:
         return "\n".join(self._raw.formatted_statistics.split("\n")[1:])
 
+    @takes(bits, bits, bits, size)
     def query_buffer_compatibility(
         self, memory_type: Any, allowed_usage: Any, intended_usage: Any, allocation_size: int
     ) -> int:
-        return int(
-            self._raw.query_compatibility(
-                int(memory_type), int(allowed_usage), int(intended_usage), allocation_size
-            )
-        )
+        return int(self._raw.query_compatibility(memory_type, allowed_usage, intended_usage, allocation_size))
 
-    def allocate_buffer(self, memory_type: Any, allowed_usage: Any, allocation_size: int) -> HalBuffer:
-        return HalBuffer.of(self._raw.allocate(int(memory_type), self._usage(allowed_usage), allocation_size))
+    @takes(bits, bits, size)
+    def allocate_buffer(self, memory_type: int, allowed_usage: int, allocation_size: int) -> HalBuffer:
+        return HalBuffer.of(self._raw.allocate(memory_type, self._usage(allowed_usage), allocation_size))
 
+    @takes(bits, bits, a_device, array, optional(element))
     def allocate_buffer_copy(
         self,
         memory_type: Any,
@@ -272,25 +328,28 @@ class HalAllocator:
         element_type: Any = None,
     ) -> Any:
         """A buffer with the bytes of an array; a view of them where an element type is given."""
-        array = np.asarray(buffer)
-        row = native_row(array.dtype)
-        packed = row is not None and is_packed(row)
-        data = pack_integers(array.astype(np.int16).reshape(-1), row) if row and packed else _bytes_of(array)
-        made = self._raw.allocate(int(memory_type), self._usage(allowed_usage), len(data))
+        row = native_row(buffer.dtype)
+        if row is not None and is_packed(row):
+            data = pack_integers(buffer.astype(np.int16).reshape(-1), row)
+        else:
+            data = buffer.reshape(-1).view(np.uint8)
+        made = self._raw.allocate(memory_type, self._usage(allowed_usage), len(data))
         self._device.raw.write_buffer(made, data)
         if element_type is None:
             return HalBuffer.of(made)
-        return HalBufferView.of(BufferView(made, array.shape, int(element_type)))
+        return HalBufferView.of(BufferView(made, buffer.shape, element_type))
 
+    @takes(a_device, something)
     def allocate_host_staging_buffer_copy(self, device: HalDevice, initial_contents: Any) -> HalBuffer:
         """A buffer of the host's memory, which the device sees too."""
         memory_type = int(MemoryType.DEVICE_LOCAL) if self._is_host_memory else _STAGING
         made: HalBuffer = self.allocate_buffer_copy(memory_type, _STAGING_USAGE, device, initial_contents)
         return made
 
-    def import_host_allocation(self, buffer: Any, memory_type: Any, allowed_usage: Any) -> HalBuffer:
+    @takes(memory, bits, bits)
+    def import_host_allocation(self, buffer: Any, memory_type: int, allowed_usage: int) -> HalBuffer:
         """A buffer over an array's own memory. ValueError for memory that the device cannot use."""
-        return self.import_bytes(np.frombuffer(buffer, np.uint8), int(memory_type), int(allowed_usage))
+        return self.import_bytes(np.frombuffer(buffer, np.uint8), memory_type, allowed_usage)
 
     def import_bytes(self, data: Any, memory_type: int, allowed_usage: int) -> HalBuffer:
         made = self._raw.import_host(data.data, memory_type, allowed_usage)
@@ -312,7 +371,3 @@ def _for_transfers(data: Any, memory_type: int, allowed_usage: int) -> Buffer:
         address, len(data), host_memory_type(memory_type), allowed_usage, int(access), address, data
     )
     return Buffer(allocation)
-
-
-def _bytes_of(array: Any) -> Any:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 import math
 import os
@@ -12,7 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from jitree.compat.iree_runtime.dtypes import map_dtype_to_dtype_info
 from jitree.compat.iree_runtime.parameters import ParameterIndex, ParameterIndexEntry
+from jitree.params.metadata import tensor_type
 from jitree.types import ElementType
 
 __all__ = [
@@ -30,16 +31,13 @@ class SplatValue:
     def __init__(self, pattern: Any, count: Sequence[int] | int) -> None:
         """``count``: elements, or the shape of an array of them."""
         self.pattern = pattern
-        elements = count if isinstance(count, int) else math.prod(count)
-        size = (
-            pattern.itemsize * len(pattern)
-            if isinstance(pattern, array.array)
-            else np.asarray(pattern).nbytes
-        )
-        self.total_length = elements * size
+        size = pattern.size if isinstance(pattern, (np.ndarray, np.generic)) else len(pattern)
+        if size != 1:
+            raise ValueError("SplatValue requires an array of a single element")
+        self.total_length = (count if isinstance(count, int) else math.prod(count)) * pattern.itemsize
 
     def __repr__(self) -> str:
-        return f"SplatValue({self.pattern!r} of {self.total_length})"
+        return f"SplatValue({self.pattern} of {self.total_length})"
 
 
 def save_archive_file(entries: Mapping[str, Any], file_path: str | os.PathLike[str]) -> None:
@@ -49,34 +47,36 @@ def save_archive_file(entries: Mapping[str, Any], file_path: str | os.PathLike[s
         if isinstance(value, SplatValue):
             index.add_splat(key, value.pattern, value.total_length)
         else:
-            index.add_buffer(key, np.ascontiguousarray(value).view(np.uint8) if np.ndim(value) else value)
+            index.add_buffer(key, value)
     index.create_archive_file(str(file_path))
 
 
-def parameter_index_add_numpy_ndarray(index: ParameterIndex, name: str, value: npt.NDArray[Any]) -> None:
-    """Adds an array with its shape and type as metadata."""
-    kind = type(value.dtype).__name__
+def parameter_index_add_numpy_ndarray(index: ParameterIndex, name: str, array: npt.NDArray[Any]) -> None:
+    """Adds an array; metadata state shape and type. KeyError for types without a name in ``iree.abi``."""
+    info = map_dtype_to_dtype_info(array.dtype)
     described = {
         "type": "Tensor",
-        "dtype": value.dtype.name,
-        "shape": list(value.shape),
+        "dtype": info.name,
+        "shape": list(array.shape),
         "dtype_desc": {
-            "class_name": kind,
-            "is_complex": value.dtype.kind == "c",
-            "is_floating_point": value.dtype.kind == "f",
-            "is_signed": value.dtype.kind == "i",
-            "itemsize": value.dtype.itemsize,
+            "class_name": type(info.dtype).__name__,
+            "is_complex": info.is_complex,
+            "is_floating_point": info.is_floating_point,
+            "is_signed": info.is_signed,
+            "itemsize": info.dtype.itemsize,
         },
     }
-    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    index.add_buffer(name, data, metadata=_PREFIX + json.dumps(described))
+    index.add_buffer(name, np.asarray(array, order="C"), metadata=_PREFIX + json.dumps(described))
 
 
 def parameter_index_entry_as_numpy_ndarray(index_entry: ParameterIndexEntry) -> npt.NDArray[Any]:
     """The elements, over their memory, of an entry whose metadata state shape and type; else ValueError."""
-    tensor = index_entry.raw.tensor
+    tensor = tensor_type(index_entry.metadata)
     if tensor is None or not isinstance(tensor.element, ElementType):
-        raise ValueError(f"Parameter '{index_entry.key}' has no metadata of a tensor of numpy's")
+        raise ValueError(
+            f'Invalid metadata for parameter index entry "{index_entry.key}": they state no tensor but '
+            f"{index_entry.metadata[:100]!r}"
+        )
     return (
         parameter_index_entry_as_numpy_flat_ndarray(index_entry)
         .view(tensor.element.dtype)
@@ -85,5 +85,6 @@ def parameter_index_entry_as_numpy_ndarray(index_entry: ParameterIndexEntry) -> 
 
 
 def parameter_index_entry_as_numpy_flat_ndarray(index_entry: ParameterIndexEntry) -> npt.NDArray[Any]:
-    """The bytes of an entry, over its memory; as elements where its metadata state their type."""
-    return np.frombuffer(index_entry.file_view, np.uint8)
+    """The bytes of an entry, over its memory; those of its pattern for one that repeats it."""
+    is_file = index_entry.is_file
+    return np.frombuffer(index_entry.file_view if is_file else index_entry.splat_pattern, np.uint8)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jitree.compat.iree_runtime.arguments import anything, of, size, something, takes
 from jitree.compat.iree_runtime.fences import HalSemaphore
-from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.errors import StatusError
+from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 class HalDeviceLoopBridge:
     """Futures of an event loop that are done when a semaphore reaches a value."""
 
+    @takes(a_device, something)
     def __init__(self, device: HalDevice, loop: asyncio.AbstractEventLoop) -> None:
         self._device = device
         self._loop = loop
         self._is_stopped = False
 
+    @takes(of(Semaphore), size, anything)
     def on_semaphore(self, semaphore: HalSemaphore, payload: int, value: Any) -> asyncio.Future[Any]:
         """A future whose result is ``value``. It fails with the semaphore."""
         if self._is_stopped:

@@ -6,13 +6,14 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jitree.compat.iree_runtime.arguments import a, optional, something, takes, text
 from jitree.compat.iree_runtime.buffers import HalBufferView
-from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.references import VmRef, raw_of
 from jitree.compat.iree_runtime.vm import VmInstance, VmModule
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import FailedPreconditionError, StatusError, UnknownError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, UnknownError
 from jitree.modules.hal import HalModule
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.vmfb.cconv import parse
@@ -21,21 +22,37 @@ if TYPE_CHECKING:
     from jitree.compat.iree_runtime.parameters import ParameterProvider
 
 
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(f"expected a function but got {type(value).__name__}")
+    return value
+
+
 class HalModuleDebugSink:
     """Gets the tensors that programs trace."""
 
+    @takes(_callable)
     def __init__(self, buffer_view_trace_callback: Callable[[str, list[HalBufferView]], None]) -> None:
-        self.buffer_view_trace_callback = buffer_view_trace_callback
+        self._callback = buffer_view_trace_callback
+
+    @property
+    def buffer_view_trace_callback(self) -> Callable[[str, list[HalBufferView]], None]:
+        return self._callback
 
     def _receive(self, key: str, views: Sequence[Any]) -> None:
         try:
-            self.buffer_view_trace_callback(key, [HalBufferView.of(view) for view in views])
+            self._callback(key, [HalBufferView.of(view) for view in views])
         except StatusError:
             raise
         except Exception as error:
             raise UnknownError(f"in the callback of a trace: {type(error).__name__}: {error}") from error
 
 
+def _devices(value: Any) -> list[HalDevice]:
+    return list(map(a_device, a(list, tuple)(value)))
+
+
+@takes(a(VmInstance), optional(a_device), optional(_devices), optional(a(HalModuleDebugSink)))
 def create_hal_module(
     instance: VmInstance,
     device: HalDevice | None = None,
@@ -47,13 +64,22 @@ def create_hal_module(
         raise ValueError('"device" and "devices" are mutually exclusive arguments.')
     if device is None and devices is None:
         raise ValueError('one of "device" or "devices" is required.')
-    chosen = [device] if devices is None else list(devices)
+    chosen = devices or []
+    if device is not None:
+        chosen = [device]
+    if not chosen:
+        raise InvalidArgumentError("create_hal_module: there must be one device at least")
     sink = write_to_stderr if debug_sink is None else debug_sink._receive
-    return VmModule(HalModule([item.raw for item in chosen if item is not None], trace_sink=sink))
+    return VmModule(HalModule([item.raw for item in chosen], trace_sink=sink))
 
 
 def create_io_parameters_module(instance: VmInstance, *providers: ParameterProvider) -> VmModule:
     """The module ``io_parameters``; it is to be registered before those that import from it."""
+    from jitree.compat.iree_runtime.parameters import ParameterProvider
+
+    a(VmInstance)(instance)
+    for provider in providers:
+        a(ParameterProvider)(provider)
     from jitree.modules.io_parameters import IoParametersModule
 
     return VmModule(IoParametersModule([provider.raw for provider in providers]))
@@ -77,6 +103,7 @@ class _PythonModule(HostModule):
 class PyModuleInterface:
     """Declares a module written in Python, and tells what has become of it."""
 
+    @takes(text, something)
     def __init__(self, module_name: str, ctor: Callable[[PyModuleInterface], Any]) -> None:
         """``ctor`` is called for each context; what it returns is the first argument of all functions."""
         self._name = module_name
@@ -84,6 +111,7 @@ class PyModuleInterface:
         self._exports: list[HostExport] = []
         self._module: weakref.ref[_PythonModule] | None = None
 
+    @takes(text, text, something)
     def export(self, name: str, cconv: str, callable: Callable[..., Any]) -> None:
         """Adds a function by its calling convention. FAILED_PRECONDITION after :meth:`create`."""
         if self._module is not None:
@@ -93,7 +121,7 @@ class PyModuleInterface:
     def create(self) -> VmModule:
         """The module, once."""
         if self._module is not None:
-            raise FailedPreconditionError(f"module '{self._name}' is made already")
+            raise RuntimeError("Attempt to mutate a frozen PyModuleInterface")
         interface, construct = self, self._constructor
         raw = _PythonModule(self._name, lambda: construct(interface), tuple(self._exports))
         self._module = weakref.ref(raw)
@@ -112,8 +140,6 @@ class PyModuleInterface:
     def __str__(self) -> str:
         return f"<iree.runtime.PyModuleInterface '{self._name}'>"
 
-    __repr__ = __str__
-
 
 def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as jitree's VM calls it: references are passed and returned as :class:`VmRef`."""
@@ -124,17 +150,17 @@ def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable
         given = (value if isinstance(value, (int, float)) else _reference(value) for value in arguments)
         try:
             results = function(state, *given)
+            if not references:
+                return tuple(results) if isinstance(results, list) else results
+            if len(convention.results) == 1:
+                return raw_of(results)
+            values = list(results)
+            for place in references:
+                values[place] = raw_of(values[place])
         except StatusError:
             raise
         except Exception as error:
             raise UnknownError(f"in '{name}': {type(error).__name__}: {error}") from error
-        if not references:
-            return tuple(results) if isinstance(results, list) else results
-        if len(convention.results) == 1:
-            return raw_of(results)
-        values = list(results)
-        for place in references:
-            values[place] = raw_of(values[place])
         return tuple(values)
 
     return call

@@ -13,7 +13,7 @@ BINDING: Final = {
     "HalElementType Linkage MemoryAccess MemoryType SemaphoreCompatibility",
     "fences": "HalExternalTimepoint HalFence HalSemaphore",
     "flags": "parse_flags",
-    "function": "ArgumentPacker InvokeContext",
+    "function": "ArgumentPacker InvokeContext _invoke_statics",
     "hal": "HalAllocator HalDevice HalDriver clear_hal_driver_cache create_hal_driver get_cached_hal_driver",
     "loops": "HalDeviceLoopBridge",
     "modules": "HalModuleDebugSink PyModuleInterface create_hal_module create_io_parameters_module",

@@ -8,7 +8,17 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from jitree.compat.iree_runtime.vm import flat
+from jitree.compat.iree_runtime.arguments import (
+    a,
+    flag,
+    integer,
+    memory,
+    optional,
+    size,
+    something,
+    takes,
+    text,
+)
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.params import formats, irpa_writer
 from jitree.params import provider as providers
@@ -28,16 +38,23 @@ class FileHandle:
         self._descriptor = descriptor
 
     @staticmethod
+    @takes(something, flag, flag)
     def wrap_memory(host_buffer: Any, readable: bool = True, writable: bool = False) -> FileHandle:
-        view = flat(host_buffer)
+        view = memory(host_buffer)
         return FileHandle(view if writable else view.toreadonly())
 
     @staticmethod
+    @takes(integer(-(2**31), 2**31 - 1), flag, flag)
     def wrap_fd(fd: int, readable: bool = True, writable: bool = False) -> FileHandle:
         """The file stays the caller's; it may be closed when this returns."""
-        size = os.fstat(fd).st_size
         access = memory_maps.ACCESS_WRITE if writable else memory_maps.ACCESS_READ
-        return FileHandle(memoryview(memory_maps.mmap(fd, size, access=access) if size else b""), fd)
+        try:
+            length = os.fstat(fd).st_size
+            return FileHandle(memoryview(memory_maps.mmap(fd, length, access=access) if length else b""), fd)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"wrap_fd: descriptor {fd} cannot be mapped: {error.strerror}"
+            ) from None
 
     @property
     def is_host_allocation(self) -> bool:
@@ -46,7 +63,7 @@ class FileHandle:
     @property
     def host_allocation(self) -> memoryview:
         if self._descriptor is not None:
-            raise InvalidArgumentError("FileHandle is not a host allocation")
+            raise ValueError("FileHandle is not based on a host allocation and cannot be mapped")
         return self._view
 
     @property
@@ -139,6 +156,20 @@ class ParameterIndexEntry:
         return f"<ParameterIndexEntry '{self.key}' {self._handle!r}:{self.offset}:{self.length}>"
 
 
+def _metadata(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else bytes(text(value), "utf-8")
+
+
+def _mode(value: Any) -> str:
+    if text(value) != "file_async":
+        raise ValueError(f"unsupported parameter file mode: {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def _index(value: Any) -> Any:
+    return a(ParameterIndex)(value)
+
+
 class ParameterProvider:
     """The parameters that programs find under a scope."""
 
@@ -158,26 +189,30 @@ class ParameterIndex:
     def __iter__(self) -> Iterator[ParameterIndexEntry]:
         return iter(self._entries)
 
-    def __getitem__(self, index: int) -> ParameterIndexEntry:
-        if not 0 <= index < len(self._entries):
+    @takes(size)
+    def __getitem__(self, i: int) -> ParameterIndexEntry:
+        if i >= len(self._entries):
             raise OutOfRangeError(
-                f"Could not enumerate parameter index: entry {index} out of range (have "
+                f"Could not enumerate parameter index: entry {i} out of range (have "
                 f"{len(self._entries)} entries in the index)"
             )
-        return self._entries[index]
+        return self._entries[i]
 
     def items(self) -> list[tuple[str, ParameterIndexEntry]]:
         return [(entry.key, entry) for entry in self._entries]
 
+    @takes(size)
     def reserve(self, new_capacity: int) -> None:
         """Python's lists grow by themselves."""
 
+    @takes(text, memory, size, optional(_metadata))
     def add_splat(self, key: str, pattern: Any, total_length: int, metadata: Any = None) -> None:
         """A parameter of ``total_length`` bytes that repeats a number. ValueError for patterns of other than
         1, 2, 4, 8 and 16 bytes."""
-        raw = splat_entry(key, bytes(flat(pattern)), total_length, _metadata(metadata))
+        raw = splat_entry(key, bytes(pattern), total_length, metadata or b"")
         self._entries.append(ParameterIndexEntry(raw, None, 0))
 
+    @takes(text, something, flag, flag, optional(_metadata))
     def add_buffer(
         self, key: str, buffer: Any, readable: bool = True, writable: bool = False, metadata: Any = None
     ) -> None:
@@ -185,20 +220,22 @@ class ParameterIndex:
         handle = FileHandle.wrap_memory(buffer, readable, writable)
         self.add_from_file_handle(key, handle, len(handle.bytes), 0, metadata)
 
+    @takes(text, a(FileHandle), size, size, optional(_metadata))
     def add_from_file_handle(
         self, key: str, file_handle: FileHandle, length: int, offset: int = 0, metadata: Any = None
     ) -> None:
         """A range of a file. OUT_OF_RANGE for one that is not inside."""
         available = len(file_handle.bytes)
-        if offset < 0 or length < 0 or offset + length > available:
+        if offset + length > available:
             raise OutOfRangeError(
                 f"bytes {offset} to {offset + length} are outside a file of {available} bytes"
             )
-        text = _metadata(metadata)
-        memory = ArrayMemory(file_handle.bytes[offset : offset + length])
-        raw = ParameterEntry(key, length, memory, text, tensor_type(text))
+        described = metadata or b""
+        elements = ArrayMemory(file_handle.bytes[offset : offset + length])
+        raw = ParameterEntry(key, length, elements, described, tensor_type(described))
         self._entries.append(ParameterIndexEntry(raw, file_handle, offset))
 
+    @takes(a(str, os.PathLike), optional(text), flag, flag, optional(flag), optional(_mode))
     def load(
         self,
         file_path: Any,
@@ -214,11 +251,12 @@ class ParameterIndex:
         file = ParameterFile(file_path, reading, Access.READ_WRITE if writable else Access.READ)
         self._read(FileHandle(file.view), file, format or file.suffix)
 
+    @takes(a(FileHandle), text)
     def load_from_file_handle(self, file_handle: FileHandle, format: str) -> None:
         """Adds all parameters of an archive of that format."""
         self._read(file_handle, _MemoryFile(file_handle, repr(file_handle)), format)
 
-    def _read(self, handle: FileHandle, file: ParameterFile, format: str) -> None:
+    def _read(self, handle: FileHandle, file: ParameterFile, format: str, base: int = 0) -> None:
         suffix = f".{format.removeprefix('.').lower()}"
         module = formats.FORMATS.get(suffix)
         if module is None:
@@ -233,19 +271,21 @@ class ParameterIndex:
             elif offset is None:
                 self._entries.append(ParameterIndexEntry(raw, FileHandle(raw.contents()), 0))
             else:
-                self._entries.append(ParameterIndexEntry(raw, handle, offset))
+                self._entries.append(ParameterIndexEntry(raw, handle, base + offset))
 
+    @takes(a(str, os.PathLike), size, optional(_index))
     def create_archive_file(
         self, file_path: Any, file_offset: int = 0, target_index: ParameterIndex | None = None
     ) -> ParameterIndex:
-        """Writes an irpa archive and gives an index of what is in it. UNIMPLEMENTED for an offset."""
-        if file_offset:
-            raise UnimplementedError("create_archive_file: archives begin at the beginning of their file")
-        irpa_writer.write(file_path, irpa_writer.plan([entry.raw for entry in self._entries]))
+        """Writes an irpa archive, ``file_offset`` bytes into a new file, and gives an index of it."""
+        irpa_writer.write(file_path, irpa_writer.plan([entry.raw for entry in self._entries]), file_offset)
         target = ParameterIndex() if target_index is None else target_index
-        target.load(file_path, "irpa")
+        handle = FileHandle(ParameterFile(file_path).view)
+        archive = _MemoryFile(FileHandle(handle.bytes[file_offset:]), os.fspath(file_path))
+        target._read(handle, archive, "irpa", file_offset)
         return target
 
+    @takes(text, optional(size))
     def create_provider(
         self, scope: str = "", max_concurrent_operations: int | None = None
     ) -> ParameterProvider:
@@ -260,9 +300,3 @@ class ParameterIndex:
         return table(
             "", [ParameterRow(entry.raw, None if entry.is_splat else entry.offset) for entry in self._entries]
         )
-
-
-def _metadata(value: Any) -> bytes:
-    if value is None:
-        return b""
-    return value.encode() if isinstance(value, str) else bytes(value)

@@ -32,12 +32,14 @@ class VmRef:
         return self
 
     def isinstance(self, cls: Any) -> bool:
-        """Whether :meth:`deref` to a class succeeds."""
+        """Whether :meth:`deref` to a class succeeds. TypeError for what is no class."""
+        _require_class(cls)
         return cls.__iree_vm_cast__(self) is not None
 
     def deref(self, cls: Any, optional: bool = False) -> Any:
         """The object as an instance of ``cls``, which has ``__iree_vm_cast__``. TypeError if it is of another
         type; None then with ``optional``."""
+        _require_class(cls)
         found = cls.__iree_vm_cast__(self)
         if found is None and not optional:
             raise TypeError("Cannot dereference to specific type")
@@ -55,6 +57,12 @@ class VmRef:
         return f"<VmRef {_NAMES.get(type(self.raw), type(self.raw).__name__)} at {id(self.raw):#x}>"
 
 
+def _require_class(cls: Any) -> None:
+    if not isinstance(cls, type):
+        raise TypeError(f"expected a class but got {cls!r}")
+    cls.__iree_vm_type__  # type: ignore[attr-defined]  # noqa: B018  # those without are no types of the VM
+
+
 class Reference:
     """A wrapper of objects of one class of jitree's; all wrappers of one object are equal."""
 
@@ -62,6 +70,10 @@ class Reference:
 
     raw: Any
     """What it wraps."""
+
+    def __init__(self) -> None:
+        """For those that only functions make."""
+        raise TypeError(f"{type(self).__name__}: no constructor defined")
 
     @classmethod
     def of(cls, raw: Any) -> Self:
@@ -74,7 +86,10 @@ class Reference:
         return id(cls.wrapped)
 
     @classmethod
-    def __iree_vm_cast__(cls, ref: VmRef) -> Self | None:
+    def __iree_vm_cast__(cls, ref: VmRef, /) -> Self | None:
+        """None for a reference of another type."""
+        if not isinstance(ref, VmRef):
+            raise TypeError(f"__iree_vm_cast__(): expected a VmRef but got {type(ref).__name__}")
         return cls.of(ref.raw) if isinstance(ref.raw, cls.wrapped) else None
 
     @property
@@ -93,11 +108,5 @@ class Reference:
 
 
 def raw_of(value: Any) -> Any:
-    """What a reference, or whatever has ``__iree_vm_ref__``, refers to. TypeError for anything else."""
-    if value is None:
-        return None
-    try:
-        ref = value.__iree_vm_ref__
-    except AttributeError:
-        raise TypeError(f"expected a reference of the VM but got {type(value).__name__}") from None
-    return ref.raw
+    """What a reference, or an object with ``__iree_vm_ref__``, refers to. AttributeError for others."""
+    return None if value is None else value.__iree_vm_ref__.raw

@@ -12,13 +12,12 @@ from jitree.compat.iree_runtime.function import FunctionInvoker
 from jitree.compat.iree_runtime.hal import HalDevice
 from jitree.compat.iree_runtime.modules import create_hal_module
 from jitree.compat.iree_runtime.system_setup import get_first_device
-from jitree.compat.iree_runtime.vm import VmContext, VmInstance, VmModule
+from jitree.compat.iree_runtime.vm import VmContext, VmInstance, VmModule, a_module
 
 TARGET_BACKEND_TO_DRIVER: Final = {
     "llvm-cpu": "local-task",
     "vmvx": "local-task",
     "vulkan-spirv": "vulkan",
-    "cuda": "cuda",
 }
 
 
@@ -92,14 +91,16 @@ class SystemContext:
         """With modules it has just these, without any more can be added."""
         self._config = Config() if config is None else config
         self._is_dynamic = vm_modules is None
-        modules = [*self._config.default_vm_modules, *(vm_modules or ())]
-        names = {module.name for module in vm_modules or ()}
-        modules = [
-            module for place, module in enumerate(modules)
-            if place >= len(self._config.default_vm_modules) or module.name not in names
-        ]  # fmt: skip
-        modules.sort(key=lambda module: module.name != "hal")
-        self._vm_context = VmContext(self._config.vm_instance, modules)
+        defaults = self._config.default_vm_modules
+        if vm_modules is None:
+            modules = list(defaults)
+            self._vm_context = VmContext(self._config.vm_instance)
+            self._vm_context.register_modules(modules)
+        else:
+            names = {a_module(module).name for module in vm_modules}
+            modules = [*(module for module in defaults if module.name not in names), *vm_modules]
+            modules.sort(key=lambda module: module.name != "hal")
+            self._vm_context = VmContext(self._config.vm_instance, modules)
         self._modules = BoundModules((module.name, BoundModule(self, module)) for module in modules)
 
     @property
@@ -129,7 +130,7 @@ class SystemContext:
     def add_vm_modules(self, vm_modules: Sequence[VmModule]) -> None:
         """ValueError for a module whose name is there already."""
         assert self._is_dynamic, "Cannot 'add_module' on a static context"
-        for module in vm_modules:
+        for module in map(a_module, vm_modules):
             if module.name in self._modules:
                 raise ValueError(f"Attempt to register duplicate VmModule: '{module.name}'")
         self._vm_context.register_modules(vm_modules)
@@ -185,8 +186,10 @@ def normalize_value(value: Any) -> Any:
     if isinstance(value, DeviceArray):
         return np.asarray(value)
     array = np.asarray(value)
-    if isinstance(value, (bool, np.bool_)):
+    narrow = {"float64": np.float32, "int64": np.int32}.get(array.dtype.name)
+    if narrow is None or not isinstance(value, (int, float)):
         return array
-    if isinstance(value, float):
-        return array.astype(np.float32)
-    return array.astype(np.int32) if isinstance(value, int) else array
+    made = array.astype(narrow)
+    if narrow is np.int32 and made != array:
+        raise ValueError(f"{value} is no number of 32 bits; use a numpy type")
+    return made

@@ -40,18 +40,18 @@ def get_device(device_uri: str, cache: bool = True) -> HalDevice:
 
 
 def get_first_device(device_uris: Sequence[str] | None = None, cache: bool = True) -> HalDevice:
-    """The first that can be made. ValueError if none of the drivers is there, RuntimeError if they fail."""
+    """The first that can be made. ValueError if none of them is there, RuntimeError if the last one fails."""
     if device_uris is None:
-        device_uris = os.environ.get("IREE_DEFAULT_DEVICE", DEFAULT_DRIVER_NAMES).split(",")
-    present = query_available_drivers()
+        text = os.environ.get("IREE_DEFAULT_DEVICE", DEFAULT_DRIVER_NAMES)
+        device_uris = [uri.strip() for uri in text.split(",")]
     failure: Exception | None = None
     for uri in device_uris:
-        if uri.partition("://")[0] not in present:
-            continue
         try:
             return get_device(uri, cache)
+        except ValueError:  # there is no such driver or device
+            continue
         except Exception as error:
             failure = error
     if failure is None:
-        raise ValueError(f"No device found from list {list(device_uris)}")
-    raise RuntimeError(f"Could not create device from list {list(device_uris)}: {failure}") from failure
+        raise ValueError(f"No device found from list {device_uris}")
+    raise RuntimeError("Could not create device. Exception for last tried follows.") from failure

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from reprlib import recursive_repr
 from typing import Any, Self
 
 import numpy as np
 
+from jitree.compat.iree_runtime.arguments import a, flag, i64, number, of, size, something, takes
 from jitree.compat.iree_runtime.references import Reference, VmRef, raw_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import BufferView
@@ -13,6 +16,7 @@ from jitree.hal.fence import Fence
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer as VmBytes
+from jitree.types import element_type
 
 _VALUE_NAMES = {
     LIST_I8: "i8", LIST_I16: "i16", LIST_I32: "i32", LIST_I64: "i64", LIST_F32: "f32", LIST_F64: "f64",
@@ -25,6 +29,7 @@ class VmVariantList(Reference):
     __slots__ = ()
     wrapped = VmList
 
+    @takes(size)
     def __init__(self, capacity: int) -> None:
         self.raw = VmList(capacity=capacity)
 
@@ -35,18 +40,22 @@ class VmVariantList(Reference):
     def __len__(self) -> int:
         return len(self.raw)
 
+    @takes(i64)
     def push_int(self, value: int) -> None:
-        self.raw.append(int(value))
+        self.raw.append(value)
 
+    @takes(number)
     def push_float(self, value: float) -> None:
-        self.raw.append(float(value))
+        self.raw.append(value)
 
+    @takes(of(VmList))
     def push_list(self, value: VmVariantList) -> None:
         self.raw.append(value.raw)
 
-    def push_ref(self, value: Any) -> None:
-        """Takes whatever has ``__iree_vm_ref__``, and None."""
-        self.raw.append(raw_of(value))
+    @takes(something)
+    def push_ref(self, ref: Any) -> None:
+        """Takes an object with ``__iree_vm_ref__``."""
+        self.raw.append(raw_of(ref))
 
     def get_variant(self, index: int) -> Any:
         """An integer, a float, a :class:`VmRef`, or None for a null reference."""
@@ -54,10 +63,10 @@ class VmVariantList(Reference):
         return value if value is None or isinstance(value, (int, float)) else VmRef(value)
 
     def get_as_ref(self, index: int) -> VmRef:
-        """ValueError for an element that is no reference."""
+        """ValueError for an element that is no reference, or a null reference."""
         value = self._at(index)
-        if isinstance(value, (int, float)):
-            raise InvalidArgumentError("list element is not a ref")
+        if value is None or isinstance(value, (int, float)):
+            raise ValueError("list element is not a ref")
         return VmRef(value)
 
     def get_as_list(self, index: int) -> VmVariantList:
@@ -71,13 +80,14 @@ class VmVariantList(Reference):
 
     def get_as_object(self, index: int, cls: Any) -> Any:
         """The element as an instance of ``cls``, None if it is of another type."""
+        a(type)(cls)
         return self.get_as_ref(index).deref(cls, optional=True)
 
     def get_serialized_trace_value(self, index: int) -> dict[str, Any]:
         """The element as upstream's trace files write it."""
         value = self._at(index)
         if isinstance(value, (int, float)):
-            return {"type": "value", _VALUE_NAMES[self.raw.tag(index)]: value}
+            return {_VALUE_NAMES[self.raw.tag(index)]: value, "type": "value"}
         if value is None:
             return {"type": "null"}
         if isinstance(value, VmList):
@@ -86,13 +96,21 @@ class VmVariantList(Reference):
                 "type": "vm.list",
                 "items": [inner.get_serialized_trace_value(place) for place in range(len(inner))],
             }
-        raise InvalidArgumentError("Unsupported VM to Python Type Conversion")
+        if isinstance(value, BufferView):
+            return {
+                "type": "hal.buffer_view",
+                "shape": list(value.shape),
+                "element_type": element_type(value.element_type).name,
+                "contents": value.buffer.host_array().tobytes(),
+            }
+        raise ValueError("Unsupported VM to Python Type Conversion")
 
     def values(self) -> list[Any]:
         """The elements as jitree has them."""
         return list(self.raw)
 
     def _at(self, index: int) -> Any:
+        index = operator.index(index)
         if not 0 <= index < len(self.raw):
             raise OutOfRangeError(
                 f"Could not access list element: index {index} out of bounds ({len(self.raw)})"
@@ -103,6 +121,7 @@ class VmVariantList(Reference):
         return f"<VmVariantList({len(self)}): [{_elements(self.raw)}]>"
 
 
+@recursive_repr("...")
 def _elements(raw: VmList) -> str:
     return ", ".join(map(_described, raw))
 
@@ -134,12 +153,18 @@ class VmBuffer(Reference, np.ndarray[Any, np.dtype[np.uint8]]):  # type: ignore[
 
     wrapped = VmBytes
 
+    @takes(size, size, flag)
     def __new__(cls, length: int, alignment: int = 0, mutable: bool = True) -> Self:
+        if alignment & (alignment - 1):
+            raise InvalidArgumentError(f"alignment {alignment} is no power of two")
         made = VmBytes(length, alignment)
         if not mutable:
             made.data.flags.writeable = False
             made = VmBytes.alias(made.data)
         return cls.of(made)
+
+    def __init__(self, length: int, alignment: int = 0, mutable: bool = True) -> None:
+        """Nothing is left to do: arrays are made by ``__new__``."""
 
     @classmethod
     def of(cls, raw: VmBytes) -> Self:

@@ -12,17 +12,32 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.api.session import Instance, Session
+from jitree.compat.iree_runtime.arguments import (
+    a,
+    anything,
+    flag,
+    integer,
+    memory,
+    of,
+    optional,
+    size,
+    something,
+    takes,
+    text,
+)
 from jitree.compat.iree_runtime.enumerations import Linkage
 from jitree.compat.iree_runtime.variants import VmVariantList
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, StatusError
 from jitree.modules.hal import HalModule
+from jitree.regs.objects import VmList
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.dispatch.context import ModuleLike
 
 _ALIGNMENT: Final = 64
+_EXPORTED: Final = (Linkage.EXPORT.value, Linkage.EXPORT_OPTIONAL.value)
 _context_ids = itertools.count(1)
 
 
@@ -55,6 +70,9 @@ class VmFunction:
         return f"<VmFunction {self.name}({self.cconv}), reflection = {self.reflection}>"
 
 
+_instance: Final = a(VmInstance)
+
+
 class VmModule:
     """A module: a compiled one, or one written in Python."""
 
@@ -63,33 +81,34 @@ class VmModule:
         self._blob = blob
 
     @staticmethod
+    @takes(_instance, memory, something)
     def from_buffer(instance: VmInstance, buffer: Any, warn_if_copy: bool = True) -> VmModule:
         """Over the memory of a buffer where that is aligned to 64 bytes, else over a copy, with a warning."""
-        view = flat(buffer)
-        if _is_aligned(view):
-            return VmModule.wrap_buffer(instance, view)
+        if _is_aligned(buffer):
+            return VmModule.wrap_buffer(instance, buffer)
         if warn_if_copy:
             warnings.warn(
                 "Making copy of unaligned VmModule buffer. It is recommended to make this deterministic by "
                 "calling `copy_buffer` to always make a copy or `mmap` to efficiently load from a file. This "
                 "warning can be silenced by adding `warn_if_copy=False` which will make this a silent copy",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        return VmModule.copy_buffer(instance, view)
+        return VmModule.copy_buffer(instance, buffer)
 
     from_flatbuffer = from_buffer
 
     @staticmethod
+    @takes(_instance, memory)
     def copy_buffer(instance: VmInstance, buffer: Any) -> VmModule:
-        view = flat(buffer)
-        room = np.empty(len(view) + _ALIGNMENT, np.uint8)
+        room = np.empty(len(buffer) + _ALIGNMENT, np.uint8)
         start = -room.ctypes.data % _ALIGNMENT
-        copy = room[start : start + len(view)]
-        copy[:] = np.frombuffer(view, np.uint8)
+        copy = room[start : start + len(buffer)]
+        copy[:] = np.frombuffer(buffer, np.uint8)
         return _loaded(copy.data.toreadonly())
 
     @staticmethod
+    @takes(_instance, memory, anything, flag)
     def wrap_buffer(
         instance: VmInstance,
         buffer: Any,
@@ -97,12 +116,14 @@ class VmModule:
         close_buffer: bool = False,
     ) -> VmModule:
         """Over the memory of a buffer, never a copy: ValueError for one that is not aligned to 64 bytes."""
-        view = flat(buffer)
-        if not _is_aligned(view):
-            raise InvalidArgumentError("VmModule.wrap_buffer received an unaligned buffer")
-        return _loaded(view, destroy_callback)
+        if not _is_aligned(buffer):
+            raise ValueError(
+                f"VmModule.wrap_buffer received an unaligned buffer; expected {_ALIGNMENT} bytes"
+            )
+        return _loaded(buffer, destroy_callback)
 
     @staticmethod
+    @takes(_instance, anything, anything)
     def mmap(
         instance: VmInstance, filepath: Any, destroy_callback: Callable[[], object] | None = None
     ) -> VmModule:
@@ -112,6 +133,7 @@ class VmModule:
         return _loaded(memoryview(mapped), destroy_callback)
 
     @staticmethod
+    @takes(_instance, text, size)
     def resolve_module_dependency(instance: VmInstance, name: str, minimum_version: int) -> VmModule:
         """NOT_FOUND: no modules are registered by name before a context has them."""
         raise NotFoundError(
@@ -129,18 +151,20 @@ class VmModule:
 
     @property
     def function_names(self) -> list[str]:
-        return list(self.raw.export_names())
+        names = list(self.raw.export_names())
+        return names if isinstance(self.raw, BytecodeModule) else sorted(names)
 
     @property
     def stashed_flatbuffer_blob(self) -> memoryview | None:
         """The bytes of a compiled module, None for others."""
         return self._blob
 
-    def lookup_function(self, name: str, linkage: Any = Linkage.EXPORT) -> VmFunction | None:
+    @takes(text, integer(0, 4))
+    def lookup_function(self, name: str, linkage: Any = Linkage.EXPORT.value) -> VmFunction | None:
         """None for an unknown name. Only exported functions have names."""
-        if not isinstance(linkage, Linkage):
-            raise TypeError(f"lookup_function: expected a Linkage but got {type(linkage).__name__}")
-        if linkage is not Linkage.EXPORT or name not in self.raw.export_names():
+        if not name:
+            raise InvalidArgumentError("lookup_function: the name of a function cannot be empty")
+        if linkage not in _EXPORTED or name not in self.raw.export_names():
             return None
         if isinstance(self.raw, BytecodeModule):
             return self._exported(self.raw, name)
@@ -155,14 +179,6 @@ class VmModule:
 
     def __repr__(self) -> str:
         return f"<VmModule {self.name} : [{', '.join(self.function_names)}]>"
-
-
-def flat(buffer: Any) -> memoryview:
-    """The bytes of whatever has Python's buffer protocol."""
-    view = memoryview(buffer)
-    return (
-        view if view.format == "B" and view.ndim == 1 else view.cast("B") if view.nbytes else memoryview(b"")
-    )
 
 
 def _is_aligned(view: memoryview) -> bool:
@@ -181,22 +197,36 @@ def disable_leak_checker() -> None:
     """There is none."""
 
 
+def _modules(value: Any) -> list[VmModule]:
+    return [a_module(item) for item in a(list, tuple)(value)]
+
+
+a_module: Final = a(VmModule)
+
+
 class VmContext:
     """Modules linked to each other, with their state."""
 
+    @takes(_instance, optional(_modules))
     def __init__(self, instance: VmInstance, modules: Sequence[VmModule] | None = None) -> None:
         self._instance = instance
         self._session: Session | None = None
-        self._is_static = modules is not None
-        self.context_id: Final = next(_context_ids)
+        self._is_static = False
+        self._context_id: Final = next(_context_ids)
         if modules is not None:
-            self._register(list(modules))
+            self.register_modules(modules)
+            self._is_static = True
 
-    def register_modules(self, modules: Sequence[VmModule]) -> None:
-        """Adds modules, those that others depend on first."""
-        self._register(list(modules))
+    @property
+    def context_id(self) -> int:
+        return self._context_id
 
-    def _register(self, modules: list[VmModule]) -> None:
+    @takes(_modules)
+    def register_modules(self, modules: Sequence[VmModule], /) -> None:
+        """Adds modules, those that others depend on first. FAILED_PRECONDITION for a context that was made
+        with its modules."""
+        if self._is_static and modules:
+            raise FailedPreconditionError("a context that was made with its modules takes no more")
         for module in modules:
             if isinstance(module.raw, HalModule) and self._session is None:
                 self._session = _session_of(self._instance, module.raw)
@@ -214,7 +244,8 @@ class VmContext:
         """The function as jitree calls it. NOT_FOUND if its module is in another context."""
         return self.session.lookup(vm_function.full_name)
 
-    def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList) -> None:
+    @takes(a(VmFunction), of(VmList), of(VmList))
+    def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList, /) -> None:
         """Calls a function with VM values, and appends its results."""
         session = self.session
         function = session.context.lookup(vm_function.full_name)

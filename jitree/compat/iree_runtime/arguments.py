@@ -1,0 +1,138 @@
+"""Arguments of functions that are native in iree.runtime: one of another kind than theirs is a TypeError."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, ParamSpec, TypeVar
+
+import numpy as np
+
+from jitree.compat.iree_runtime.references import Reference
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Kind = Callable[[Any], Any]
+"""Gives the value that the function gets. TypeError for one of another kind."""
+
+
+def takes(*kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Kinds of the arguments of a function, ``self`` left out."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        first = len(names) - len(kinds)
+        by_name = dict(zip(names[first:], kinds, strict=True))
+
+        @functools.wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            values = list(given)
+            place: Any = first
+            try:
+                for kind in kinds[: len(values) - first]:
+                    values[place] = kind(values[place])
+                    place += 1
+                for place in named:
+                    named[place] = by_name.get(place, anything)(named[place])
+            except TypeError as error:
+                name = names[place] if type(place) is int else place
+                raise TypeError(
+                    f"{function.__name__}(): incompatible function arguments: {name}: {error}"
+                ) from None
+            return function(*values, **named)
+
+        return call
+
+    return decorate
+
+
+def a(*kinds: type) -> Kind:
+    """An instance of one of the classes."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, kinds):
+            return value
+        raise TypeError(f"expected {' or '.join(kind.__name__ for kind in kinds)} but got {_name(value)}")
+
+    return check
+
+
+def of(kind: type) -> Kind:
+    """A wrapper of objects of a class of jitree's."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Reference) and isinstance(value.raw, kind):
+            return value
+        raise TypeError(f"expected a wrapped {kind.__name__} but got {_name(value)}")
+
+    return check
+
+
+def optional(kind: Kind) -> Kind:
+    return lambda value: None if value is None else kind(value)
+
+
+def integer(low: int, high: int) -> Kind:
+    """An integer, or a member of an enumeration. No texts, and no floating-point numbers."""
+
+    def check(value: Any) -> int:
+        number = value.value if isinstance(value, Enum) else operator.index(value)
+        if low <= number <= high:
+            return int(number)
+        raise TypeError(f"{number} is not from {low} to {high}")
+
+    return check
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def something(value: Any) -> Any:
+    if value is None:
+        raise TypeError("expected an object but got None")
+    return value
+
+
+def array(value: Any) -> np.ndarray[Any, Any]:
+    """An array over an object with Python's buffer protocol; ValueError for one that is not in C's order."""
+    view = value if isinstance(value, (np.ndarray, np.generic)) else memoryview(value)
+    made = np.asarray(view)
+    if made.dtype.hasobject:
+        raise TypeError("expected memory but got objects of Python")
+    if not made.flags.c_contiguous:
+        raise ValueError("ndarray is not C-contiguous")
+    return made
+
+
+def memory(value: Any) -> memoryview:
+    """The bytes of what :func:`array` takes."""
+    return array(value).reshape(-1).view(np.uint8).data
+
+
+def number(value: Any) -> float:
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"expected a number but got {_name(value)}")
+    return float(value)
+
+
+def sizes(value: Any) -> tuple[int, ...]:
+    """Dimensions of an array."""
+    return tuple(map(size, a(Sequence)(value)))
+
+
+size: Final = integer(0, 2**64 - 1)
+i64: Final = integer(-(2**63), 2**63 - 1)
+bits: Final = integer(-(2**31), 2**31 - 1)
+"""Members of an enumeration of single bits."""
+element: Final = integer(0, 2**32 - 1)
+"""The number of an element type."""
+text: Final = a(str)
+flag: Final = a(bool)
+
+
+def _name(value: object) -> str:
+    return type(value).__name__
