@@ -93,21 +93,9 @@ def _live_at_entry(module: ModuleTables, function: FunctionRow, universe: int) -
 def _live_out(record: InstructionRecord, live: dict[int, int]) -> int:
     """Slots that the targets of a block's last instruction need, seen in front of the moves to them."""
     bits = 0
-    for position, (operand, value) in enumerate(
-        zip(record.instruction.operands, record.operands, strict=True)
-    ):
-        if operand.kind == "case_table":
-            for target, moves in value:
-                bits |= _before_moves(live.get(target, 0), moves)
-        elif operand.kind == "target":
-            moves = record.operands[position + 1] if _has_remap(record, position + 1) else ()
-            bits |= _before_moves(live.get(value, 0), moves)
+    for target, moves in record.exits():
+        bits |= _before_moves(live.get(target, 0), moves)
     return bits
-
-
-def _has_remap(record: InstructionRecord, position: int) -> bool:
-    operands = record.instruction.operands
-    return position < len(operands) and operands[position].kind == "remap"
 
 
 def _before_moves(bits: int, moves: Moves) -> int:
@@ -148,10 +136,7 @@ def _list_tags(
     module: ModuleTables, function: FunctionRow, record: InstructionRecord
 ) -> dict[str, Sequence[int]]:
     """Tags of the registers in the lists of a call or return, by operand name."""
-    operands = {
-        operand.name: value
-        for operand, value in zip(record.instruction.operands, record.operands, strict=True)
-    }
+    operands = record.named
     if record.instruction.mnemonic == "return":
         return {"values": parse(function.cconv).result_tags}
     if "args" not in operands:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from jitree.vmfb.isa import BY_MNEMONIC
-from jitree.vmfb.opcodes import OPCODE
-from jitree.vmfb.superinstructions import LOOPS, SUPERINSTRUCTIONS
+from jitree.vmfb.superinstructions import LOOPS, OPCODE, SUPERINSTRUCTIONS
 
 FILE: Final = Path(__file__).with_name("opcode_table.py")
 

@@ -42,6 +42,20 @@ class InstructionRecord(NamedTuple):
     instruction: Instruction
     operands: tuple[Any, ...]
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """Operands by their names in the table."""
+        return {row.name: value for row, value in zip(self.instruction.operands, self.operands, strict=True)}
+
+    def exits(self) -> Iterator[tuple[int, Moves]]:
+        """Where a block goes on that ends here, and what is moved on the way."""
+        named = self.named
+        for operand in self.instruction.operands:
+            if operand.kind == "target":
+                yield named[operand.name], named.get(f"{operand.name}_moves", named.get("moves", ()))
+            elif operand.kind == "case_table":
+                yield from named[operand.name]
+
 
 _Reader = Callable[[bytes, int], tuple[Any, int]]
 

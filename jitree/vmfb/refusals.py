@@ -123,7 +123,7 @@ class _BodyCheck:
         row, values = record.instruction, record.operands
         if row.block_marker:
             raise InvalidArgumentError("block marker inside a block: a terminator is missing")
-        named = {operand.name: value for operand, value in zip(row.operands, values, strict=True)}
+        named = record.named
         if "callee" in named:
             self._check_call(named)
             return

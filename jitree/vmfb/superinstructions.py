@@ -15,8 +15,15 @@ from itertools import product
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.vmfb.isa import BY_MNEMONIC
-from jitree.vmfb.opcodes import OPCODE
+from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
+
+INTERNAL_FORMS: Final = ("call.internal", "call.import", "br.bare", "host.exit")
+"""Instructions that exist only in decoded form; numbered after the rows of the table."""
+OPCODE: Final = {
+    name: number for number, name in enumerate((*(row.mnemonic for row in INSTRUCTIONS), *INTERNAL_FORMS))
+}
+"""Opcode words. Programs have them from ``opcode_table.py``: to read the instruction table takes longer than
+to load a small module."""
 
 
 class Part(NamedTuple):

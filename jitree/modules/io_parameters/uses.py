@@ -79,7 +79,7 @@ class _ModuleUses:
             state = dict(entries[at])
             for record in blocks[at]:
                 self._step(ordinal, record, state)
-            for target, moves in _exits(blocks[at][-1]):
+            for target, moves in blocks[at][-1].exits():
                 entry = _after_moves(state, moves)
                 joined = _join(entries[target], entry) if target in entries else entry
                 if joined != entries.get(target):
@@ -119,9 +119,9 @@ class _ModuleUses:
             args = operands[2 if "variadic" in mnemonic else 1]
             result = self._call(name, (function, record.offset), [_get(state, word) for word in args])
         elif mnemonic not in _HARMLESS:
-            for word in _inputs(record):
+            for word in _words(record, output=False):
                 self._hide(_get(state, word))
-        for word in _outputs(record):
+        for word in _words(record, output=True):
             state[_register(word)] = result
 
     def _store(self, slot: int, values: _Values) -> None:
@@ -203,31 +203,13 @@ def _get(state: _State, word: int) -> _Values:
 
 
 def _words(record: InstructionRecord, output: bool) -> Iterator[int]:
+    """The registers that an instruction writes, or reads."""
     for operand, value in zip(record.instruction.operands, record.operands, strict=True):
         if operand.output == output and operand.kind != "list.segment":
             if operand.kind.startswith("r."):
                 yield value
             elif operand.kind.startswith("list."):
                 yield from value
-
-
-def _inputs(record: InstructionRecord) -> Iterator[int]:
-    return _words(record, output=False)
-
-
-def _outputs(record: InstructionRecord) -> Iterator[int]:
-    return _words(record, output=True)
-
-
-def _exits(record: InstructionRecord) -> Iterator[tuple[int, Moves]]:
-    """Where a block goes on, and what is moved on the way."""
-    operands = list(zip(record.instruction.operands, record.operands, strict=True))
-    for number, (operand, value) in enumerate(operands):
-        if operand.kind == "target":
-            follows = operands[number + 1 : number + 2]
-            yield value, next((moves for row, moves in follows if row.kind == "remap"), ())
-        elif operand.kind == "case_table":
-            yield from value
 
 
 def _after_moves(state: _State, moves: Moves) -> _State:
