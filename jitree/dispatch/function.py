@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from jitree.base.endings import require_interpreter
 from jitree.base.identity import Unique
 from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, HostTarget
@@ -116,6 +117,7 @@ class BytecodeFunction(VmFunction):
         """What packs and unpacks takes a millisecond to make: when the host first calls the function."""
         if name not in ("_pack", "unpack"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        require_interpreter()
         self._pack, self.unpack = transfers(self.convention.text)
         return getattr(self, name)
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from jitree.base.endings import require_interpreter
 from jitree.base.records import NamedTuple
 from jitree.dispatch import conversion, forks
 from jitree.dispatch.engine import Engine, EngineEntry
@@ -136,7 +137,8 @@ class Invoker:
         return self._contended_until > 0.0 and self._contended_until > time.monotonic()
 
     def require_open(self) -> None:
-        """FAILED_PRECONDITION once closed."""
+        """FAILED_PRECONDITION once closed, and at exit of the interpreter."""
+        require_interpreter()
         if self.closed:
             raise FailedPreconditionError(self._closing)
 
@@ -463,7 +465,10 @@ class Invoker:
 
     def explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
-        a local names the error would keep everything the call used alive until the garbage collector runs."""
+        a local names the error would keep everything the call used alive until the garbage collector runs.
+
+        FAILED_PRECONDITION at exit of the interpreter, where what this needs cannot be imported any more."""
+        require_interpreter()
         from jitree.dispatch import backtrace  # only failures ask
 
         backtrace.annotate(error, machine)

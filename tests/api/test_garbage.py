@@ -98,3 +98,41 @@ def test_a_session_that_the_collector_has_ended_can_be_shown() -> None:
     session = Session("local-sync")
     session.end()
     assert session.closed and repr(session) == "<jitree.Session on ; closed>"
+
+
+_AT_EXIT = """
+import sys
+import numpy as np
+import jitree
+from jitree.errors import FailedPreconditionError
+
+session = jitree.Session(sys.argv[1])
+module = session.load(sys.argv[2])
+number = session.context.lookup(f"{module.name}.{sys.argv[3]}")
+X = np.ones((8, 8), np.float32)
+for _ in range(int(sys.argv[4])):
+    module[next(iter(module.names))](X)
+
+class Last:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self, refused=FailedPreconditionError, names=tuple(module.names), write=sys.stdout.write):
+        for use in (lambda: module[names[0]](X), lambda: session.context.invoke(number, [])):
+            try:
+                use()
+            except refused:
+                write("refused ")
+
+last = Last()
+"""
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("calls", ["1", "8"])
+def test_what_was_not_needed_before_exit(device: str, calls: str) -> None:
+    """What a call needs is imported at its first use, so a call at exit can find that it cannot be."""
+    program = [sys.executable, "-c", _AT_EXIT, device, _PATHS[0], "__init", calls]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout in ("refused refused ", "refused ")
