@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
+import threading
 from collections.abc import Callable
 from functools import cache
 
@@ -202,6 +204,29 @@ def test_work_is_spread_over_copies_in_order() -> None:
     for numbers in ([7, 1, 2], [1, 7, 2]):
         with pytest.raises(InternalError, match="seven"):
             spread(squared, numbers)
+
+
+def failing_here(process: int) -> bytes:
+    if os.getpid() == process:
+        raise ValueError("no")
+    return bytes(1 << 20)
+
+
+def test_copies_end_when_other_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies, fork = list[int](), os.fork
+
+    def counted() -> int:
+        copies.append(fork())
+        return copies[-1]
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(os, "fork", counted)
+    with pytest.raises(ValueError, match="no"):
+        spread(failing_here, [os.getpid()] * 2)
+    (copy,) = copies
+    with pytest.raises(ChildProcessError):
+        os.waitpid(copy, os.WNOHANG)
 
 
 def third(x: float, scale: int) -> float:
