@@ -9,19 +9,24 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _LARGEST: Final = 1024
-"""Bytes, more than any C library's objects for file actions and attributes have."""
-_SETSID: Final = 0x80
+"""Bytes, more than any C library's objects for file actions, attributes and sets of signals have."""
+_FLAGS: Final = 0x04 | 0x08 | 0x80
+"""POSIX_SPAWN_SETSIGDEF, SETSIGMASK, SETSID"""
 
 
 def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
     """Starts the program ``arguments[0]`` in a new session, with ``descriptors`` by the number that
-    they have there and an empty standard input; the number of the process. OSError if that fails."""
+    they have there, an empty standard input and no signal ignored or blocked (a program of which SIGCHLD is
+    ignored cannot wait for its processes); the number of the process. OSError if that fails."""
     library = ctypes.CDLL(None)
-    actions, attributes = (ctypes.create_string_buffer(_LARGEST) for _ in range(2))
+    actions, attributes, signals = (ctypes.create_string_buffer(_LARGEST) for _ in range(3))
     process = ctypes.c_int()
     library.posix_spawn_file_actions_init(actions)
     library.posix_spawnattr_init(attributes)
-    library.posix_spawnattr_setflags(attributes, ctypes.c_short(_SETSID))
+    library.posix_spawnattr_setflags(attributes, ctypes.c_short(_FLAGS))
+    library.posix_spawnattr_setsigmask(attributes, signals)
+    library.sigfillset(signals)
+    library.posix_spawnattr_setsigdefault(attributes, signals)
     try:
         library.posix_spawn_file_actions_addopen(actions, 0, os.devnull.encode(), os.O_RDONLY, 0)
         for there, here in descriptors.items():

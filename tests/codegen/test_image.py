@@ -259,6 +259,15 @@ def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         image.wait(recipe("texts"))
 
 
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may change its current folder while something is built."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JITREE_CACHE_DIR", f"cache-of-{tmp_path.name}")
+    folder = cache.directory()
+    monkeypatch.chdir("/")
+    assert cache.directory() == folder == tmp_path / f"cache-of-{tmp_path.name}"
+
+
 def test_finished_build_leaves_only_the_image(folder: Path) -> None:
     sample = recipe("texts")
     image.wait(sample)

@@ -31,7 +31,7 @@ _chosen: str | None = None
 def choose_directory(path: str | os.PathLike[str]) -> None:
     """The folder for the rest of the process, whatever the environment says."""
     global _chosen
-    _chosen = os.fspath(path)
+    _chosen = os.path.abspath(path)
 
 
 def directory() -> Path:
@@ -44,7 +44,15 @@ def directory() -> Path:
 def _folder() -> str:
     """The chosen folder, else ``JITREE_CACHE_DIR``, else ``~/.cache/jitree``, else (one that cannot be used)
     one for temporary files."""
-    return _chosen or os.environ.get("JITREE_CACHE_DIR") or _default_folder()
+    stated = os.environ.get("JITREE_CACHE_DIR")
+    return _chosen or (_absolute(stated) if stated else _default_folder())
+
+
+@cache
+def _absolute(path: str) -> str:
+    """Of a path that may be relative, for the rest of the process, which may change its current folder while
+    something is built."""
+    return os.path.abspath(path)
 
 
 @cache
