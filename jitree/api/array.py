@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree.api.calls.transfers import to_numpy
+from jitree.api.implicit_transfer import ImplicitTransfer
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.types import ENCODING_DENSE, ElementType, element_type
@@ -43,7 +43,7 @@ class _ArrayExports:
         return capsule
 
 
-class Array(NDArrayOperatorsMixin):
+class Array(ImplicitTransfer):
     """A dense array in device memory.
 
     On the CPU drivers ``np.asarray(array)``, DLPack consumers and (from Python 3.12 on) ``memoryview(array)``
@@ -278,19 +278,6 @@ class Array(NDArrayOperatorsMixin):
                 "created with host_transfers=explicit; call to_host()"
             )
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self._implicitly()
-        if dtype is not None and np.dtype(dtype) != host.dtype:
-            if copy is False:
-                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
-            return host.astype(dtype)
-        return host.copy() if copy else host
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if "out" in options:
-            options["out"] = tuple(map(_as_operand, options["out"]))
-        return getattr(ufunc, method)(*map(_as_operand, inputs), **options)
-
     def __buffer__(self, flags: int) -> memoryview:
         """``memoryview(array)``, from Python 3.12 on. BufferError for types that it does not know."""
         try:
@@ -476,7 +463,3 @@ def replace_methods(
     _MachineCode.find_elements = staticmethod(find_elements)
     _MachineCode.fetch = staticmethod(fetch)
     _MachineCode.converter = staticmethod(converter)
-
-
-def _as_operand(value: Any) -> Any:
-    return value._implicitly() if isinstance(value, Array) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import subprocess
 import sys
@@ -141,3 +142,23 @@ def test_installed_it_takes_the_place_of_iree_runtime() -> None:
         capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.stdout == "[0. 1. 4. 9.] True\n", done.stderr
+
+
+LIGHT = """
+import sys
+import jitree
+before = set(sys.modules)
+import {package}
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    """No numpy, and none of the modules that names are in."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(package=rt.__name__)],
+        capture_output=True, text=True, timeout=120, cwd=ROOT, check=True,
+    )  # fmt: skip
+    names = ["jitree.compat", rt.__name__, f"{rt.__name__}.names"]
+    heavy = [name for name in ast.literal_eval(done.stdout) if not name.startswith("importlib")]
+    assert set(heavy) <= {*names, "types"}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-import ml_dtypes  # noqa: F401  # numpy knows the names of its types from then on, as programs expect
-
 from jitree.compat.iree_runtime.names import BINDING, SUBMODULES, TOP, finder
 
 _names, __getattr__ = finder(__name__, BINDING, TOP)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree.api.array import Array
+from jitree.api.implicit_transfer import ImplicitTransfer, as_operand
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
 from jitree.compat.iree_runtime.enumerations import BufferUsage, HalElementType, MemoryType
@@ -19,8 +19,12 @@ from jitree.compat.iree_runtime.hal import HalDevice
 __all__ = ["DeviceArray", "asdevicearray"]
 
 
-class DeviceArray(NDArrayOperatorsMixin):
+class DeviceArray(ImplicitTransfer):
     """An array on a device. It becomes one of numpy by itself if ``implicit_host_transfer`` says so."""
+
+    _implicit = True
+    _override_dtype: np.dtype[Any] | None = None
+    _host: npt.NDArray[Any] | None = None
 
     def __init__(
         self,
@@ -34,17 +38,13 @@ class DeviceArray(NDArrayOperatorsMixin):
         self._array = Array(buffer_view.raw, device.raw)
         self._implicit = implicit_host_transfer
         self._override_dtype = None if override_dtype is None else np.dtype(override_dtype)
-        self._host: npt.NDArray[Any] | None = None
 
     @classmethod
-    def of(cls, device: HalDevice, array: Array, implicit_host_transfer: bool = True) -> DeviceArray:
+    def of(cls, device: HalDevice, array: Array) -> DeviceArray:
         """Of what a call has returned."""
         made = cls.__new__(cls)
         made._device = device
         made._array = array
-        made._implicit = implicit_host_transfer
-        made._override_dtype = None
-        made._host = None
         return made
 
     @property
@@ -87,19 +87,6 @@ class DeviceArray(NDArrayOperatorsMixin):
                 "transfer via .to_host()"
             )
         return self.to_host()
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self._implicitly()
-        if dtype is not None and np.dtype(dtype) != host.dtype:
-            if copy is False:
-                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
-            return host.astype(dtype)
-        return host.copy() if copy else host
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if "out" in options:
-            options["out"] = tuple(map(_operand, options["out"]))
-        return getattr(ufunc, method)(*map(_operand, inputs), **options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         if function is np.shape:
@@ -169,13 +156,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         return f"<IREE DeviceArray: shape={self.shape}, dtype={self.dtype}>"
 
 
-def _operand(value: Any) -> Any:
-    return value._implicitly() if isinstance(value, DeviceArray) else value
-
-
 def _operands(value: Any) -> Any:
     """Also of sequences of arrays."""
-    return type(value)(map(_operand, value)) if type(value) in (list, tuple) else _operand(value)
+    return type(value)(map(as_operand, value)) if type(value) in (list, tuple) else as_operand(value)
 
 
 def asdevicearray(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import ml_dtypes  # noqa: F401  # numpy knows the names of its types from then on, as programs expect
 import numpy as np
 
 from jitree.compat.iree_runtime.enumerations import HalElementType

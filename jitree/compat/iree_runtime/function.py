@@ -91,25 +91,28 @@ class FunctionInvoker:
         function = self._function
         if function is None:
             return self._call_with_lists(args, kwargs)
-        given = [
-            value._array if type(value) is DeviceArray else _given(value, self._device) for value in args
-        ]
+        if not _PLAIN.issuperset(map(type, args)):
+            args = tuple([
+                value._array if type(value) is DeviceArray else _given(value, self._device) for value in args
+            ])  # fmt: skip
         if kwargs:
-            named = {key: _given(value, self._device) for key, value in kwargs.items()}
-            return self._returned(function(*given, **named))
-        result = function(*given)
-        return DeviceArray.of(self._device, result) if type(result) is Array else self._returned(result)
+            kwargs = {key: _given(value, self._device) for key, value in kwargs.items()}
+        result = function(*args, **kwargs)
+        return self._returned(result)
 
     def _returned(self, result: Any) -> Any:
-        if type(result) is tuple:
-            return tuple(map(self._returned, result))
-        if isinstance(result, Array):
+        kind = type(result)
+        if kind is Array:
             return DeviceArray.of(self._device, result)
-        if isinstance(result, memoryview):
+        if kind in _PLAIN:
+            return result
+        if kind is tuple:
+            return tuple(map(self._returned, result))
+        if kind is memoryview:
             return VmRef(VmBytes.alias(result))
-        if isinstance(result, list):
+        if kind is list:
             return _packed(self._device, list(map(self._returned, result))).ref
-        return result if result is None or isinstance(result, (int, float)) else VmRef(result)
+        return VmRef(result)
 
     def _call_with_lists(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
         results = VmVariantList(0)
@@ -130,9 +133,13 @@ class FunctionInvoker:
         return repr(self._vm_function)
 
 
+_PLAIN: Final = frozenset((np.ndarray, int, float, bool, type(None)))
+"""Types of what is passed on as it is."""
+
+
 def _given(value: Any, device: HalDevice) -> Any:
     """What jitree's call takes for an argument of any kind."""
-    if type(value) is np.ndarray or value is None or isinstance(value, (int, float, np.generic)):
+    if type(value) in _PLAIN or isinstance(value, np.generic):
         return value
     if isinstance(value, DeviceArray):
         return value._array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -49,7 +50,9 @@ def finder(module: str, *tables: dict[str, str]) -> tuple[list[str], Callable[[s
 
     def find(name: str) -> Any:
         if name in places:
-            return getattr(importlib.import_module(f"{_PACKAGE}.{places[name]}"), name)
+            found = getattr(importlib.import_module(f"{_PACKAGE}.{places[name]}"), name)
+            setattr(sys.modules[module], name, found)  # the next look-up does not come here
+            return found
         if module == _PACKAGE and name in SUBMODULES:
             return importlib.import_module(f"{_PACKAGE}.{name}")
         raise AttributeError(f"module '{module}' has no attribute '{name}'")
