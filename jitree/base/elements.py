@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.errors import InvalidArgumentError
-from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType, format_shaped_type
+from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -132,13 +132,6 @@ def elements_text(row: ElementType, shape: tuple[int, ...], data: Bytes, max_ele
     """The elements with brackets around inner dimensions; elided after ``max_element_count`` of them."""
     texts = element_texts(row, data, count_elements(shape))
     return "".join(_dimension(shape, texts, _Budget(max_element_count)))
-
-
-def tensor_text(
-    row: ElementType, shape: tuple[int, ...], data: Bytes, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT
-) -> str:
-    """``4xf32=1 2 3 4``."""
-    return f"{format_shaped_type(shape, row)}={elements_text(row, shape, data, max_element_count)}"
 
 
 def _dimension(shape: tuple[int, ...], texts: Iterator[str], budget: _Budget) -> Iterator[str]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from jitree.base import elements
+from jitree.base.host_tensor import Mask, near
 from jitree.tools import host_values as hv
 from jitree.tools import printing
 
 SUCCESS: Final = "[SUCCESS] all function outputs matched their expected values.\n"
 _SIGNLESS: Final = 0x10
-
-_Mask = npt.NDArray[np.bool_]
 
 
 class Tolerances(NamedTuple):
@@ -23,9 +22,6 @@ class Tolerances(NamedTuple):
 
     absolute: dict[str, float]
     relative: float
-
-    def covers(self, type_name: str) -> bool:
-        return type_name in self.absolute
 
 
 EXACT: Final = Tolerances({}, 0.0)
@@ -73,10 +69,10 @@ def _variant_type(value: hv.HostValue) -> str:
 def _compare_scalars(actual: hv.Scalar, wanted: hv.Scalar, tolerances: Tolerances) -> str | None:
     if actual.value == wanted.value:
         return None
-    if tolerances.covers(actual.type_name):
-        close = _close(np.array([actual.value]), np.array([wanted.value]), actual.type_name, tolerances)
-        if close.all():
-            return None
+    absolute = tolerances.absolute.get(actual.type_name)
+    values = np.array(actual.value), np.array(wanted.value)
+    if absolute is not None and near(*values, absolute, tolerances.relative):
+        return None
     return (
         f"{actual.type_name} values differ\n"
         f"  expected: {printing.scalar_text(wanted)}\n  actual: {printing.scalar_text(actual)}\n"
@@ -96,10 +92,7 @@ def _compare_tensors(
     actual: hv.HostTensor, wanted: hv.HostTensor, tolerances: Tolerances, max_element_count: int
 ) -> str | None:
     tail = f"expected that the view is equal to contents of a view of {wanted.shaped_type}\n"
-    blocks = (
-        f"  expected:\n{printing.tensor_text(wanted, max_element_count)}\n"
-        f"  actual:\n{printing.tensor_text(actual, max_element_count)}\n"
-    )
+    blocks = f"  expected:\n{wanted.text(max_element_count)}\n  actual:\n{actual.text(max_element_count)}\n"
     if actual.shape != wanted.shape or not _same_type(actual, wanted):
         head = f"metadata is {actual.shaped_type}; expected that the view matches {wanted.shaped_type}; "
         return head + tail + blocks
@@ -108,8 +101,8 @@ def _compare_tensors(
         return None
     first = int(differing[0])
     return (
-        f"element at index {first} ({printing.element_text(actual, first)}) does not match the expected "
-        f"({printing.element_text(wanted, first)}); {tail}{blocks}{_summary(actual, wanted, differing)}"
+        f"element at index {first} ({actual.element_text(first)}) does not match the expected "
+        f"({wanted.element_text(first)}); {tail}{blocks}{_summary(actual, wanted, differing)}"
     )
 
 
@@ -122,25 +115,12 @@ def _same_type(actual: hv.HostTensor, wanted: hv.HostTensor) -> bool:
     return integers and _SIGNLESS in (given.numerical_class, asked.numerical_class)
 
 
-def _matching(actual: hv.HostTensor, wanted: hv.HostTensor, tolerances: Tolerances) -> _Mask:
+def _matching(actual: hv.HostTensor, wanted: hv.HostTensor, tolerances: Tolerances) -> Mask:
     """Per element: whether it matches."""
-    if tolerances.covers(actual.element_type.name):
-        return _close(actual.values, wanted.values, actual.element_type.name, tolerances)
-    if elements.is_packed(actual.element_type):
-        return np.asarray(actual.values == wanted.values)
-    size = actual.element_type.bits // 8
-    left, right = (np.ascontiguousarray(tensor.data).reshape(-1, size) for tensor in (actual, wanted))
-    return np.asarray((left == right).all(axis=1))
-
-
-def _close(
-    actual: npt.NDArray[Any], wanted: npt.NDArray[Any], type_name: str, tolerances: Tolerances
-) -> _Mask:
-    a, e = actual.astype(np.float64), wanted.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        close = np.abs(a - e) <= tolerances.absolute[type_name] + tolerances.relative * np.abs(e)
-    finite = np.isfinite(a) & np.isfinite(e)
-    return np.asarray((close & finite) | (a == e) | (np.isnan(a) & np.isnan(e)))
+    absolute = tolerances.absolute.get(actual.element_type.name)
+    if absolute is None:
+        return actual.has_bits_of(wanted)
+    return near(actual.values, wanted.values, absolute, tolerances.relative)
 
 
 def _summary(actual: hv.HostTensor, wanted: hv.HostTensor, differing: npt.NDArray[np.intp]) -> str:

@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jitree.base import elements
 from jitree.base.elements import Bytes
-from jitree.types import ElementType, format_shaped_type
+from jitree.base.host_tensor import HostTensor as HostTensor
 
 
 class Scalar(NamedTuple):
@@ -33,27 +32,6 @@ class Ignored:
     """``(ignored)``: a null input, or an expected value that any result satisfies."""
 
     __slots__ = ()
-
-
-class HostTensor(NamedTuple):
-    """A dense row-major tensor; ``data`` holds its bytes (elements below 8 bits packed, low bits first)."""
-
-    element_type: ElementType
-    shape: tuple[int, ...]
-    data: Bytes
-
-    @property
-    def element_count(self) -> int:
-        return elements.count_elements(self.shape)
-
-    @property
-    def values(self) -> npt.NDArray[Any]:
-        """The elements as a flat array, see :func:`jitree.base.elements.values`."""
-        return elements.values(self.element_type, self.data, self.element_count)
-
-    @property
-    def shaped_type(self) -> str:
-        return format_shaped_type(self.shape, self.element_type)
 
 
 class HostBuffer(NamedTuple):

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from jitree.base import elements
 from jitree.base.elements import DEFAULT_MAX_ELEMENT_COUNT
 from jitree.tools import host_values as hv
-
-
-def element_text(tensor: hv.HostTensor, index: int) -> str:
-    """Text of the element at a flat index."""
-    texts = elements.element_texts(tensor.element_type, tensor.data, tensor.element_count)
-    return next(islice(texts, index, None))
-
-
-def elements_text(tensor: hv.HostTensor, max_element_count: int) -> str:
-    """The elements with brackets around inner dimensions; elided after ``max_element_count`` of them."""
-    return elements.elements_text(tensor.element_type, tensor.shape, tensor.data, max_element_count)
-
-
-def tensor_text(tensor: hv.HostTensor, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT) -> str:
-    """``4xf32=1 2 3 4``."""
-    return f"{tensor.shaped_type}={elements_text(tensor, max_element_count)}"
 
 
 def scalar_text(scalar: hv.Scalar) -> str:
@@ -53,7 +35,7 @@ def value_text(value: hv.HostValue, max_element_count: int = DEFAULT_MAX_ELEMENT
         case hv.Null() | hv.Ignored():
             return "(null)\n"
         case hv.HostTensor():
-            return f"hal.buffer_view\n{tensor_text(value, max_element_count)}\n"
+            return f"hal.buffer_view\n{value.text(max_element_count)}\n"
         case hv.HostList():
             items = "".join(
                 f"child_list[{i}]: {value_text(item, max_element_count)}"

@@ -18,7 +18,7 @@ from jitree.base import elements
 from jitree.errors import StatusCode, StatusError
 from jitree.tools import host_values as hv
 from jitree.tools.element_parsing import integer_range
-from jitree.tools.printing import tensor_text, value_text
+from jitree.tools.printing import value_text
 from jitree.tools.value_files import ValueFiles, array_tensor
 from jitree.tools.values import parse_value, parse_values
 from jitree.types import BY_NAME, ELEMENT_TYPES, format_shaped_type
@@ -144,10 +144,10 @@ def test_a_bad_scalar_text_says_what_is_wrong(text: str, kind: str, message: str
 
 
 def test_where_the_grammar_goes_beyond_the_reference() -> None:
-    assert tensor_text(read_tensor("4xi1=1 0 true false")) == "4xi1=01 00 01 00"
-    assert tensor_text(read_tensor("4xi32=010")) == "4xi32=10 10 10 10"
-    assert tensor_text(read_tensor("3xi4=-8 7 15")) == "3xi4=-8 7 -1"
-    assert tensor_text(read_tensor("1xcf64=1+2j")) == "1xcf64=0000803F00000040"
+    assert read_tensor("4xi1=1 0 true false").text() == "4xi1=01 00 01 00"
+    assert read_tensor("4xi32=010").text() == "4xi32=10 10 10 10"
+    assert read_tensor("3xi4=-8 7 15").text() == "3xi4=-8 7 -1"
+    assert read_tensor("1xcf64=1+2j").text() == "1xcf64=0000803F00000040"
     assert read_tensor("2xcomplex<f32>").shaped_type == "2xcf64"
     assert read_tensor("f32").shape == ()
     assert read("i32=7", "i") == hv.Scalar("i32", 7)
@@ -260,7 +260,7 @@ def test_integers_print_as_text_that_reads_back(
     count = elements.count_elements(shape)
     values = data.draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
     tensor = read_tensor(f"{format_shaped_type(shape, row)}={' '.join(map(str, values))}")
-    again = read_tensor(tensor_text(tensor))
+    again = read_tensor(tensor.text())
     assert again.shape == shape and again.element_type == row
     assert np.array_equal(again.data, tensor.data)
     signless = row.name.startswith("i")
@@ -276,7 +276,7 @@ def test_hex_types_print_as_text_that_reads_back(
 ) -> None:
     size = row.byte_length(shape)
     raw = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
-    again = read_tensor(tensor_text(hv.HostTensor(row, shape, raw)))
+    again = read_tensor(hv.HostTensor(row, shape, raw).text())
     assert again.shape == shape and again.element_type == row
     assert np.array_equal(again.data, raw)
 
@@ -295,7 +295,7 @@ def test_floats_are_rounded_to_the_type_as_ml_dtypes_does(row: Any, values: list
 def test_elision_prints_as_many_elements_as_the_budget_allows(shape: list[int], budget: int) -> None:
     count = elements.count_elements(tuple(shape))
     tensor = array_tensor(np.full(shape, 7, np.int32))
-    text = tensor_text(tensor, budget)
+    text = tensor.text(budget)
     assert text.split("=")[1].count("7") == min(budget, count)
     assert ("..." in text) == (budget < count)
 

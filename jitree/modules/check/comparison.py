@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.base.elements import float_text, is_float, is_integer
-from jitree.base.records import NamedTuple
+from jitree.base.host_tensor import HostTensor, Mask, near
 from jitree.errors import InvalidArgumentError
-from jitree.modules.check.tensor import CheckedTensor
 from jitree.types import CLASS_BOOLEAN, ElementType, element_type
 
 _COMPLEX: Final = 0x23
@@ -18,106 +16,66 @@ _SMALL_TOLERANCE: Final = 1e-3
 _TOLERANCE: Final = 1e-4
 """Absolute, for types below 32 bits and the others: what compilers up to 3.2 left to the runtime."""
 
-Mask = npt.NDArray[np.bool_]
-
-
-class Tolerance(NamedTuple):
-    atol: float
-    rtol: float
-    """Relative to the right-hand side."""
-
 
 def default_tolerance(code: int) -> float:
     """The absolute tolerance for elements of a type, by its number, when the program states none."""
     return _SMALL_TOLERANCE if element_type(code).bits < 32 else _TOLERANCE
 
 
-def nonzero(tensor: CheckedTensor) -> str | None:
+def nonzero(tensor: HostTensor) -> str | None:
     """Every element is different from zero. INVALID_ARGUMENT for opaque elements."""
-    _require(_has_zero(tensor.row), "expect_all_true", tensor.row)
-    zeros: Mask = tensor.values() == 0
+    _require(_has_zero(tensor.element_type), "expect_all_true", tensor.element_type)
+    zeros: Mask = tensor.values == 0
     if not zeros.any():
         return None
     return (
         f"Expected all elements to be nonzero; {_how_many(zeros)} zero, the first at "
-        f"{_position(zeros, tensor.shape)}.\n  operand:\n    {tensor.text}"
+        f"{_position(zeros, tensor.shape)}.\n  operand:\n    {tensor.text()}"
     )
 
 
-def equal(lhs: CheckedTensor, rhs: CheckedTensor) -> str | None:
+def equal(lhs: HostTensor, rhs: HostTensor) -> str | None:
     """Type, shape and every byte are the same."""
     reasons = _mismatches(lhs, rhs)
     if not reasons:
-        if np.array_equal(lhs.data, rhs.data):
+        different = ~lhs.has_bits_of(rhs)
+        if not different.any():
             return None
-        texts = np.array(lhs.element_texts(), object), np.array(rhs.element_texts(), object)
-        different: Mask = _differing_bytes(lhs, rhs)
-        reasons = ["Contents do not match.", _first(different, lhs.shape, *texts)]
+        index = int(different.argmax())
+        first = _first(different, lhs.shape, lhs.element_text(index), rhs.element_text(index))
+        reasons = ["Contents do not match.", first]
     return _comparison("Expected equality of these values.", reasons, lhs, rhs)
 
 
-def almost_equal(lhs: CheckedTensor, rhs: CheckedTensor, tolerance: Tolerance) -> str | None:
+def almost_equal(lhs: HostTensor, rhs: HostTensor, atol: float, rtol: float) -> str | None:
     """Type and shape are the same and elements differ by at most atol + rtol * abs(right); NaN equals NaN.
 
     INVALID_ARGUMENT for elements that are no floating-point numbers.
     """
-    _require(is_float(lhs.row), "expect_almost_eq", lhs.row)
-    title = (
-        f"Expected near equality of these values with atol={float_text(tolerance.atol)}, "
-        f"rtol={float_text(tolerance.rtol)}."
-    )
+    _require(is_float(lhs.element_type), "expect_almost_eq", lhs.element_type)
+    title = f"Expected near equality of these values with atol={float_text(atol)}, rtol={float_text(rtol)}."
     reasons = _mismatches(lhs, rhs)
     if not reasons:
-        left, right = lhs.values(), rhs.values()
-        far = _far_apart(left.astype(np.float64), right.astype(np.float64), tolerance)
+        far = ~near(lhs.values, rhs.values, atol, rtol)
         if not far.any():
             return None
-        index = int(far.argmax())
-        with np.errstate(invalid="ignore"):
-            difference = abs(float(left[index]) - float(right[index]))
-        reasons = [
-            "Contents do not match.",
-            f"{_first(far, lhs.shape, left, right)} (difference {float_text(difference)}).",
-        ]
+        left, right = (float(tensor.values[far.argmax()]) for tensor in (lhs, rhs))
+        first = _first(far, lhs.shape, float_text(left), float_text(right))
+        reasons = ["Contents do not match.", f"{first} (difference {float_text(abs(left - right))})."]
     return _comparison(title, reasons, lhs, rhs)
 
 
-def _far_apart(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], tolerance: Tolerance) -> Mask:
-    with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(left - right) <= tolerance.atol + tolerance.rtol * np.abs(right)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    far: Mask = ~(same | near & np.isfinite(right))
-    return far
-
-
-def _mismatches(lhs: CheckedTensor, rhs: CheckedTensor) -> list[str]:
+def _mismatches(lhs: HostTensor, rhs: HostTensor) -> list[str]:
     reasons = []
-    if lhs.row.code != rhs.row.code:
+    if lhs.element_type.code != rhs.element_type.code:
         reasons.append("Element types do not match.")
     if lhs.shape != rhs.shape:
         reasons.append("Shapes do not match.")
     return reasons
 
 
-def _differing_bytes(lhs: CheckedTensor, rhs: CheckedTensor) -> Mask:
-    """Which elements have other bits."""
-    bits = lhs.row.bits
-    if bits % 8:
-        return np.asarray(lhs.values() != rhs.values())
-    size = bits // 8
-    different = (lhs.data != rhs.data).reshape(-1, size)
-    mask: Mask = different.any(axis=1)
-    return mask
-
-
-def _first(mask: Mask, shape: tuple[int, ...], left: npt.NDArray[Any], right: npt.NDArray[Any]) -> str:
-    index = int(mask.argmax())
-    values = f"lhs {_text(left[index])}, rhs {_text(right[index])}"
-    return f"{_how_many(mask)} different, the first at {_position(mask, shape)}: {values}"
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else float_text(float(value))  # type: ignore[arg-type]
+def _first(mask: Mask, shape: tuple[int, ...], left: str, right: str) -> str:
+    return f"{_how_many(mask)} different, the first at {_position(mask, shape)}: lhs {left}, rhs {right}"
 
 
 def _how_many(mask: Mask) -> str:
@@ -129,9 +87,9 @@ def _position(mask: Mask, shape: tuple[int, ...]) -> str:
     return str([int(index) for index in np.unravel_index(int(mask.argmax()), shape)])
 
 
-def _comparison(title: str, reasons: list[str], lhs: CheckedTensor, rhs: CheckedTensor) -> str:
+def _comparison(title: str, reasons: list[str], lhs: HostTensor, rhs: HostTensor) -> str:
     head = " ".join([title, *reasons])
-    return f"{head}\n  lhs:\n    {lhs.text}\n  rhs:\n    {rhs.text}"
+    return f"{head}\n  lhs:\n    {lhs.text()}\n  rhs:\n    {rhs.text()}"
 
 
 def _has_zero(row: ElementType) -> bool:

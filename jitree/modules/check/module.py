@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jitree.base.host_tensor import HostTensor
+from jitree.errors import OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
-from jitree.modules.check.comparison import Tolerance, almost_equal, default_tolerance, equal, nonzero
-from jitree.modules.check.tensor import read
+from jitree.modules.check.comparison import almost_equal, default_tolerance, equal, nonzero
 from jitree.modules.hal.module import RowModule
+from jitree.types import element_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -55,7 +57,7 @@ def expect_almost_eq(
     report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView, atol: float, rtol: float
 ) -> None:
     """INVALID_ARGUMENT for elements that are no floating-point numbers."""
-    _report(report, almost_equal(read(lhs, device), read(rhs, device), Tolerance(atol, rtol)))
+    _report(report, almost_equal(read(lhs, device), read(rhs, device), atol, rtol))
 
 
 def expect_almost_eq_within(
@@ -66,6 +68,16 @@ def expect_almost_eq_within(
 
 def expect_almost_eq_default(report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView) -> None:
     expect_almost_eq(report, device, lhs, rhs, default_tolerance(lhs.element_type), 0.0)
+
+
+def read(view: BufferView, device: Device) -> HostTensor:
+    """The contents of a view. OUT_OF_RANGE when the buffer is shorter than the shape needs."""
+    row = element_type(view.element_type)
+    length = row.byte_length(view.shape)
+    data = device.read_buffer(view.buffer)
+    if len(data) < length:
+        raise OutOfRangeError(f"a tensor of {length} bytes in a buffer of {len(data)} bytes")
+    return HostTensor(row, view.shape, data[:length])
 
 
 def _report(report: FailureSink, failure: str | None) -> None:
