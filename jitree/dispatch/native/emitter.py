@@ -18,9 +18,8 @@ from jitree.dispatch.native import rows
 from jitree.dispatch.native.checked_text import CheckedText
 from jitree.dispatch.native.counting import on_pointers
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, OWN_MEMORY
-from jitree.dispatch.native.scalars import math_index
 from jitree.dispatch.native.ssa import REF, ZERO, Block, SsaFunction, SsaInstruction, Value, Variable, operand
-from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MODULE, STATE
+from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MATH_FUNCTIONS, MODULE, STATE
 
 Registers = dict[Variable, Value]
 _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
@@ -184,7 +183,7 @@ class Emitter(CheckedText):
 
     def math(self, name: str) -> str:
         """The address of a C function."""
-        return self.library(math_index(name))
+        return self.library(MATH_FUNCTIONS.index(name))
 
     def library(self, index: int) -> str:
         """An entry of the table of C functions."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
-from jitree.dispatch.native import calls, control, lists, memory, references, rows, scalars
+from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
+from jitree.dispatch.native import calls, control, lists, memory, references, rows
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
@@ -24,7 +25,7 @@ from jitree.dispatch.native.ssa import (
     operand,
 )
 from jitree.dispatch.native.views import Refusal
-from jitree.dispatch.semantics import SEMANTICS
+from jitree.dispatch.semantics import SEMANTICS, Semantic
 from jitree.regs.layout import FRAME
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def check_supported(function: SsaFunction) -> None:
                 or mnemonic.startswith(_CONSTANTS)
                 or mnemonic.startswith("switch.")
                 or mnemonic == "call.internal"
-                or scalars.can_emit(mnemonic)
+                or mnemonic in SEMANTICS
             ):
                 raise Refusal(f"{mnemonic} is not lowered")
 
@@ -143,14 +144,29 @@ def _lower_scalar(emitter: Emitter, instruction: SsaInstruction) -> None:
             else text
             for value, text in zip(instruction.operands, arguments, strict=True)
         ]
-    emitter.require_valid(mnemonic, SEMANTICS[mnemonic], arguments)
+    semantic = SEMANTICS[mnemonic]
+    emitter.require_valid(mnemonic, semantic, arguments)
     condition = rows.condition(emitter.let, emitter.module.declare, mnemonic, arguments)
     if condition is not None:
         emitter.conditions[result] = condition
         emitter.define(result, f"zext i1 {condition} to i32")
         return
-    text = scalars.emit(emitter.let, emitter.module, mnemonic, arguments, emitter.math)
-    emitter.name(result, text)
+    if semantic.math_function is not None:
+        emitter.define(result, _call(semantic, emitter.math(semantic.math_function), arguments) + " #4")
+    elif mnemonic in FUNCTIONS:
+        symbol = f'@"math.{mnemonic}"'
+        for text in function_texts(mnemonic, symbol, 1, "internal"):
+            emitter.module.define(text)
+        emitter.define(result, _call(semantic, symbol, arguments))
+    else:
+        emitter.name(result, rows.result(emitter.let, emitter.module.declare, mnemonic, arguments, 1))
+
+
+def _call(semantic: Semantic, function: str, arguments: Iterable[str]) -> str:
+    """A call of a C function, or of one of vector mathematics."""
+    kinds = [LLVM_TYPES[kind] for kind in semantic.argument_types]
+    typed = ", ".join(f"{kind} {argument}" for kind, argument in zip(kinds, arguments, strict=True))
+    return f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})"
 
 
 def _lower_switch(emitter: Emitter, instruction: SsaInstruction) -> None:
