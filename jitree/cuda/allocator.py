@@ -231,8 +231,8 @@ class CudaAllocator(LendingAllocator):
         return True
 
     @property
-    def spare(self) -> int:
-        return self._context.info.memory // _SPARE_PART
+    def most_lent(self) -> int:
+        return max(super().most_lent, self._context.info.memory // _SPARE_PART)
 
     def is_pinned(self, memory_type: int) -> bool:
         return bool(memory_type & _HOST_VISIBLE and not memory_type & _OPTIMAL)

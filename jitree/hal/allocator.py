@@ -115,6 +115,13 @@ class Borrower(Protocol):
         """What it has handed out: bytes handed out and taken back so far and the most that were out, of the
         device's memory, then of the host's."""
 
+    @property
+    def live(self) -> int:
+        """Bytes that are handed out now."""
+
+    def limit(self, room: int) -> None:
+        """It may have handed out so many bytes at one time."""
+
     def stop(self) -> None:
         """The allocator is no longer its device's."""
 
@@ -127,6 +134,9 @@ class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
 
     VM_TYPE: Final = "hal.allocator"
+
+    is_zeroed: bool = False
+    """Whether buffers are zero when they are handed out."""
 
     reserved: int = 0
     """Bytes that it has taken from the system, or the driver, so far, where it keeps them for reuse."""
@@ -185,9 +195,9 @@ class LendingAllocator(Allocator):
         """Whether blocks may be handed out without asking for each."""
 
     @property
-    def spare(self) -> int:
-        """Bytes that a borrower may have in any case."""
-        return 0
+    def most_lent(self) -> int:
+        """Bytes that a borrower may have."""
+        return 256 << 20
 
     def is_pinned(self, memory_type: int) -> bool:
         """Whether a request is one for memory that the host sees while a device works on its own."""

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from jitree.base.arguments import integer, natural
-from jitree.base.endings import carefully
+from jitree.base.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
 from jitree.hal.buffer import Allocation, Buffer
@@ -64,9 +64,11 @@ HeapBlock = tuple[int, int, "np.ndarray[Any, Any]"]
 class HeapAllocator(LendingAllocator):
     """Host memory. Adds HOST_VISIBLE and mapping and transfer usage to whatever is asked."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        """``limit``: bytes that may be live at one time, None = what the system gives."""
+    def __init__(self, limit: int | None = None, *, is_zeroed: bool = False) -> None:
+        """``limit``: bytes that may be live at one time, None = what the system gives. ``is_zeroed``: buffers
+        are zero when they are handed out."""
         super().__init__()
+        self.is_zeroed = is_zeroed
         self._lock = allocate_lock()
         self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
@@ -74,6 +76,10 @@ class HeapAllocator(LendingAllocator):
         self._returned: deque[tuple[HeapBlock, int, int]] = deque()
         self._accounting = Accounting()
         self._limit = limit
+        self._kept_limit = _KEPT_LIMIT if limit is None else min(_KEPT_LIMIT, limit)
+        self._charged = 0
+        self._uncharged: deque[int] = deque()
+        """Charges that are over."""
         self._lent: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()
         """The memory of the blocks that are lent, by address."""
 
@@ -135,7 +141,35 @@ class HeapAllocator(LendingAllocator):
 
     @property
     def lends(self) -> bool:
-        return type(self) is HeapAllocator and self._limit is None
+        return type(self) is HeapAllocator
+
+    @property
+    def most_lent(self) -> int:
+        return min(super().most_lent, self._kept_limit)
+
+    def charge(self, size: int) -> Ending | None:
+        """Counts memory of the host that a program has elsewhere, until the ending dies; None where nothing
+        limits it. RESOURCE_EXHAUSTED where it does."""
+        if self._limit is None:
+            return None
+        with self._lock:
+            self._require_room(self._limit, size)
+            self._charged += size
+            self._tell_room(self._limit)
+        return Ending(partial(self._uncharged.append, size))
+
+    def _require_room(self, limit: int, size: int) -> None:
+        """RESOURCE_EXHAUSTED where live memory and ``size`` more bytes are above the limit."""
+        self._collect()
+        used = self._accounting.live + self._charged + sum(borrower.live for borrower in self.borrowers)
+        if used + size > limit:
+            raise ResourceExhaustedError(
+                f"cannot allocate {size} bytes: {used} of {limit} bytes are in use (the limit on memory)"
+            )
+
+    def _tell_room(self, limit: int) -> None:
+        for borrower in self.borrowers:
+            borrower.limit(limit - self._accounting.live - self._charged)
 
     def lend(self, capacity: int, count: int, memory_type: int = 0) -> list[HeapBlock]:
         if capacity != size_class(natural("capacity", capacity)):
@@ -186,22 +220,24 @@ class HeapAllocator(LendingAllocator):
         with self._lock:
             if self._returned:
                 self._collect()
-            if self._limit is not None and self._accounting.live + size > self._limit:
-                raise ResourceExhaustedError(
-                    f"cannot allocate {size} bytes: {self._accounting.live} of {self._limit} bytes are in use"
-                )
+            if self._limit is not None:
+                self._require_room(self._limit, size)
             blocks = self._free.get(capacity)
             if blocks:
                 self._kept -= capacity
                 block = blocks.pop()
+                if self.is_zeroed:
+                    block[2].fill(0)
             else:
                 block = self._reserve(capacity, size)
             self._accounting.allocated(memory_type, size)
+            if self._limit is not None:
+                self._tell_room(self._limit)
         return block
 
     def _reserve(self, capacity: int, size: int) -> HeapBlock:
         self.reserved += capacity
-        return _new_block(capacity, size)
+        return _new_block(capacity, size, np.zeros if self.is_zeroed else np.empty)
 
     def _allocate_aligned(self, memory_type: int, usage: int, size: int, alignment: int) -> Buffer:
         whole = self.allocate(memory_type, usage, size + alignment)
@@ -213,27 +249,20 @@ class HeapAllocator(LendingAllocator):
             block, memory_type, size = self._returned.popleft()
             self._accounting.freed(memory_type, size)
             self._put(block)
+        while self._uncharged:
+            self._charged -= self._uncharged.popleft()
 
     def _put(self, block: HeapBlock) -> None:
         capacity = block[1]
-        if self._kept + capacity <= _KEPT_LIMIT:
+        if self._kept + capacity <= self._kept_limit:
             self._free.setdefault(capacity, []).append(block)
             self._kept += capacity
 
 
-def _new_block(capacity: int, size: int) -> HeapBlock:
+def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any]]) -> HeapBlock:
     try:
-        memory = np.empty(capacity + ALIGNMENT, np.uint8)
+        memory = make(capacity + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
         raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
     address: int = memory.ctypes.data
     return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
-
-
-class ZeroedAllocator(HeapAllocator):
-    """Hands out zeros: for devices that never compute anything."""
-
-    def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
-        buffer = super().allocate(memory_type, usage, size, alignment=alignment)
-        buffer.host_array().fill(0)
-        return buffer

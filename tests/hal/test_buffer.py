@@ -20,7 +20,7 @@ from jitree.errors import (
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
-from jitree.hal.heap import HeapAllocator, ZeroedAllocator, size_class
+from jitree.hal.heap import HeapAllocator, size_class
 from tests.hal.helpers import DEFAULT_USAGE, DEVICE_LOCAL, SHARED, allocate
 
 
@@ -216,7 +216,7 @@ def test_formatted_statistics() -> None:
 
 
 def test_zeroed_allocator_hands_out_zeros_again() -> None:
-    allocator = ZeroedAllocator()
+    allocator = HeapAllocator(is_zeroed=True)
     allocator.allocate(0, 0, 100).host_array()[:] = 7
     assert not allocator.allocate(0, 0, 100).host_array().any()
 

@@ -23,7 +23,7 @@ from jitree.hal.heap import HeapAllocator, size_class
 from jitree.hal.local import executor
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.profiling import ProfilingMode
-from jitree.modules.hal.native import buffers, pools, supply
+from jitree.modules.hal.native import buffers, supply
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
@@ -391,7 +391,7 @@ def test_a_session_in_a_circle_is_closed_by_the_garbage_collector() -> None:
 
 
 def test_idle_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "_LENT_LIMIT", 3 << 20)
+    monkeypatch.setattr(HeapAllocator, "most_lent", 3 << 20)
     program = Program(ROWS)
     for index, size in enumerate((1 << 20, 2 << 20, 3 << 20)):
         placed = (0, DEVICE_LOCAL, USAGE, size, 0)

@@ -12,7 +12,7 @@ from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
-from jitree.hal.heap import ZeroedAllocator
+from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
 from jitree.hal.local.queue import CallerExecutor, LocalQueue, Operation
@@ -86,7 +86,7 @@ class NullDevice(LocalDevice):
                 f"null has no parameters, but {', '.join(options.parameters)} was given"
             )
         queue = LocalQueue(IdleExecutor(), Profiler())
-        super().__init__("null", (queue,), (NullLoader(),), ZeroedAllocator())
+        super().__init__("null", (queue,), (NullLoader(),), HeapAllocator(is_zeroed=True))
 
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """As :meth:`Device.query_i64`; stands for whatever device a program was compiled for."""

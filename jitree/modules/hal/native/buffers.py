@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import bit_length, load8, load64, store8, store64
+from jitree.codegen.primitives import bit_length, call, load8, load64, store8, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import new_entry, sweep
@@ -78,10 +78,10 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
     memory, 1 for the host's; ``first`` is the number of the pools' first, POOL_COUNT of pinned ones."""
     pool = place_of(handle_pool) + STORAGE_POOLS + 8 * (first + class_of(size))
     storage = Entry(load64(pool))
-    if not storage:
+    if not storage or live_bytes(handle_pool) + size > handle_pool.room:
         sweep(state)
         storage = Entry(load64(pool))
-        if not storage:
+        if not storage or live_bytes(handle_pool) + size > handle_pool.room:
             return Entry(0)
     holder = pool
     if first != 0:
@@ -100,6 +100,12 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
     if live > load64(counts + 16):
         store64(counts + 16, live)
     return storage
+
+
+def live_bytes(handle_pool: HandlePoolRecord) -> int:
+    """What fast paths have handed out, of the device's memory and the host's."""
+    device = handle_pool.device_allocated - handle_pool.device_freed
+    return device + handle_pool.host_allocated - handle_pool.host_freed
 
 
 def rested(completed: int, holder: int) -> int:
@@ -159,6 +165,8 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     if not buffer:
         give_back(handle_pool, storage)
         return REFUSED
+    if handle_pool.zeroed != 0:
+        call(handle_pool.functions.memset, storage.address, 0, size)
     storage.element_type = memory_type
     storage.encoding = granted_usage(queue, wanted, number(values, words, 6))
     buffer.address = storage.address

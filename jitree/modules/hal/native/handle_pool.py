@@ -135,7 +135,9 @@ class HandlePool:
                 self._set("clock", native.clock_address)
 
     def supply_storage(self, size: int, memory_type: int) -> None:
-        """More memory of the size that a program asks for."""
+        """More memory of the size that a program asks for; what it has dropped is free by then."""
+        self._table.drain_deferred()
+        self.settle()
         if self._storage is not None and 0 <= size <= LARGEST_POOLED:
             self._storage.supply(size, memory_type)
 

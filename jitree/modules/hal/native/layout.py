@@ -66,6 +66,8 @@ HANDLE_POOL: Final = Record(
     i64 host_allocated    # of memory that is the host's before it is the device's
     i64 host_freed
     i64 host_peak
+    i64 room              # bytes that fast paths may have allocated and not freed
+    i64 zeroed            # 1 where buffers are to be zero
     """
     + "".join(f"i64 pool_{index}\n" for index in range(2 * POOL_COUNT)),
 )

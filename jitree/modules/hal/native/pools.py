@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 256 << 10
 _BATCH: Final = 16
 """Blocks of one size that are lent at a time, and their bytes together (at least one block)."""
-_LENT_LIMIT: Final = 256 << 20
-"""Bytes of memory that a context's pools may have."""
 _ARENAS: Final = 16
 """Command buffers of scale 1 that are recorded or waiting to be freed at one time, at first; every refill
 doubles them."""
@@ -49,6 +47,7 @@ _GROWTH: Final = 4
 _KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
     ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link", "parent")
 )
+_NO_LIMIT: Final = 1 << 62
 _FIRST_ACCOUNT: Final = ACCOUNTS // 8
 _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
@@ -69,6 +68,8 @@ class StoragePool:
         """By handle."""
         self._lent = 0
         words[HANDLE_POOL.word("queue")] = queue
+        words[HANDLE_POOL.word("room")] = _NO_LIMIT
+        words[HANDLE_POOL.word("zeroed")] = allocator.is_zeroed
         allocator.borrowers.add(self)
         self._ending = Ending(carefully(partial(_forget, allocator, words)))
 
@@ -85,6 +86,16 @@ class StoragePool:
         """See :class:`~jitree.hal.allocator.Borrower`."""
         return _counts(self._words)
 
+    @property
+    def live(self) -> int:
+        """See :class:`~jitree.hal.allocator.Borrower`."""
+        counts = self.counts
+        return counts[0] - counts[1] + counts[3] - counts[4]
+
+    def limit(self, room: int) -> None:
+        """See :class:`~jitree.hal.allocator.Borrower`."""
+        self._words[HANDLE_POOL.word("room")] = room
+
     def stop(self) -> None:
         """Fast paths allocate no more: the device has another allocator now."""
         self._words[HANDLE_POOL.word("queue")] = 0
@@ -98,8 +109,8 @@ class StoragePool:
             return
         if self._words[place] and self.allocator.has_rested(self._table.i64[self._tick(place)]):
             return
-        count = max(1, min(_BATCH, _BATCH_BYTES // capacity))
-        most = max(_LENT_LIMIT, self.allocator.spare)
+        most = self.allocator.most_lent
+        count = max(1, min(_BATCH, _BATCH_BYTES // capacity, (most - self._lent) // capacity))
         if self._lent + count * capacity > most:
             self.trim()
             if self._lent + count * capacity > most:
