@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jitree.api.function import Function as Function
     from jitree.api.inspection import ModuleSummary as ModuleSummary
     from jitree.api.inspection import inspect as inspect
+    from jitree.api.limits import Limits as Limits
     from jitree.api.module import Call as Call
     from jitree.api.module import Module as Module
     from jitree.api.session import Instance as Instance
@@ -47,6 +48,7 @@ _LAZY = {
     "Device": "jitree.hal.device",
     "Function": "jitree.api.function",
     "Instance": "jitree.api.session",
+    "Limits": "jitree.api.limits",
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.inspection",
     "HostExport": "jitree.dispatch.host_export",

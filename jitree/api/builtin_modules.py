@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.api.session_arguments import listed
 from jitree.codegen import image
+from jitree.errors import NotFoundError
 from jitree.modules.hal import HalModule
 
 if TYPE_CHECKING:
-    from jitree.api.resources import Resources
     from jitree.dispatch.host_module import HostModule
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableLoader
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         @property
         def devices(self) -> tuple[Device, ...]: ...
         @property
-        def instance(self) -> Resources: ...
+        def device(self) -> Device: ...
 
 
 def _hal(session: Host) -> HostModule:
@@ -54,7 +55,7 @@ def _check(session: Host) -> HostModule:
 def _hal_inline(session: Host) -> HostModule:
     from jitree.modules.hal_inline import HalInlineModule
 
-    return HalInlineModule(session.instance.host_allocator, session.loaders, trace_sink=session.trace_sink)
+    return HalInlineModule(session.device.host_allocator, session.loaders, trace_sink=session.trace_sink)
 
 
 def _hal_loader(session: Host) -> HostModule:
@@ -101,3 +102,14 @@ BUILTIN_MODULES: Final[Mapping[str, Callable[[Host], HostModule]]] = {
 }
 """By name. ``hal`` is there from the start, the others come with the first module that imports from them,
 unless a module of that name is registered then."""
+
+
+def chosen(names: Iterable[str] | None) -> tuple[str, ...]:
+    """The names of modules that programs may import, None = all. NOT_FOUND for one that there is not."""
+    if names is None:
+        return tuple(BUILTIN_MODULES)
+    found = listed("builtin_modules", "names", names)
+    for name in found:
+        if name not in BUILTIN_MODULES:
+            raise NotFoundError(f"no builtin module '{name}'; there are: {', '.join(BUILTIN_MODULES)}")
+    return found

@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
+from jitree.regs.bounds import UNBOUNDED, Bounds
 
 if TYPE_CHECKING:
+    from jitree.dispatch.engine import Engine
     from jitree.dispatch.host_module import HostModule
     from jitree.loaders.environment import ImportProvider
 
@@ -21,18 +23,22 @@ Plugin = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def create_loaders(
-    tier: str | None = None, plugins: Sequence[Plugin] = (), modules: Sequence[HostModule] = ()
+    tier: str | Engine | None = None,
+    plugins: Sequence[Plugin] = (),
+    modules: Sequence[HostModule] = (),
+    bounds: Bounds = UNBOUNDED,
 ) -> tuple[ExecutableLoader, ...]:
     """One of each loader.
 
-    ``tier`` is what runs VMVX executables, ``modules`` are what they import beside ``vmvx``. ``plugins``
-    resolve the imports of compiled executables, the last first; see :mod:`jitree.loaders.plugins`.
+    ``tier`` is what runs VMVX executables, ``modules`` are what they import beside ``vmvx``, ``bounds`` what
+    each thread's part of one may have. ``plugins`` resolve the imports of compiled executables, the last
+    first; see :mod:`jitree.loaders.plugins`.
     """
     providers = _providers(plugins)
     return (
         LateLoader("embedded-elf-", lambda: _embedded(providers)),
         LateLoader("system-elf-", lambda: _system(providers)),
-        LateLoader("vmvx-", lambda: _vmvx(tier, modules)),
+        LateLoader("vmvx-", lambda: _vmvx(tier, modules, bounds)),
     )
 
 
@@ -70,11 +76,11 @@ def _system(providers: Sequence[ImportProvider]) -> ExecutableLoader:
     return SystemLibraryLoader(providers)
 
 
-def _vmvx(tier: str | None, modules: Sequence[HostModule]) -> ExecutableLoader:
+def _vmvx(tier: str | Engine | None, modules: Sequence[HostModule], bounds: Bounds) -> ExecutableLoader:
     from jitree.loaders.vmvx import VmvxLoader
     from jitree.modules.vmvx import VmvxModule
 
-    return VmvxLoader((VmvxModule(), *modules), tier)
+    return VmvxLoader((VmvxModule(), *modules), tier, bounds)
 
 
 def _providers(plugins: Sequence[Plugin]) -> tuple[ImportProvider, ...]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from jitree.api import session_arguments
 from jitree.api.array import Array
-from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, start_hal, wait_for_hal
-from jitree.api.calls.refusal import describe
+from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, chosen, start_hal, wait_for_hal
 from jitree.api.calls.transfers import empty, wrap_or_copy
 from jitree.api.function import Function
 from jitree.api.incompatible import explained
@@ -21,6 +20,7 @@ from jitree.api.module import Module, create_function
 from jitree.api.module_files import open_library_module, open_module_file
 from jitree.api.module_reference import parse_reference
 from jitree.api.resources import Resources
+from jitree.api.session_devices import DeviceChoice, open_devices
 from jitree.base.endings import Ended, require_interpreter
 from jitree.base.identity import Unique
 from jitree.base.memory import give_back_free_memory
@@ -34,7 +34,6 @@ from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
-    NotFoundError,
     memory_errors,
 )
 from jitree.hal.device import Device
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.direct import DirectCall
     from jitree.api.calls.native.session import DirectCalls
     from jitree.api.executables import Plugin
+    from jitree.api.limits import Limits
+    from jitree.api.sandbox import Sandbox
     from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
     from jitree.modules.hal.state import TraceSink
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = "-"
 """As a path to load from."""
-
-DeviceChoice = str | Device | Sequence[str | Device] | None
 
 
 class Session(Ended, Unique):
@@ -90,6 +89,9 @@ class Session(Ended, Unique):
         trace_sink: TraceSink | None = write_to_stderr,
         cache_dir: str | os.PathLike[str] | None = None,
         watchdog: float | None = None,
+        sandbox: bool = False,
+        limits: Limits | None = None,
+        zero_memory: bool = False,
     ) -> None:
         """A session without modules.
 
@@ -110,6 +112,8 @@ class Session(Ended, Unique):
         environment.
         ``watchdog``: seconds after which a wait or an operation is reported to standard error, with what all
         threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
+        ``sandbox``: True for programs that a stranger made (docs/sandbox.md), with ``limits``.
+        ``zero_memory``: memory of programs is zero when they get it, as it is in a sandbox.
 
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
         created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
@@ -125,12 +129,7 @@ class Session(Ended, Unique):
         session_arguments.require_option("instance", "an Instance", instance, Instance)
         session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
         session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
-        names = BUILTIN_MODULES if builtin_modules is None else builtin_modules
-        self._builtins = session_arguments.listed("builtin_modules", "names", names)
-        for name in self._builtins:
-            if name not in BUILTIN_MODULES:
-                known = ", ".join(BUILTIN_MODULES)
-                raise NotFoundError(f"no builtin module '{name}'; there are: {known}")
+        self._builtins = chosen(builtin_modules)
         self._owned: list[Device] = []
         self.will_end()
         self._instance = Instance.default() if instance is None else instance
@@ -139,20 +138,30 @@ class Session(Ended, Unique):
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
-            parameters
+            parameters, sandbox
         )
-        self.loaders: tuple[ExecutableLoader, ...] = self._instance.loaders_with(
-            tier, executable_plugins, executable_modules
-        )
+        self._sandbox: Sandbox | None = None
+        if sandbox or limits is not None:
+            self._sandbox = session_arguments.create_sandbox(
+                sandbox, limits, tier, executable_plugins, executable_modules
+            )
+            self.loaders: tuple[ExecutableLoader, ...] = self._sandbox.loaders
+        else:
+            self.loaders = self._instance.loaders_with(tier, executable_plugins, executable_modules)
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
-        self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
+        if self._sandbox is None:
+            self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
+        else:
+            self._context = self._sandbox.context(self._instance.ref_types, flags)
         self._context.invoker.watch_gate = watch_gate
         self._context.invoker.end_call = end_call
         self._closed = False
         try:
             self._prepare_hal()
-            self._devices = self._open_devices(device)
+            self._devices = open_devices(
+                device, self._instance, self.loaders, self._owned, self._sandbox, zero_memory
+            )
             self._context.invoker.watch_call = watcher_of_calls()  # devices look at the environment
             if HAL in self._builtins:
                 self._context.register([BUILTIN_MODULES[HAL](self)])
@@ -167,27 +176,6 @@ class Session(Ended, Unique):
             wait_for_hal()
         elif self._context.tier == "auto":
             begin_hal()
-
-    def _open_devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        if choice is None:
-            created = self._instance.create_default_device(loaders=self.loaders)
-            self._owned.append(created)
-            return (created,)
-        if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
-            choice = [choice]
-        devices = []
-        for item in session_arguments.listed("device", "URIs or Devices", choice):
-            if isinstance(item, Device):
-                devices.append(item)
-            elif isinstance(item, str):
-                created = self._instance.create_device(item, loaders=self.loaders)
-                self._owned.append(created)
-                devices.append(created)
-            else:
-                raise InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
-        if not devices:
-            raise InvalidArgumentError("device: a session needs at least one device")
-        return tuple(devices)
 
     # -- what it consists of ---------------------------------------------------------------------------
 
@@ -263,8 +251,11 @@ class Session(Ended, Unique):
         self._require_open()
         if not sources:
             raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open binary file")
-        loaded = [self._read(source) for source in sources]
-        modules = self._register(loaded)
+        if self._sandbox is None:
+            modules = self._register([self._read(source) for source in sources])
+        else:
+            with self._sandbox.calling(self._sandbox.limits.load_time):
+                modules = self._register([self._sandbox.read(source) for source in sources])
         return modules[0] if len(modules) == 1 else modules
 
     def append_module(self, module: ModuleLike) -> Module:
@@ -282,6 +273,8 @@ class Session(Ended, Unique):
         """
         self._require_open()
         session_arguments.require_path(path)
+        if self._sandbox is not None:
+            self._sandbox.refuse_code(path)
         return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
@@ -303,7 +296,7 @@ class Session(Ended, Unique):
                     f"a module '{module.name}' is registered already; use another session for the second one"
                 )
             names.append(module.name)
-        with explained(self._devices):
+        with explained(self._devices) if self._sandbox is None else self._sandbox.registering(loaded):
             self._context.register([*self._builtins_for(loaded, names), *load_order(loaded)])
         modules = tuple(Module(self, module) for module in loaded)
         self._modules.update((module.name, module) for module in modules)
@@ -396,12 +389,19 @@ class Session(Ended, Unique):
 
     def call_by_machine_code(self, function: Function) -> tuple[bool, DirectCall | None]:
         """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""
+        if self._sandbox is not None and self._sandbox.limits_calls:
+            return True, None
         with self._context.invoker.lock:
             if self._direct_calls is None:
                 from jitree.api.calls.native.session import DirectCalls
 
                 self._direct_calls = DirectCalls(self.device)
         return self._direct_calls.prepare(function)
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """What limits the programs; None where nothing does."""
+        return self._sandbox
 
     # -- life --------------------------------------------------------------------------------------------
 

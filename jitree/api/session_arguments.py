@@ -13,11 +13,15 @@ from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.elements import is_masked
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.api.executables import Plugin
+    from jitree.api.limits import Limits
+    from jitree.api.sandbox import Sandbox
+    from jitree.dispatch.host_module import HostModule
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
     from jitree.types import ElementType
@@ -83,13 +87,36 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     return row
 
 
-def open_parameters(parameters: Iterable[ParameterSource]) -> tuple[ParameterProvider, ...]:
-    """The parameters of a session."""
+def open_parameters(parameters: Iterable[ParameterSource], sandbox: bool) -> tuple[ParameterProvider, ...]:
+    """The parameters of a session. PERMISSION_DENIED for files of a sandbox."""
     if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
         return ()
+    if sandbox:
+        from jitree.api.sandbox import require_objects
+
+        parameters = require_objects(parameters)
     from jitree.params.provider import open_providers
 
     return open_providers(parameters)
+
+
+def create_sandbox(
+    sandbox: bool,
+    limits: Limits | None,
+    tier: str | None,
+    plugins: Iterable[Plugin],
+    modules: Iterable[HostModule],
+) -> Sandbox:
+    """INVALID_ARGUMENT for limits of no sandbox, PERMISSION_DENIED for plugins."""
+    require("sandbox", "True or False", sandbox, bool)
+    if not sandbox:
+        raise InvalidArgumentError("limits: only a sandbox has limits; pass sandbox=True with them")
+    if listed("executable_plugins", "plugins", plugins):
+        raise PermissionDeniedError("executable_plugins: they are native code, and a sandbox runs none")
+    from jitree.api.sandbox import Sandbox
+    from jitree.dispatch.host_module import HostModule
+
+    return Sandbox(limits, tier, listed("executable_modules", "host modules", modules, HostModule))
 
 
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:

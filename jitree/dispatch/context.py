@@ -24,6 +24,7 @@ from jitree.dispatch.linking import (
 )
 from jitree.dispatch.tiers import create_engine
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
+from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
@@ -55,15 +56,17 @@ class Context(Unique):
         tier: str | Engine | None = None,
         flags: ContextFlags = ContextFlags.NONE,
         share: Context | None = None,
+        bounds: Bounds = UNBOUNDED,
     ) -> None:
         """An empty context. ``tier`` is plain, fast, native or auto, or an engine of the context's own; None:
         JITREE_TIER of the environment.
 
-        ``share`` is the context whose references this one can hold too (see :meth:`fork`).
+        ``share`` is the context whose references this one can hold too (see :meth:`fork`). ``bounds``: what
+        its programs may have.
         """
         self.ref_types = ref_types
         self.flags = flags
-        self.table: HandleTable = HandleTable(ref_types) if share is None else share.table
+        self.table: HandleTable = HandleTable(ref_types, bounds=bounds) if share is None else share.table
         if share is None:
             self.invoker = Invoker(self.table, _engine(tier, flags))
         else:

@@ -54,6 +54,8 @@ class Executable(abc.ABC):
 
     layouts: tuple[PipelineLayout, ...] = ()
     """What the program says that each function takes, in ABI 0.2 to 0.4; set by the cache that loads it."""
+    charge: object = None
+    """What counts its memory, in a session with limits."""
 
     @property
     @abc.abstractmethod
@@ -111,6 +113,10 @@ class ExecutableLoader(abc.ABC):
     def try_load(self, parameters: ExecutableParameters) -> Executable:
         """Loads one. CANCELLED or NOT_FOUND let the next loader try."""
 
+    def refusal(self, format: str) -> StatusError | None:
+        """Why an executable that no loader takes is refused, if this loader knows."""
+        return None
+
     def query_i64(self, category: str, key: str) -> int | None:
         """Answers device queries that only the loader can (``hal.cpu`` :: feature); None = not known."""
         return None
@@ -151,6 +157,10 @@ class ExecutableCache:
             return executable
         if cause is not None:
             raise cause.with_context(f"loading an executable of format '{parameters.format}'")
+        for loader in self._loaders:
+            refusal = loader.refusal(parameters.format)
+            if refusal is not None:
+                raise refusal
         raise NotFoundError(
             f"no loader of this device takes executables of format '{parameters.format}'; compile the module "
             "for this machine or use another device"

@@ -16,9 +16,11 @@ from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
+from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 
 if TYPE_CHECKING:
+    from jitree.dispatch.engine import Engine
     from jitree.loaders.vmvx_native import CompiledKernels
 
 FORMAT: Final = "vmvx-bytecode-fb"
@@ -34,9 +36,16 @@ _MAXIMUM_LOCAL_MEMORY: Final = 1 << 30
 class VmvxLoader(ExecutableLoader):
     """Loads ``vmvx-bytecode-fb`` and runs it on this package's VM, one VM context per thread."""
 
-    def __init__(self, modules: Sequence[HostModule] = (), tier: str | None = None) -> None:
+    def __init__(
+        self,
+        modules: Sequence[HostModule] = (),
+        tier: str | Engine | None = None,
+        bounds: Bounds = UNBOUNDED,
+    ) -> None:
         """``modules`` are what executables may import, ``vmvx`` among them; ``tier`` is what runs their
-        bytecode, None takes JITREE_TIER from the environment."""
+        bytecode, None takes JITREE_TIER from the environment. ``bounds``: what each worker's context may
+        have."""
+        self._bounds = bounds
         self._modules = tuple(modules)
         self._tier = tier
 
@@ -56,8 +65,10 @@ class VmvxLoader(ExecutableLoader):
             _check_constants(executable.module, len(parameters.constants))
             names = [row.name or "" for row in rows]
             tier = self._tier or default_tier()
-            on_vm = _TIERS_ON_VM.get(tier, tier)
-            create = partial(Worker, executable, self._modules, names, parameters.constants, on_vm)
+            on_vm = _TIERS_ON_VM.get(tier, tier) if isinstance(tier, str) else tier
+            create = partial(
+                Worker, executable, self._modules, names, parameters.constants, on_vm, self._bounds
+            )
             compiled = _compiled(tier, executable, rows, create)
             loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled)
             if tier == _WAITS:
@@ -66,7 +77,7 @@ class VmvxLoader(ExecutableLoader):
 
 
 def _compiled(
-    tier: str, executable: BytecodeModule, rows: Sequence[EntryPoint], create: Callable[[], Worker]
+    tier: str | Engine, executable: BytecodeModule, rows: Sequence[EntryPoint], create: Callable[[], Worker]
 ) -> CompiledKernels | None:
     ordinals = [export.ordinal for export in kernels(executable.module)]
     if tier not in _COMPILING or not ordinals:

@@ -20,6 +20,7 @@ from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_arguments import Grid, GridState, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_promotion import Promotion
+from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.machine import Machine
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
@@ -61,12 +62,14 @@ class Worker:
         modules: Sequence[HostModule],
         entries: Sequence[str],
         constants: Sequence[int],
-        tier: str | None,
+        tier: str | Engine | None,
+        bounds: Bounds = UNBOUNDED,
     ) -> None:
         """Links the executable's module to ``modules`` and runs its initialiser; statuses as of
         :meth:`Context.register`."""
         self.promotion = Promotion()
-        self.context = Context(RefTypes(), tier=self.promotion.engine() if tier == "auto" else tier)
+        engine = self.promotion.engine() if tier == "auto" else tier
+        self.context = Context(RefTypes(), tier=engine, bounds=bounds)
         self.engine = self.context.invoker.engine = MeasuredEngine(self.context.invoker.engine)
         self.context.invoker.watch_call = watcher_of_calls()
         self._functions = [f"{executable.name}.{name}" for name in entries]

@@ -33,10 +33,12 @@ class VmBuffer(Unique):
     """
 
     VM_TYPE: Final = BUFFER_NAME
-    __slots__ = ("__weakref__", "access", "address", "data", "length", "view")
+    __slots__ = ("__weakref__", "access", "address", "charge", "data", "length", "view")
 
     access: int
     """ACCESS_READ, with ACCESS_WRITE if VM code may change the bytes."""
+    charge: object
+    """What counts the bytes of one that a program has made (:class:`jitree.regs.bounds.Bounds`)."""
 
     def __init__(self, length: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
         """INVALID_ARGUMENT for a negative length, RESOURCE_EXHAUSTED if there is no such room."""

@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, ResourceExhaustedError
+from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, LINK_POOLED, OWNER_PYTHON, STATE
 from jitree.regs.memory import MemoryBlock
 from jitree.regs.ref_types import RefTypes
@@ -74,6 +75,13 @@ class ObjectPool(Protocol):
     def live_count(self) -> int:
         """Objects without a Python object."""
 
+    @property
+    def promised(self) -> int:
+        """The same, with those that machine code may make without asking."""
+
+    def withdraw(self) -> None:
+        """Machine code has to ask before it makes more."""
+
     def make(self, address: int) -> object:
         """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
 
@@ -101,6 +109,7 @@ class HandleTable:
         "_objects",
         "_traits",
         "base",
+        "bounds",
         "capacity",
         "deferred",
         "extension",
@@ -112,8 +121,9 @@ class HandleTable:
         "ref_types",
     )  # fmt: skip
 
-    def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY) -> None:
+    def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
         self.ref_types = ref_types
+        self.bounds = bounds
         self.capacity = capacity
         self._memory = MemoryBlock(capacity * (ENTRY.size + EXTENSION_SIZE))
         self.extension = capacity * ENTRY.size
@@ -167,6 +177,8 @@ class HandleTable:
             self.i32[((address - self.base) >> 2) + _COUNT] += 1
             return address
         traits = self._traits.get(type(obj)) or self._learn(obj)
+        if self.bounds.objects is not None:
+            self._require_room(self.bounds.objects)
         number = self._free.pop() if self._free else self._extend()
         self._objects[number] = obj
         address = self.base + number * ENTRY.size
@@ -189,10 +201,30 @@ class HandleTable:
         self._objects.append(None)
         return len(self._objects) - 1
 
+    def _require_room(self, most: int) -> None:
+        """RESOURCE_EXHAUSTED where there are as many objects as bounds allow, those that machine code may
+        make by itself among them."""
+        promised = 0 if self.handle_pool is None else self.handle_pool.promised
+        if len(self._addresses) + len(self._aliases) + promised < most:
+            return
+        self.drain_deferred()
+        if self.handle_pool is not None:
+            self.handle_pool.withdraw()
+        if self.live_count >= most:
+            raise ResourceExhaustedError(
+                f"{most} objects are referenced by registers, globals and lists of a context, and one more "
+                "is needed (the limit on handles)"
+            )
+
     @property
     def room(self) -> int:
         """Objects that may still be added."""
-        return self.capacity - len(self._objects) + len(self._free)
+        room = self.capacity - len(self._objects) + len(self._free)
+        most = self.bounds.objects
+        if most is None:
+            return room
+        promised = 0 if self.handle_pool is None else self.handle_pool.promised
+        return min(room, most - len(self._addresses) - len(self._aliases) - promised)
 
     def reserve(self, count: int) -> list[int]:
         """Addresses of free entries for machine code, until :meth:`adopt` or :meth:`unreserve`.

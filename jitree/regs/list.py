@@ -25,6 +25,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
 )
+from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.layout import (
     ENTRY,
     LIST_EMPTY,
@@ -136,7 +137,7 @@ class VmList(Unique):
 
     VM_TYPE: Final = LIST_NAME
     __slots__ = (
-        "__weakref__", "_address", "_ending", "_held", "_objects", "capacity", "element_type",
+        "__weakref__", "_address", "_charge", "_ending", "_held", "_objects", "capacity", "element_type",
         "handle", "size", "table", "words",
     )  # fmt: skip
 
@@ -164,6 +165,8 @@ class VmList(Unique):
         self._ending: Ending | None = None
         """Drops them."""
         self._objects: dict[int, object] = {}
+        self._charge: object = None
+        """What counts the memory of the slots (:class:`jitree.regs.bounds.Bounds`)."""
         if type(capacity) is not int or capacity < 0:
             capacity = natural("capacity", capacity)
         if capacity:
@@ -251,15 +254,18 @@ class VmList(Unique):
 
     # -- size --------------------------------------------------------------------------------------
 
-    def reserve(self, capacity: int) -> None:
-        """Makes room for ``capacity`` slots; the size stays."""
+    def reserve(self, capacity: int, bounds: Bounds = UNBOUNDED) -> None:
+        """Makes room for ``capacity`` slots; the size stays. ``bounds``: of who makes it, while it is in no
+        table."""
         capacity = natural("capacity", capacity)
         if capacity <= self.capacity:
             return
+        charge = (self.table.bounds if self.table else bounds).charge(capacity * LIST_SLOT.size)
         slots = _new_slots(capacity)
         slots[: self.size * _WORDS] = self.words[: self.size * _WORDS]
         self._use(slots)
         self._publish()
+        self._charge = charge
 
     def _use(self, slots: npt.NDArray[np.int64]) -> None:
         self._address = address_of(slots)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import event_loop
 from jitree.errors import CancelledError, ResourceExhaustedError
+from jitree.regs.bounds import MAXIMUM_FRAMES
 from jitree.regs.handles import HandleTable, ObjectPool
 from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import MemoryBlock
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     Completion = Callable[["Machine", object], None]
     Window = tuple[memoryview, memoryview, memoryview[float], memoryview[float], memoryview]
 
-MAXIMUM_FRAMES: Final = 8192
 VALUE_ARENA: Final = 4 << 20
 """Bytes: 128 value slots a frame at full depth. Upstream's stack of 1 MiB ends at about 7000 small frames."""
 REF_ARENA: Final = 2 << 20
@@ -113,10 +113,11 @@ class Machine:
         self.state_address = base
         self.state: memoryview = self._memory.i64[: STATE.size // 8]
         self.frames_address = base + _FRAMES_AT
-        self.frames: memoryview = self._memory.i64[_FRAMES_AT // 8 : _VALUES_AT // 8]
+        end = _FRAMES_AT + (table.bounds.frames + 1) * FRAME.size
+        self.frames: memoryview = self._memory.i64[_FRAMES_AT // 8 : end // 8]
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
-        self.state[STATE.word("frames_limit")] = base + _VALUES_AT
+        self.state[STATE.word("frames_limit")] = base + end
         self.state[STATE.word("grant")] = FUEL
         self.fill_fuel()
         self.limit_time(FIRST_TIME)
@@ -204,7 +205,10 @@ class Machine:
             or refs + 8 * function.ref_count > base + _SIZE
             or frame + FRAME_WORDS >= len(frames)
         ):
-            raise ResourceExhaustedError(f"stack overflow: {frame // FRAME_WORDS} nested calls")
+            raise ResourceExhaustedError(
+                f"stack overflow: {frame // FRAME_WORDS} nested calls (the limit on recursion is "
+                f"{self.table.bounds.frames}, less where functions have many registers)"
+            )
         frames[frame + _PC] = self.code_address + 4 * return_pc
         self._write_frame(frame + FRAME_WORDS, function, values, refs, self.code_address + 4 * results)
         self._select(frame + FRAME_WORDS, function)

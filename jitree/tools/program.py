@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree import errors
+from jitree.tools.confined import is_confined, open_session
 from jitree.tools.flags import ParsedFlags
 
 if TYPE_CHECKING:
@@ -51,14 +52,21 @@ def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
     refuse_later_flags(flags)
     with ExitStack() as stack:
         with errors.error_context("creating run context"):
-            loaded = read_modules(flags)
-            devices = open_devices(flags, stack)
-            session = stack.enter_context(create_session(flags, devices, loaded))
-            module = load_modules(session, loaded)
+            opened = _open(flags, stack)
         try:
-            yield OpenedProgram(session, module, devices)
+            yield opened
         finally:
-            show_statistics(flags, devices)
+            show_statistics(flags, opened.devices)
+
+
+def _open(flags: ParsedFlags, stack: ExitStack) -> OpenedProgram:
+    if is_confined(flags):
+        session = open_session(flags, stack, task_parameters(flags))
+        return OpenedProgram(session, list(session.modules.values())[-1], session.devices)
+    loaded = read_modules(flags)
+    devices = open_devices(flags, stack)
+    session = stack.enter_context(create_session(flags, devices, loaded))
+    return OpenedProgram(session, load_modules(session, loaded), devices)
 
 
 def refuse_later_flags(flags: ParsedFlags) -> None:

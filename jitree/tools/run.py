@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module function value device parameter later refused",
+    "module sandbox function value device parameter later refused",
     positional="module",
 )
 

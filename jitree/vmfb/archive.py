@@ -61,9 +61,9 @@ class Archive(NamedTuple):
         NOT_FOUND if there is no such file, PERMISSION_DENIED or UNAVAILABLE if it cannot be read,
         INVALID_ARGUMENT if it is not a module.
         """
-        shown = _name_of(source) if name is None else name
+        shown = name_of(source) if name is None else name
         with loading(shown):
-            return _locate(_content(source), shown)
+            return _locate(content(source), shown)
 
 
 def loading(name: str) -> AbstractContextManager[None]:
@@ -71,19 +71,20 @@ def loading(name: str) -> AbstractContextManager[None]:
     return error_context(f"loading bytecode module at '{name}'")
 
 
-def _name_of(source: Source) -> str:
+def name_of(source: Source) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     file_name = getattr(source, "name", None)
     return file_name if isinstance(file_name, str) else f"<{type(source).__name__}>"
 
 
-def _content(source: Source) -> memoryview:
+def content(source: Source, most: int = -1) -> memoryview:
+    """The bytes of a source; of what has no size by itself (a pipe) at most so many."""
     if isinstance(source, (str, os.PathLike)):
-        return _read_path(os.fspath(source))
+        return _read_path(os.fspath(source), most)
     try:
         if hasattr(source, "read") and not isinstance(source, mmap.mmap):
-            return memoryview(source.read()).toreadonly()
+            return memoryview(source.read(most)).toreadonly()
         return memoryview(source).toreadonly().cast("B")
     except TypeError as error:  # neither bytes nor a file of bytes
         raise InvalidArgumentError(
@@ -92,10 +93,10 @@ def _content(source: Source) -> memoryview:
         ) from None
 
 
-def _read_path(path: str) -> memoryview:
+def _read_path(path: str, most: int) -> memoryview:
     try:
         with open(path, "rb", buffering=0) as file:
-            return _read_file(file)
+            return _read_file(file, most)
     except FileNotFoundError:
         raise NotFoundError(f"no such file: '{path}'") from None
     except PermissionError as error:
@@ -106,10 +107,10 @@ def _read_path(path: str) -> memoryview:
         raise UnavailableError(f"the file cannot be read: {error}") from None
 
 
-def _read_file(file: io.FileIO) -> memoryview:
+def _read_file(file: io.FileIO, most: int) -> memoryview:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        return memoryview(file.readall() or b"")
+        return memoryview(file.read(most) or b"")
     if status.st_size >= _MAPPED_SIZE:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if status.st_size == 0:

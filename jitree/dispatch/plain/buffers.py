@@ -95,10 +95,17 @@ def _alignment(machine: Machine, register: int) -> int:
     return alignment
 
 
+def _charged(machine: Machine, length: int, alignment: int) -> VmBuffer:
+    charge = machine.table.bounds.charge(length)
+    buffer = VmBuffer(length, alignment)
+    buffer.charge = charge
+    return buffer
+
+
 def buffer_alloc(machine: Machine, pc: int) -> int:
     code = machine.code
     alignment = _alignment(machine, code[pc + 2])
-    buffer = VmBuffer(machine.i64[code[pc + 1] >> 1] & _U64, alignment)
+    buffer = _charged(machine, machine.i64[code[pc + 1] >> 1] & _U64, alignment)
     machine.set_ref(code[pc + 3], machine.table.wrap(buffer))
     return pc + 4
 
@@ -115,7 +122,7 @@ def buffer_clone(machine: Machine, pc: int) -> int:
     source, length = _buffer(machine, code[pc + 1]), machine.i64[code[pc + 3] >> 1] & _U64
     alignment = _alignment(machine, code[pc + 4])
     copied = _range(machine, pc + 2, source, length)
-    copy = VmBuffer(length, alignment)
+    copy = _charged(machine, length, alignment)
     copy.data[:] = source.data[copied]
     machine.set_ref(code[pc + 5], machine.table.wrap(copy))
     return pc + 6

@@ -19,7 +19,8 @@ _list: Final = reference_to(VmList, "list")
 
 def list_alloc(machine: Machine, pc: int) -> int:
     code = machine.code
-    items = VmList(machine.module.types[code[pc + 1]], machine.i32[code[pc + 2]] & _U32)
+    items = VmList(machine.module.types[code[pc + 1]])
+    items.reserve(machine.i32[code[pc + 2]] & _U32, machine.table.bounds)
     machine.set_ref(code[pc + 3], machine.table.wrap(items))
     return pc + 4
 

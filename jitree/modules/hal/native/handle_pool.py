@@ -90,6 +90,7 @@ class HandlePool:
         self._allocations: dict[int, ref[Allocation]] = {}
         """By storage. What is gone stays until that is used again: to forget it at once takes Python code,
         which Ctrl-C is lost in."""
+        self._promised = 0
         self._local: np.ndarray[Any, Any] | None = None
         self._arenas = ArenaPool(self._words)
         self._device = device
@@ -116,6 +117,20 @@ class HandlePool:
         """As :attr:`ObjectPool.live_count`."""
         self.settle()
         return self._words[_LIVE]
+
+    @property
+    def promised(self) -> int:
+        """As :attr:`ObjectPool.promised`."""
+        return self._promised
+
+    def withdraw(self) -> None:
+        """As :meth:`ObjectPool.withdraw`."""
+        self.settle()
+        while self._words[_BLANK]:
+            address = self._words[_BLANK]
+            self._words[_BLANK] = self._table.i64[((address - self._table.base) >> 3) + _LINK]
+            self._table.unreserve(address)
+            self._promised -= 1
 
     # -- what pools need -------------------------------------------------------------------------------
 
@@ -215,6 +230,7 @@ class HandlePool:
         self._table.i32[2 * word + _OWNER] = OWNER_CODE
         self._table.i64[word + _LINK] = self._words[_BLANK]
         self._words[_BLANK] = address
+        self._promised += 1
 
     # -- from entries to objects -----------------------------------------------------------------------
 
@@ -255,6 +271,7 @@ class HandlePool:
         obj = self._makers[kind](self, word)
         table.adopt(address, obj)
         self._words[_LIVE] -= 1
+        self._promised -= 1
         if parent:
             table.release(parent)
         return obj

@@ -1,0 +1,45 @@
+"""What a sandbox lets programs have."""
+
+from __future__ import annotations
+
+from jitree.base.records import NamedTuple
+from jitree.errors import InvalidArgumentError
+
+
+class Limits(NamedTuple):
+    """Limits of a sandbox; None limits nothing. What goes beyond fails with RESOURCE_EXHAUSTED, which names
+    the limit and its value; time with DEADLINE_EXCEEDED."""
+
+    memory: int | None = None
+    """Bytes that the program's buffers, lists and globals have at one time, results that the host holds and
+    copies of its arguments included."""
+    time: float | None = None
+    """Seconds of one call."""
+    instructions: int | None = None
+    """Instructions of one call, or of loading: of bytecode and of VMVX kernels, on all threads together. The
+    session runs on the plain tier then, the only one that counts each."""
+    recursion: int | None = None
+    """Calls one inside the other."""
+    handles: int | None = None
+    """Objects that registers, globals and lists refer to at one time, those of the session among them."""
+    output: int | None = None
+    """Bytes of the results of one call."""
+    load_time: float | None = None
+    """Seconds of loading modules."""
+    load_size: int | None = None
+    """Bytes of all files that are loaded."""
+
+
+_SECONDS = ("time", "load_time")
+
+
+def check(limits: object) -> Limits:
+    """INVALID_ARGUMENT for what are no limits."""
+    if not isinstance(limits, Limits):
+        raise InvalidArgumentError(f"limits: expected jitree.Limits but got a {type(limits).__name__}")
+    for name, value in limits._asdict().items():
+        kinds = (int, float) if name in _SECONDS else (int,)
+        if value is not None and (type(value) not in kinds or not value >= 0):
+            what = "seconds" if name in _SECONDS else "a whole number"
+            raise InvalidArgumentError(f"limits: {name} is {value!r}; expected {what} from 0 on, or None")
+    return limits

@@ -1,0 +1,254 @@
+"""Sandboxes: sessions for programs that a stranger made.
+
+A program has bytecode and VMVX kernels, which jitree runs itself and checks; nothing else of it runs.
+Memory that it gets is zero. What it may have is limited (:class:`jitree.Limits`), each time in the one place
+that gives it out: the allocator, the handle table, the machine, the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.api.executables import create_loaders
+from jitree.api.limits import Limits, check
+from jitree.api.module_reference import parse_reference
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context, ContextFlags, ModuleLike
+from jitree.dispatch.host_module import HostModule
+from jitree.dispatch.plain.counting import CountingEngine
+from jitree.errors import (
+    IncompatibleError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+)
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.driver import parse_uri
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
+from jitree.hal.heap import HeapAllocator
+from jitree.regs.bounds import UNBOUNDED, Bounds
+from jitree.regs.objects import VmBuffer, VmList
+from jitree.vmfb.archive import Source, content, loading, name_of
+
+if TYPE_CHECKING:
+    from jitree.dispatch.function import VmFunction
+    from jitree.dispatch.linking import ModuleInstance
+    from jitree.hal.device import Device
+    from jitree.regs.ref_types import RefTypes
+
+_WORD: Final = 8
+"""Bytes that a number counts as."""
+_KERNEL_HANDLES: Final = 256
+"""What the session itself has in each thread's part of a kernel: bindings, constants, local memory."""
+_DEVICES: Final = ("local-sync", "local-task")
+_REMEDY: Final = (
+    "compile the program for VMVX (--iree-hal-target-backends=vmvx), or run it in a process of its own "
+    "(sandbox='process')"
+)
+
+
+class Sandbox:
+    """What a session asks when it is one."""
+
+    def __init__(self, limits: Limits | None, tier: str | None, modules: Sequence[HostModule]) -> None:
+        self.limits = limits = Limits() if limits is None else check(limits)
+        self._allocator = HeapAllocator(limits.memory, is_zeroed=True)
+        frames = UNBOUNDED.frames if limits.recursion is None else min(limits.recursion, UNBOUNDED.frames)
+        charge = UNBOUNDED.charge if limits.memory is None else self._allocator.charge
+        self._bounds = Bounds(frames, limits.handles, charge)
+        objects = None if limits.handles is None else limits.handles + _KERNEL_HANDLES
+        kernels = UNBOUNDED if self._bounds == UNBOUNDED else Bounds(frames, objects, charge)
+        self._engine = None if limits.instructions is None else CountingEngine(limits.instructions)
+        self._tier = self._engine or tier
+        vmvx = create_loaders(self._tier, modules=modules, bounds=kernels)[-1]
+        self._refusing = NoNativeCode()
+        self.loaders: tuple[ExecutableLoader, ...] = (
+            Charging(vmvx, self._allocator, self._refusing.asked.clear),
+            self._refusing,
+        )
+        self._loaded = 0
+
+    def context(self, ref_types: RefTypes, flags: ContextFlags) -> Context:
+        return LimitedContext(self, ref_types, tier=self._tier, flags=flags, bounds=self._bounds)
+
+    def adopt(self, device: Device) -> None:
+        """A device of the session, which nothing else uses."""
+        device.replace_device_allocator(self._allocator)
+        device.host_allocator = self._allocator
+
+    def require_device(self, choice: object) -> None:
+        """PERMISSION_DENIED for a device that is not the session's own, or runs code of programs."""
+        if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
+            raise PermissionDeniedError(
+                f"device {choice!r}: a sandbox has devices of its own, named by URI: {' or '.join(_DEVICES)}"
+            )
+
+    def refuse_code(self, path: object) -> None:
+        raise PermissionDeniedError(
+            f"'{path}' makes a module by running code of the file, and a sandbox runs none; make the module "
+            "and load that"
+        )
+
+    def read(self, source: Source | ModuleLike) -> ModuleLike:
+        """What is loaded from a source. Files that then do not load count, too. PERMISSION_DENIED for those
+        that make modules by code, RESOURCE_EXHAUSTED for more than may be loaded."""
+        if isinstance(source, (BytecodeModule, HostModule)):
+            return source
+        if isinstance(source, str) and parse_reference(source) is not None:
+            self.refuse_code(source)
+        name, most = name_of(source), self.limits.load_size
+        with loading(name):
+            data = content(source, -1 if most is None else most - self._loaded + 1)
+            if most is not None and self._loaded + data.nbytes > most:
+                raise ResourceExhaustedError(
+                    f"the module has {data.nbytes} bytes or more, and {self._loaded} of {most} bytes are "
+                    "loaded (the limit on load size)"
+                )
+        self._loaded += data.nbytes
+        return BytecodeModule.load(data, name)
+
+    @contextmanager
+    def registering(self, loaded: Iterable[ModuleLike]) -> Iterator[None]:
+        """Around the registering of modules. PERMISSION_DENIED for those with native executables only."""
+        self._refusing.asked.clear()
+        try:
+            yield
+        except (IncompatibleError, UnavailableError) as error:
+            if self._refusing.asked:
+                names = ", ".join(f"'{module.name}'" for module in loaded)
+                raise PermissionDeniedError(
+                    f"module {names} has executables of {' and '.join(self._refusing.asked)} and none that a "
+                    f"sandbox may run: they are native code; {_REMEDY}",
+                    *error.contexts,
+                ) from error
+            raise
+
+    @contextmanager
+    def calling(self, seconds: float | None) -> Iterator[None]:
+        """Around a call of the host, or the loading of modules."""
+        with ExitStack() as stack:
+            if seconds is not None:
+                raise UnimplementedError("limits: this version has no limits on time")
+            if self._engine is not None:
+                stack.enter_context(self._engine.counted())
+            yield
+
+    def allowed(self, results: list[Any]) -> list[Any]:
+        """The results of a call. RESOURCE_EXHAUSTED for more bytes than it may give."""
+        most = self.limits.output
+        if most is not None:
+            size = sum(map(_size, results))
+            if size > most:
+                raise ResourceExhaustedError(
+                    f"the results of the call have {size} bytes, {most} are allowed (the limit on output)"
+                )
+        return results
+
+    @property
+    def limits_calls(self) -> bool:
+        """Whether something has to be done for each call, which machine code does not do by itself."""
+        return self.limits.time is not None or self.limits.output is not None
+
+    @property
+    def executed(self) -> int | None:
+        """Instructions of the last call, where they are limited."""
+        return None if self._engine is None else self._engine.executed
+
+
+class LimitedContext(Context):
+    """A context whose calls are limited, whoever makes them."""
+
+    def __init__(self, sandbox: Sandbox, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sandbox = sandbox
+
+    def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
+        limits = self._sandbox.limits
+        with self._sandbox.calling(limits.load_time if self.is_initialising else limits.time):
+            super()._run_if_present(instance, name, *arguments)
+
+    def invoke(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
+        with self._sandbox.calling(self._sandbox.limits.time):
+            return self._sandbox.allowed(super().invoke(function, arguments))
+
+    async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
+        with self._sandbox.calling(self._sandbox.limits.time):
+            return self._sandbox.allowed(await super().invoke_async(function, arguments))
+
+
+class NoNativeCode(ExecutableLoader):
+    """Remembers which formats programs asked for that are native code, and says why they are refused."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, None] = {}
+
+    def query_support(self, format: str) -> bool:
+        self.asked[format] = None
+        return False
+
+    def try_load(self, parameters: ExecutableParameters) -> Executable:
+        raise self.refusal(parameters.format)
+
+    def refusal(self, format: str) -> StatusError:
+        return PermissionDeniedError(
+            f"an executable of format '{format}' is native code, and a sandbox runs none; {_REMEDY}"
+        )
+
+
+class Charging(ExecutableLoader):
+    """Loads executables by another loader, and counts their bytes."""
+
+    def __init__(
+        self, loader: ExecutableLoader, allocator: HeapAllocator, loaded: Callable[[], object]
+    ) -> None:
+        """``loaded`` is called each time that one has been."""
+        self._loader = loader
+        self._loaded = loaded
+        self._allocator = allocator
+
+    def query_support(self, format: str) -> bool:
+        return self._loader.query_support(format)
+
+    def try_load(self, parameters: ExecutableParameters) -> Executable:
+        charge = self._allocator.charge(parameters.data.nbytes)
+        executable = self._loader.try_load(parameters)
+        executable.charge = charge
+        self._loaded()
+        return executable
+
+    def query_i64(self, category: str, key: str) -> int | None:
+        return self._loader.query_i64(category, key)
+
+
+def require_objects(parameters: Any) -> tuple[Any, ...]:
+    """The sources of parameters. PERMISSION_DENIED for paths, however deep."""
+    sources = tuple(parameters.items()) if isinstance(parameters, Mapping) else parameters
+    if isinstance(sources, (str, os.PathLike)):
+        raise PermissionDeniedError(
+            f"parameters: a sandbox opens no files; open '{os.fspath(sources)}' with "
+            "jitree.params.open_providers and pass what that gives"
+        )
+    if isinstance(sources, (list, tuple)):
+        for source in sources:
+            value = source[1] if isinstance(parameters, Mapping) else source
+            if isinstance(value, (str, os.PathLike, Mapping)):
+                require_objects(value)
+    return (parameters,) if isinstance(parameters, Mapping) else tuple(parameters)
+
+
+def _size(value: object) -> int:
+    """Bytes of a result."""
+    if isinstance(value, BufferView):
+        return value.buffer.byte_length
+    if isinstance(value, Buffer):
+        return value.byte_length
+    if isinstance(value, VmBuffer):
+        return value.length
+    if isinstance(value, VmList):
+        return sum(_WORD if type(item) in (int, float) else _size(item) for item in value)
+    return _WORD if type(value) in (int, float) else 0

@@ -1,0 +1,85 @@
+"""The plain tier with a limit on instructions: every one is counted, on all threads together.
+
+The count is that of the program's bytecode and of its VMVX kernels, as compilers wrote it: a
+superinstruction counts as what it is made of, a call of a host function as one. Machine code counts nothing
+as exactly, so sessions with such a limit have none.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from operator import length_hint
+from typing import Final
+
+from jitree.dispatch.pending import YIELD
+from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.errors import ResourceExhaustedError
+from jitree.regs.layout import PROMPT, STATE
+from jitree.regs.machine import Machine
+
+_PROMPT: Final = STATE.word("prompt")
+SLICE: Final = 1000
+"""Instructions, some milliseconds at most, after which the engine looks whether the call is to end."""
+
+
+class CountingEngine:
+    """Runs everything in Python until so many instructions are over. Contexts on several threads share it."""
+
+    name = "plain"
+    entry: Final = None
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = iter(range(limit))  # a step of it is one operation for all threads
+        self._calls = 0
+        self._lock = allocate_lock()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """The limit is that of what runs inside; calls that overlap share it."""
+        with self._lock:
+            if not self._calls:
+                self._left = iter(range(self._limit))
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+
+    @property
+    def executed(self) -> int:
+        """Instructions of the calls in progress, or the last one."""
+        return self._limit - length_hint(self._left)
+
+    def run(self, machine: Machine) -> None:
+        """See :meth:`jitree.dispatch.engine.Engine.run`. RESOURCE_EXHAUSTED in front of the first instruction
+        that is too many."""
+        handlers = HANDLERS
+        pc = following = machine.pc
+        try:
+            while True:
+                machine.require_running()
+                pc = following
+                for _ in islice(self._left, SLICE):
+                    pc = following
+                    following = handlers[machine.code[pc]](machine, pc)
+                    if following < 0:
+                        return
+                pc = following
+                if not length_hint(self._left):
+                    raise ResourceExhaustedError(
+                        f"{self._limit} instructions were executed and the call is not over (the limit on "
+                        "instructions)"
+                    )
+                machine.note(following)
+                if machine.state[_PROMPT] == PROMPT:
+                    machine.pc = machine.resume_pc = following
+                    machine.pending = YIELD
+                    return
+        except BaseException:
+            machine.pc = pc
+            raise

@@ -1,0 +1,28 @@
+"""How much the programs of a context may have, where a session limits it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAXIMUM_FRAMES: Final = 8192
+
+
+def _free(size: int) -> object:
+    return None
+
+
+class Bounds(NamedTuple):
+    frames: int = MAXIMUM_FRAMES - 1
+    """Calls of a program, one inside the other."""
+    objects: int | None = None
+    """What registers, globals and lists refer to; None: as many as a table has room for."""
+    charge: Callable[[int], object] = _free
+    """Counts bytes of ``vm.buffer``, ``vm.list`` and globals until what it gives dies. RESOURCE_EXHAUSTED."""
+
+
+UNBOUNDED: Final = Bounds()

@@ -1,0 +1,61 @@
+"""``--sandbox``: a program in a sandbox, whose devices and files the session opens itself."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from jitree.errors import InvalidArgumentError
+from jitree.tools.flags import ParsedFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jitree.api.limits import Limits
+    from jitree.api.session import Session
+
+
+def is_confined(flags: ParsedFlags) -> bool:
+    return "sandbox" in flags.values and (flags.boolean("sandbox") or bool(flags.texts("limit")))
+
+
+def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, str]) -> Session:
+    """A session with the modules that the flags name; ``parameters`` are those of ``local-task``.
+
+    Archives are the host's to open: their paths stand on the command line."""
+    from jitree.api.session import Session
+    from jitree.params import Mode, open_providers
+
+    limits = _limits(flags.texts("limit"))
+    uris = flags.texts("device") or ["local-task"]
+    if parameters:
+        uris = [f"{uri}?{urlencode(parameters)}" if uri == "local-task" else uri for uri in uris]
+    session = Session(
+        uris,
+        sandbox=flags.boolean("sandbox"),
+        limits=limits,
+        parameters=open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode"))),
+        tier=flags.text("tier") or None,
+        executable_plugins=flags.texts("executable_plugin"),
+    )
+    stack.enter_context(session)
+    session.load(*flags.texts("module"))
+    return session
+
+
+def _limits(texts: list[str]) -> Limits | None:
+    from jitree.api.limits import Limits
+
+    values: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in Limits._fields:
+            raise InvalidArgumentError(
+                f"flag 'limit': there is no limit '{name}'; there are: {', '.join(Limits._fields)}"
+            )
+        try:
+            values[name] = float(number) if "." in number else int(number)
+        except ValueError:
+            raise InvalidArgumentError(f"flag 'limit': '{text}' is not of the form <name>=<number>") from None
+    return Limits(**values) if values else None  # type: ignore[arg-type]  # checked by the session

@@ -1,0 +1,85 @@
+"""Programs that take all they can get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.assembler import Assembler
+
+DATA = Path(__file__).parent.parent / "data" / "programs"
+DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits"
+NATIVE = DIGITS / "digits.llvm-cpu.vmfb"
+VMVX = DIGITS / "digits.vmvx.vmfb"
+
+HOSTILE = Assembler("hostile", globals_size=8)
+HOSTILE.function("spin", "0v_v", """
+    br ^again
+    ^again:
+    br ^again
+""")  # fmt: skip
+HOSTILE.function("count", "0i_i", """
+    %i1 = const.i32 1
+    %i2 = const.i32 0
+    br ^again
+    ^again:
+    %i2 = add.i32 %i2, %i1
+    %i3 = cmp.lt.i32.s %i2, %i0
+    cond_br %i3, ^again, ^end
+    ^end:
+    return [%i2]
+""")  # fmt: skip
+HOSTILE.function("hoard", "0iI_i", """
+    %i4 = const.i32 0
+    %i5 = const.i32 1
+    %i6 = const.i32 16
+    %i7 = const.i32 0
+    %r0 = list.alloc !vm.buffer, %i0
+    list.resize %r0, %i0
+    br ^again
+    ^again:
+    %r1 = buffer.alloc %i2, %i6
+    list.set.ref %r0, %i7, %R1
+    %i7 = add.i32 %i7, %i5
+    %i4 = cmp.lt.i32.s %i7, %i0
+    cond_br %i4, ^again, ^end
+    ^end:
+    return [%i7]
+""")  # fmt: skip
+HOSTILE.function("clone", "0iI_i", """
+    %i4 = const.i64 0
+    %i6 = const.i32 16
+    %r0 = buffer.alloc %i2, %i6
+    %r1 = buffer.clone %r0, %i4, %i2, %i6
+    return [%i0]
+""")  # fmt: skip
+HOSTILE.function("lists", "0i_i", """
+    %r0 = list.alloc i32, %i0
+    return [%i0]
+""")  # fmt: skip
+HOSTILE.function("grow", "0i_i", """
+    %i1 = const.i32 1
+    %r0 = list.alloc i32, %i1
+    list.resize %r0, %i0
+    list.reserve %r0, %i0
+    return [%i0]
+""")  # fmt: skip
+HOSTILE.function("down", "0i_i", """
+    cond_br %i0, ^more, ^end
+    ^more:
+    %i1 = const.i32 1
+    %i2 = sub.i32 %i0, %i1
+    [%i3] = call @down [%i2]
+    %i3 = add.i32 %i3, %i1
+    return [%i3]
+    ^end:
+    return [%i0]
+""")  # fmt: skip
+HOSTILE.function("give", "0I_r", """
+    %i6 = const.i32 16
+    %r0 = buffer.alloc %i0, %i6
+    return [%R0]
+""")  # fmt: skip
+PROGRAM = HOSTILE.build()
+
+GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()
+ENDLESS_INIT = Assembler("endless").function("__init", "0v_v", "br ^again\n^again:\nbr ^again").build()

@@ -1,0 +1,132 @@
+"""Programs that take all they can get end in statuses, on every tier, and the session goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_module import HostModule
+from jitree.errors import ResourceExhaustedError, StatusError
+from tests.assembler import Assembler
+from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
+from tests.security.programs import ENDLESS_INIT, PROGRAM, VMVX
+from tests.security.test_limits import TIERS
+
+LIMITS = jitree.Limits(memory=1 << 20, handles=2000, recursion=500, output=1 << 16, load_size=1 << 20)
+BOMBS = {
+    "buffers": ("hoard", (1 << 20, 1 << 10)),
+    "one huge buffer": ("hoard", (1, 1 << 60)),
+    "a negative size": ("hoard", (1, -1)),
+    "handles": ("hoard", (10_000, 0)),
+    "clones": ("clone", (0, 1 << 40)),
+    "lists": ("lists", (1 << 26,)),
+    "a negative list": ("lists", (-1,)),
+    "growing lists": ("grow", (1 << 25,)),
+    "recursion": ("down", (1 << 30,)),
+    "results": ("give", ((1 << 16) + 1,)),
+}
+
+
+@pytest.fixture(params=TIERS)
+def session(request: pytest.FixtureRequest) -> Any:
+    with jitree.Session("local-sync", sandbox=True, tier=request.param, limits=LIMITS) as session:
+        session.load(PROGRAM)
+        yield session
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bombs_end_in_a_status(session: jitree.Session, bomb: str) -> None:
+    name, arguments = BOMBS[bomb]
+    for _ in range(3):
+        with pytest.raises(StatusError, match=r"RESOURCE_EXHAUSTED|OUT_OF_RANGE|INVALID_ARGUMENT"):
+            session.call_direct(f"hostile.{name}", *arguments)
+        assert session.call_direct("hostile.count", 10) == [10]
+        assert session.call_direct("hostile.down", 400) == [400]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_endless_loops_end_with_their_instructions(tier: str) -> None:
+    limits = jitree.Limits(instructions=20_000)
+    with jitree.Session("local-sync", sandbox=True, tier=tier, limits=limits) as session:
+        with pytest.raises(ResourceExhaustedError, match="the limit on instructions"):
+            session.load(ENDLESS_INIT)
+        session.load(PROGRAM)
+        with pytest.raises(ResourceExhaustedError, match="the limit on instructions"):
+            session.call_direct("hostile.spin")
+        assert session.call_direct("hostile.count", 10) == [10]
+
+
+def test_an_endless_end_ends_with_its_instructions() -> None:
+    module = Assembler("m").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again")
+    with jitree.Session("local-sync", sandbox=True, limits=jitree.Limits(instructions=1000)) as session:
+        session.load(module.build())
+    assert session.closed
+
+
+@pytest.mark.parametrize("tier", ("plain", "fast"))
+@pytest.mark.parametrize("size", [1 << 20, 1 << 40, -1, -64, (1 << 63) - 1])
+def test_device_memory_bombs(tier: str, size: int) -> None:
+    made = Program(ROWS)
+    for buffer in BUFFERS:
+        placed = (0, DEVICE_LOCAL, USAGE, size, 0)
+        made.call("device.queue.alloca", DEVICE, -1, NULL, NULL, *placed, to=buffer)
+    with jitree.Session("local-sync", sandbox=True, tier=tier, limits=LIMITS) as session:
+        session.load(made.module("m"))
+        for _ in range(4):
+            with pytest.raises(StatusError, match=r"RESOURCE_EXHAUSTED|OUT_OF_RANGE"):
+                session.call_direct("m.f", session.device, *(None,) * 5)
+
+
+def test_names_and_tables_of_a_file_are_no_more_than_its_bytes() -> None:
+    module = Assembler("m" * 60_000)
+    for index in range(2000):
+        module.function(f"f{index}" + "x" * 100, "0v_v", "return")
+    data = module.build()
+    with jitree.Session("local-sync", sandbox=True, limits=jitree.Limits(load_size=len(data))) as session:
+        assert len(session.load(data).names) == 2000
+
+
+def test_programs_open_no_files() -> None:
+    """The one import that gives a file is over memory; what io_parameters reads, the host has given."""
+    assert [name for name in ROWS if "file" in name] == ["ex.file.from_memory"]
+    with jitree.Session("local-sync", sandbox=True, parameters={"weights": {"w": np.ones(4)}}) as session:
+        assert [provider.scope for provider in session.parameter_providers] == ["weights"]
+
+
+def test_nothing_shows_that_was_in_memory() -> None:
+    secret = np.full(1 << 14, 0x5A, np.uint8)
+    for options in ({"sandbox": True}, {"zero_memory": True}):
+        with jitree.Session("local-task", **options) as session:  # type: ignore[arg-type]
+            for _ in range(4):
+                array = session.empty((1 << 14,), np.uint8)
+                assert not np.asarray(array).any()
+                array[0:] = secret
+                del array
+
+
+def test_host_modules_are_called_with_anything() -> None:
+    got: list[int] = []
+
+    class Given(HostModule):
+        name = "given"
+
+        def exports(self) -> list[HostExport]:
+            return [HostExport("take", "0i_v", lambda state, number: got.append(number))]
+
+    module = Assembler("m").import_function("given.take", "0i_v")
+    module.function("f", "0i_v", "call @given.take [%i0]\nreturn")
+    with jitree.Session("local-sync", sandbox=True) as session:
+        session.load(Given(), module.build())
+        session.call_direct("m.f", -(1 << 31))
+    assert got == [-(1 << 31)]
+
+
+def test_kernels_have_the_memory_that_is_left() -> None:
+    with jitree.Session("local-sync", sandbox=True, limits=jitree.Limits(memory=8000)) as session:
+        classify = session.load(VMVX).classify
+        with pytest.raises(ResourceExhaustedError, match="of 8000 bytes are in use"):
+            classify(np.ones((8, 8), np.float32))

@@ -1,0 +1,130 @@
+"""Each line of SECURITY.md has tests, and what docs/sandbox.md shows works as it stands there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.test_readme import run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROMISES = (ROOT / "SECURITY.md").read_text()
+GUIDE = (ROOT / "docs" / "sandbox.md").read_text()
+
+TESTS = {
+    "damaged or hostile module file": [
+        "fuzz/test_fuzz.py::test_damaged_modules_load_or_are_refused",
+        "vmfb/test_flatbuffer.py::test_many_damaged_words",
+        "security/test_mutants.py::test_mutants_end_in_a_status",
+    ],
+    "program of bytecode reads or writes outside": [
+        "dispatch/test_buffers.py::test_load_outside",
+        "fuzz/test_fuzz.py::test_damaged_modules_are_called_in_a_process_of_their_own",
+    ],
+    "VMVX kernel reads or writes outside": [
+        "loaders/test_vmvx.py::test_bindings_end_where_they_say",
+        "security/test_mutants.py::test_mutants_end_in_a_status",
+    ],
+    "call from Python with wrong arguments": ["api/test_odd_arguments.py::test_odd_arguments_give_a_status"],
+    "runs in a sandbox": [
+        "security/test_limits.py::test_native_code_is_refused_with_what_to_do",
+        "security/test_limits.py::test_files_that_make_modules_are_refused",
+        "security/test_limits.py::test_what_runs_or_opens_anything_is_refused",
+    ],
+    "file that is opened": [
+        "security/test_limits.py::test_what_runs_or_opens_anything_is_refused",
+        "security/test_hostile.py::test_programs_open_no_files",
+    ],
+    "others left in memory": [
+        "hal/test_limited_memory.py::test_memory_is_zero_where_it_is_to_be",
+        "security/test_hostile.py::test_nothing_shows_that_was_in_memory",
+    ],
+    "than the limits of its sandbox say": [
+        "security/test_limits.py::test_memory",
+        "security/test_limits.py::test_instructions",
+        "security/test_limits.py::test_instructions_of_kernels_count",
+        "security/test_limits.py::test_recursion",
+        "security/test_limits.py::test_handles",
+        "security/test_limits.py::test_output",
+        "security/test_hostile.py::test_bombs_end_in_a_status",
+    ],
+    "more bytes than the limit": ["security/test_limits.py::test_load_size"],
+    "another user could write it into the cache": [
+        "codegen/test_image_trust.py::test_an_image_that_others_can_write_is_a_miss",
+        "codegen/test_image_trust.py::test_a_folder_that_others_can_write_is_refused",
+        "base/test_private_files.py::test_what_belongs_to_somebody_else_is_a_miss",
+    ],
+    "current folder": [
+        "codegen/test_image_isolation.py::test_files_of_the_current_folder_are_not_run",
+        "codegen/test_image_isolation.py::test_packages_of_the_current_folder",
+    ],
+    "wrong result, or one that depends": [
+        "dispatch/test_random_programs.py",
+        "loaders/test_vmvx.py::test_product",
+        "security/test_limits.py::test_programs_for_vmvx_run_as_they_do_elsewhere",
+    ],
+    "no `jitree.errors.StatusError`": ["api/test_odd_arguments.py::test_odd_arguments_give_a_status"],
+    "limit that stops a program which stays": [
+        "security/test_limits.py::test_memory",
+        "security/test_limits.py::test_recursion",
+        "security/test_limits.py::test_instructions",
+    ],
+    "Native code of a module outside": ["loaders/test_bad_elf.py"],
+    "Host modules and parameters": ["security/test_hostile.py::test_host_modules_are_called_with_anything"],
+    "Time, and what kernels and programs need": ["loaders/test_vmvx_interrupt.py"],
+    "how long something takes": [],
+    "The file:": ["vmfb/test_flatbuffer.py", "vmfb/test_streams.py"],
+    "The bytecode:": ["dispatch/test_buffers.py", "dispatch/test_lists.py", "dispatch/test_control.py"],
+    "Machine code made of it:": ["dispatch/test_random_programs.py", "dispatch/test_native_random.py"],
+    "Kernels:": ["loaders/test_vmvx.py::test_bindings_end_where_they_say"],
+    "Commands:": [
+        "hal/test_command_buffer.py::test_fill_errors",
+        "hal/test_command_buffer.py::test_dispatch_errors",
+    ],
+    "Libraries:": ["loaders/test_bad_elf.py"],
+    "The cache:": [
+        "codegen/test_image.py::test_damaged_file_is_a_miss",
+        "codegen/test_image.py::test_file_of_another_user_is_a_miss",
+    ],
+}
+"""By a part of the line."""
+
+
+def lines() -> list[str]:
+    return [" ".join(item.split()) for item in re.findall(r"^\* (.*(?:\n  .*)*)", PROMISES, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("line", lines())
+def test_every_line_has_tests(line: str) -> None:
+    keys = [key for key in TESTS if key in line]
+    assert len(keys) == 1, "one key of TESTS is part of it"
+    for place in TESTS[keys[0]]:
+        file, _, name = place.partition("::")
+        tree = ast.parse((ROOT / "tests" / file).read_text())
+        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert any(found.startswith("test_") for found in names) and (not name or name in names), place
+
+
+def test_every_test_is_of_a_line() -> None:
+    assert all(any(key in line for line in lines()) for key in TESTS)
+
+
+def test_reports_are_private_and_versions_are_named() -> None:
+    assert "in private to the maintainers" in PROMISES
+    assert "newest release" in PROMISES
+
+
+@pytest.mark.parametrize("snippet", re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
+def test_snippets_of_the_guide(snippet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    imports = "import jitree\nimport numpy as np\n"
+    exec(compile(imports + snippet, "docs/sandbox.md", "exec"), {})
+
+
+@pytest.mark.parametrize("command", re.findall(r"^\$ (.*)$", GUIDE, re.MULTILINE))
+def test_commands_of_the_guide(command: str) -> None:
+    result = run(command)
+    assert result.returncode == 0, result.stderr
