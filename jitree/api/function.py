@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable, Sequence
 
-    from jitree.api.calls.overlaps import Pairs
+    from jitree.api.calls.updates import Pairs
     from jitree.api.other_kinds import OtherKind
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
@@ -144,9 +144,9 @@ class Function(Unique):
 
     @property
     def updates_in_place(self) -> Pairs:
-        """As :func:`jitree.api.calls.overlaps.updates_in_place`."""
+        """As :func:`jitree.api.calls.updates.updates_in_place`."""
         if self._updates is None:
-            from jitree.api.calls.overlaps import updates_in_place
+            from jitree.api.calls.updates import updates_in_place
 
             self._updates = updates_in_place(self._vm_function)
         return self._updates

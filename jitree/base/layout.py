@@ -20,7 +20,7 @@ class Record:
         self.types: dict[str, str] = {}
         position = 0
         for line in fields.strip().splitlines():
-            kind, field = line.split("#")[0].split()
+            kind, field = line.split(None, 2)[:2]
             size = _SIZES[kind]
             position = (position + size - 1) // size * size
             self.offsets[field] = position
