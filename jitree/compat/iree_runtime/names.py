@@ -20,7 +20,7 @@ BINDING: Final = {
     "modules": "HalModuleDebugSink PyModuleInterface create_hal_module create_io_parameters_module",
     "parameters": "FileHandle ParameterIndex ParameterIndexEntry ParameterProvider",
     "references": "VmRef",
-    "tokenizer": "Tokenizer",
+    "tokenizer": "Tokenizer TokenizerDecodeStream TokenizerEncodeStream",
     "variants": "VmBuffer VmVariantList",
     "vm": "VmContext VmFunction VmInstance VmModule disable_leak_checker",
 }
