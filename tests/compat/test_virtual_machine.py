@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import jitree.compat.iree_runtime as rt
+
+DATA = Path(__file__).resolve().parent.parent / "data"
 
 
 def device() -> Any:
@@ -162,3 +166,37 @@ def test_enumerations_give_integers() -> None:
     assert rt.MemoryType.DEVICE_LOCAL & 0x10 == 0x10 and rt.MemoryType.NONE != 0
     assert rt.HalElementType.map_to_dtype(rt.HalElementType.SINT_16) == np.int16
     assert not rt.HalElementType.is_byte_aligned(rt.HalElementType.INT_4)
+
+
+def test_a_sink_that_holds_its_context_goes_with_it() -> None:
+    instance = rt.VmInstance()
+    seen: list[Any] = []
+
+    def made() -> weakref.ref[Any]:
+        context: Any
+        sink = rt.HalModuleDebugSink(lambda key, views: seen.append((context, key, views)))
+        hal = rt.create_hal_module(instance, device(), debug_sink=sink)
+        path = DATA / "releases" / "simple_mul-3.13.0.vmfb"
+        context = rt.VmContext(instance, modules=[hal, rt.VmModule.mmap(instance, str(path))])
+        return weakref.ref(context)
+
+    context = made()
+    gc.collect()
+    assert context() is None
+
+
+def test_an_exception_of_a_module_written_in_python_is_the_cause() -> None:
+    interface = rt.PyModuleInterface("failing", lambda interface: None)
+    interface.export("fail", "0v_v", lambda state: int("nothing"))
+    module = interface.create()
+    context = rt.VmContext(rt.VmInstance(), modules=[module])
+    with pytest.raises(RuntimeError, match="ValueError") as raised:
+        context.invoke(module.lookup_function("fail"), rt.VmVariantList(0), rt.VmVariantList(0))
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_wrappers_are_not_made_of_anything() -> None:
+    for kind in (rt.HalDevice, rt.HalDriver, rt.HalAllocator, rt.MappedMemory, rt.VmModule, rt.FileHandle,
+                 rt.ParameterProvider):  # fmt: skip
+        with pytest.raises(TypeError):
+            kind(3)

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from jitree.api.array import Array
 from jitree.api.implicit_transfer import ImplicitTransfer, as_operand
+from jitree.compat.iree_runtime.arguments import anything, of, takes
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
 from jitree.compat.iree_runtime.enumerations import BufferUsage, HalElementType, MemoryType
-from jitree.compat.iree_runtime.hal import HalDevice
+from jitree.compat.iree_runtime.hal import HalDevice, a_device
+from jitree.hal.buffer import BufferView
 
 __all__ = ["DeviceArray", "asdevicearray"]
 
@@ -26,6 +28,7 @@ class DeviceArray(ImplicitTransfer):
     _override_dtype: np.dtype[Any] | None = None
     _host: npt.NDArray[Any] | None = None
 
+    @takes(a_device, of(BufferView), anything, anything)
     def __init__(
         self,
         device: HalDevice,

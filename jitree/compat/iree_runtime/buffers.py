@@ -62,6 +62,7 @@ class MappedMemory:
 
     __slots__ = ("__weakref__", "_bytes")
 
+    @takes(a(Buffer))
     def __init__(self, buffer: Buffer) -> None:
         """PERMISSION_DENIED for memory that the host cannot see."""
         self._bytes = buffer.host_array()

@@ -64,6 +64,7 @@ def _device_number(value: Any) -> int:
 class HalDriver:
     """Makes devices of one kind."""
 
+    @takes(a(Driver))
     def __init__(self, raw: Driver) -> None:
         self.raw = raw
 
@@ -138,13 +139,15 @@ def clear_hal_driver_cache() -> None:
 class HalDevice:
     """A device and its queue."""
 
+    @takes(a(Device))
     def __init__(self, raw: Device) -> None:
         self.raw = raw
         self._allocator = HalAllocator(self)
 
     @property
     def allocator(self) -> HalAllocator:
-        return self._allocator
+        found: HalAllocator = self._allocator
+        return found
 
     @takes(size)
     def create_semaphore(self, initial_value: int) -> HalSemaphore:
@@ -273,6 +276,7 @@ a_device: Final = a(HalDevice)
 class HalAllocator:
     """Makes buffers of a device."""
 
+    @takes(a_device)
     def __init__(self, device: HalDevice) -> None:
         self._device = device
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from jitree.compat.iree_runtime.arguments import (
     a,
+    anything,
     flag,
     integer,
     memory,
@@ -33,6 +34,7 @@ from jitree.tools.parameters_table import ParameterRow, table
 class FileHandle:
     """Memory of the host or an open file, which parameters lie in."""
 
+    @takes(a(memoryview), anything)
     def __init__(self, view: memoryview, descriptor: int | None = None) -> None:
         self._view = view
         self._descriptor = descriptor
@@ -105,6 +107,7 @@ class _MemoryFile(ParameterFile):
 class ParameterIndexEntry:
     """A parameter: a range of a file, or a pattern that is repeated."""
 
+    @takes(a(ParameterEntry), anything, size)
     def __init__(self, raw: ParameterEntry, handle: FileHandle | None, offset: int) -> None:
         self.raw = raw
         self._handle = handle
@@ -173,6 +176,7 @@ def _index(value: Any) -> Any:
 class ParameterProvider:
     """The parameters that programs find under a scope."""
 
+    @takes(a(providers.ParameterProvider))
     def __init__(self, raw: providers.ParameterProvider) -> None:
         self.raw = raw
 

@@ -109,4 +109,7 @@ class Reference:
 
 def raw_of(value: Any) -> Any:
     """What a reference, or an object with ``__iree_vm_ref__``, refers to. AttributeError for others."""
-    return None if value is None else value.__iree_vm_ref__.raw
+    ref = None if value is None else value.__iree_vm_ref__
+    if ref is not None and not isinstance(ref, VmRef):
+        raise TypeError(f"__iree_vm_ref__ of {type(value).__name__} is no VmRef but a {type(ref).__name__}")
+    return None if ref is None else ref.raw

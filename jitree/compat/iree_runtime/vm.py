@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
 
 _ALIGNMENT: Final = 64
-_EXPORTED: Final = (Linkage.EXPORT.value, Linkage.EXPORT_OPTIONAL.value)
+_EXPORTED: Final = (Linkage.EXPORT, Linkage.EXPORT_OPTIONAL)
 _context_ids = itertools.count(1)
 
 
@@ -73,10 +73,16 @@ class VmFunction:
 _instance: Final = a(VmInstance)
 
 
+def _linkage(value: Any) -> Linkage:
+    return Linkage(integer(0, 4)(value))
+
+
 class VmModule:
     """A module: a compiled one, or one written in Python."""
 
     def __init__(self, raw: ModuleLike, blob: memoryview | None = None) -> None:
+        if not hasattr(raw, "export_names"):
+            raise TypeError("VmModule: no constructor defined")
         self.raw = raw
         self._blob = blob
 
@@ -134,7 +140,7 @@ class VmModule:
 
     @staticmethod
     @takes(_instance, text, size)
-    def resolve_module_dependency(instance: VmInstance, name: str, minimum_version: int) -> VmModule:
+    def resolve_module_dependency(instance: VmInstance, name: str, minimum_version: int, /) -> VmModule:
         """NOT_FOUND: no modules are registered by name before a context has them."""
         raise NotFoundError(
             f"Error resolving module dependency: required module '{name}' is not available; modules are "
@@ -159,8 +165,8 @@ class VmModule:
         """The bytes of a compiled module, None for others."""
         return self._blob
 
-    @takes(text, integer(0, 4))
-    def lookup_function(self, name: str, linkage: Any = Linkage.EXPORT.value) -> VmFunction | None:
+    @takes(text, _linkage)
+    def lookup_function(self, name: str, linkage: Any = Linkage.EXPORT) -> VmFunction | None:
         """None for an unknown name. Only exported functions have names."""
         if not name:
             raise InvalidArgumentError("lookup_function: the name of a function cannot be empty")
