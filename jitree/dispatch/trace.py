@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
-from typing import Final, TextIO
+from typing import Final
 
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.machine import Machine
@@ -24,8 +24,7 @@ class TraceEngine:
     name = "plain"
     entry: Final = None
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._printers: dict[int, _TracePrinter] = {}
 
     def run(self, machine: Machine) -> None:
@@ -46,7 +45,7 @@ class TraceEngine:
         if printer is None or printer.function is not machine.function:
             printer = self._printers[machine.function.address] = _TracePrinter(machine.function)
         for line in printer.lines(machine, pc):
-            print(line, file=self._stream or sys.stderr)
+            print(line, file=sys.stderr)
 
 
 class _TracePrinter:

@@ -9,9 +9,9 @@ from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAc
 from jitree.hal.fence import Fence
 
 
-def check_flags(command: str, flags: int, allowed: int = 0) -> None:
-    """INVALID_ARGUMENT for flags that the operation does not have."""
-    if integer("flags", flags) & ~allowed:
+def check_flags(command: str, flags: int) -> None:
+    """INVALID_ARGUMENT for any flags: the operation has none."""
+    if integer("flags", flags):
         raise InvalidArgumentError(f"{command}: unknown flags {flags:#x}")
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jitree.codegen import image
 from jitree.errors import StatusError
+from jitree.vmfb import decode
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
@@ -88,6 +89,13 @@ def test_modules_and_damaged_ones(path: Path, compiled: Code) -> None:
         for _ in range(source.choice((1, 1, 2, 4))):
             damaged[source.randrange(len(damaged))] = source.choice((0, 1, 0x80, 0xFF, source.randrange(256)))
         compare(module._replace(bytecode=memoryview(damaged).toreadonly()), compiled)
+
+
+def test_modules_load_before_there_is_machine_code(compiled: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = read_module(Archive.open(DATA / "programs" / "program.vmfb"))
+    expected = fields(decode_module(module))
+    monkeypatch.setattr(decode, "compiled", lambda: None)
+    assert fields(decode_module(module)) == expected
 
 
 @pytest.mark.parametrize("version", [15, 16, 17])
