@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.api.session_arguments import listed
 from jitree.codegen import image
+from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import NotFoundError
 from jitree.modules.hal import HalModule
 
@@ -88,6 +89,14 @@ def wait_for_hal() -> None:
     """Waits for it. UNAVAILABLE if it cannot be built."""
     for recipe in _hal_images():
         image.wait(recipe)
+
+
+def prepare_hal(tier: str) -> None:
+    """What a tier needs of it when the first module comes."""
+    if tier in WAITING_TIERS:
+        wait_for_hal()
+    elif tier == "auto":
+        begin_hal()
 
 
 HAL: Final = "hal"

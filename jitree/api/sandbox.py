@@ -55,9 +55,11 @@ _REMEDY: Final = (
 class Sandbox:
     """What a session asks when it is one."""
 
+    allocator_class = HeapAllocator
+
     def __init__(self, limits: Limits | None, tier: str | None, modules: Sequence[HostModule]) -> None:
         self.limits = limits = Limits() if limits is None else check(limits)
-        self._allocator = HeapAllocator(limits.memory, is_zeroed=True)
+        self._allocator = self.allocator_class(limits.memory, is_zeroed=True)
         frames = UNBOUNDED.frames if limits.recursion is None else min(limits.recursion, UNBOUNDED.frames)
         charge = UNBOUNDED.charge if limits.memory is None else self._allocator.charge
         self._bounds = Bounds(frames, limits.handles, charge)
@@ -80,13 +82,6 @@ class Sandbox:
         """A device of the session, which nothing else uses."""
         device.replace_device_allocator(self._allocator)
         device.host_allocator = self._allocator
-
-    def require_device(self, choice: object) -> None:
-        """PERMISSION_DENIED for a device that is not the session's own, or runs code of programs."""
-        if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
-            raise PermissionDeniedError(
-                f"device {choice!r}: a sandbox has devices of its own, named by URI: {' or '.join(_DEVICES)}"
-            )
 
     def refuse_code(self, path: object) -> None:
         raise PermissionDeniedError(
@@ -223,6 +218,15 @@ class Charging(ExecutableLoader):
 
     def query_i64(self, category: str, key: str) -> int | None:
         return self._loader.query_i64(category, key)
+
+
+def require_local(choice: object) -> str:
+    """PERMISSION_DENIED for a device that is not the session's own, or runs code of programs."""
+    if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
+        raise PermissionDeniedError(
+            f"device {choice!r}: a sandbox has devices of its own, named by URI: {' or '.join(_DEVICES)}"
+        )
+    return choice
 
 
 def require_objects(parameters: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitree.api import session_arguments
 from jitree.api.array import Array
-from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, begin_hal, chosen, start_hal, wait_for_hal
+from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, chosen, prepare_hal, start_hal
 from jitree.api.calls.transfers import empty, wrap_or_copy
 from jitree.api.function import Function
 from jitree.api.incompatible import explained
@@ -72,7 +72,12 @@ class Session(Ended, Unique):
 
     _closed = True
     _devices: tuple[Device, ...] = ()
-    """What is left of a session that garbage collection has ended, while others in its circle look at it."""
+    """What is left of a session that garbage collection has ended, while others in its circle look on."""
+
+    def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Any:
+        if sandbox == "process":
+            return session_arguments.process_session(device, options)
+        return super().__new__(cls)
 
     @memory_errors("creating a session")
     def __init__(
@@ -89,9 +94,10 @@ class Session(Ended, Unique):
         trace_sink: TraceSink | None = write_to_stderr,
         cache_dir: str | os.PathLike[str] | None = None,
         watchdog: float | None = None,
-        sandbox: bool = False,
+        sandbox: bool | str | Sandbox = False,
         limits: Limits | None = None,
         zero_memory: bool = False,
+        guard_pages: bool = False,
     ) -> None:
         """A session without modules.
 
@@ -112,8 +118,8 @@ class Session(Ended, Unique):
         environment.
         ``watchdog``: seconds after which a wait or an operation is reported to standard error, with what all
         threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
-        ``sandbox``: True for programs that a stranger made (docs/sandbox.md), with ``limits``.
-        ``zero_memory``: memory of programs is zero when they get it, as it is in a sandbox.
+        ``sandbox``: True for programs of strangers, "process" for native code of theirs (docs/sandbox.md).
+        ``zero_memory``: as in a sandbox. ``guard_pages``: reads behind a buffer are a status, in a process.
 
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
         created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
@@ -140,6 +146,9 @@ class Session(Ended, Unique):
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, sandbox
         )
+        session_arguments.require(
+            "guard_pages", "False unless sandbox='process'", guard_pages or None, type(None)
+        )
         self._sandbox: Sandbox | None = None
         if sandbox or limits is not None:
             self._sandbox = session_arguments.create_sandbox(
@@ -158,7 +167,8 @@ class Session(Ended, Unique):
         self._context.invoker.end_call = end_call
         self._closed = False
         try:
-            self._prepare_hal()
+            if HAL in self._builtins:
+                prepare_hal(self._context.tier)
             self._devices = open_devices(
                 device, self._instance, self.loaders, self._owned, self._sandbox, zero_memory
             )
@@ -168,14 +178,6 @@ class Session(Ended, Unique):
         except BaseException:
             self.close()
             raise
-
-    def _prepare_hal(self) -> None:
-        if HAL not in self._builtins:
-            return
-        if self._context.tier in WAITING_TIERS:
-            wait_for_hal()
-        elif self._context.tier == "auto":
-            begin_hal()
 
     # -- what it consists of ---------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     return row
 
 
-def open_parameters(parameters: Iterable[ParameterSource], sandbox: bool) -> tuple[ParameterProvider, ...]:
+def open_parameters(parameters: Iterable[ParameterSource], sandbox: object) -> tuple[ParameterProvider, ...]:
     """The parameters of a session. PERMISSION_DENIED for files of a sandbox."""
     if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
         return ()
@@ -101,22 +101,32 @@ def open_parameters(parameters: Iterable[ParameterSource], sandbox: bool) -> tup
 
 
 def create_sandbox(
-    sandbox: bool,
+    sandbox: bool | str | Sandbox,
     limits: Limits | None,
     tier: str | None,
     plugins: Iterable[Plugin],
     modules: Iterable[HostModule],
 ) -> Sandbox:
     """INVALID_ARGUMENT for limits of no sandbox, PERMISSION_DENIED for plugins."""
-    require("sandbox", "True or False", sandbox, bool)
+    from jitree.api.sandbox import Sandbox
+
+    if isinstance(sandbox, Sandbox):  # of the process that a sandbox has for itself
+        return sandbox
+    require("sandbox", "True, False or 'process'", sandbox, bool)
     if not sandbox:
         raise InvalidArgumentError("limits: only a sandbox has limits; pass sandbox=True with them")
     if listed("executable_plugins", "plugins", plugins):
         raise PermissionDeniedError("executable_plugins: they are native code, and a sandbox runs none")
-    from jitree.api.sandbox import Sandbox
     from jitree.dispatch.host_module import HostModule
 
     return Sandbox(limits, tier, listed("executable_modules", "host modules", modules, HostModule))
+
+
+def process_session(device: Any, options: dict[str, Any]) -> Any:
+    """A session in a process of its own, with what is given to one."""
+    from jitree.api.process.session import ProcessSession
+
+    return ProcessSession(device, options.pop("limits", None), options)
 
 
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:

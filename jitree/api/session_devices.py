@@ -41,7 +41,9 @@ def open_devices(
         if not isinstance(item, (str, Device)):
             raise InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
         if sandbox is not None:
-            sandbox.require_device(item)
+            from jitree.api.sandbox import require_local
+
+            require_local(item)
         if isinstance(item, str):
             item = instance.create_device(item, loaders=loaders)
             owned.append(item)

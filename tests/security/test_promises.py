@@ -34,6 +34,15 @@ TESTS = {
         "security/test_limits.py::test_files_that_make_modules_are_refused",
         "security/test_limits.py::test_what_runs_or_opens_anything_is_refused",
     ],
+    "reaches anything outside of that process": [
+        "security/test_process.py::test_a_confined_process_has_nothing",
+        "security/test_process.py::test_kernels_that_crash_or_never_end",
+        "security/test_process.py::test_mutants_of_native_modules_never_harm_the_parent",
+    ],
+    "An answer of that process": [
+        "security/test_process.py::test_hostile_messages_are_refused",
+        "security/test_process.py::test_hostile_values_are_refused",
+    ],
     "file that is opened": [
         "security/test_limits.py::test_what_runs_or_opens_anything_is_refused",
         "security/test_hostile.py::test_programs_open_no_files",
@@ -85,6 +94,7 @@ TESTS = {
         "hal/test_command_buffer.py::test_dispatch_errors",
     ],
     "Libraries:": ["loaders/test_bad_elf.py"],
+    "The process of a sandbox:": ["security/test_process.py::test_a_confined_process_has_nothing"],
     "The cache:": [
         "codegen/test_image.py::test_damaged_file_is_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",

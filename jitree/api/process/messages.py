@@ -1,0 +1,92 @@
+"""What goes between the process of a session and its child: for each message a sealed memory file.
+
+It holds the length of a text of JSON, that, and the bytes of arrays, which begin at multiples of 64.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from jitree.base.records import NamedTuple
+from jitree.errors import DataLossError
+
+ALIGNMENT: Final = 64
+MOST_TEXT: Final = 16 << 20
+"""Bytes of JSON."""
+_LENGTH: Final = struct.Struct("<Q")
+_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+class Message(NamedTuple):
+    head: dict[str, Any]
+    data: memoryview
+    """Of the arrays; read-only."""
+
+
+def aligned(size: int) -> int:
+    return size + ALIGNMENT - 1 & -ALIGNMENT
+
+
+def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes]) -> None:
+    """Sends a message; its ``parts`` lie one after the other, each aligned."""
+    text = json.dumps(head).encode()
+    file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        position = aligned(_LENGTH.size + len(text))
+        _write(file, memoryview(_LENGTH.pack(len(text)) + text), 0)
+        for part in parts:
+            position = aligned(position)
+            _write(file, memoryview(part).cast("B"), position)
+            position += memoryview(part).nbytes
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        socket.send_fds(to, [b"m"], [file])
+    finally:
+        os.close(file)
+
+
+def _write(file: int, data: memoryview, position: int) -> None:
+    while data:
+        written = os.pwrite(file, data, position)
+        data, position = data[written:], position + written
+
+
+def receive(source: socket.socket, most: int) -> Message | None:
+    """The next message; None when the other side has ended. DATA_LOSS for what is none, or has more than
+    ``most`` bytes."""
+    try:
+        byte, files, _, _ = socket.recv_fds(source, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        return None
+    if not byte:
+        return None
+    if len(files) != 1:
+        raise DataLossError("a message without its memory file")
+    try:
+        return _read(files[0], most)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataLossError(f"a message that cannot be read: {error}") from None
+    finally:
+        os.close(files[0])
+
+
+def _read(file: int, most: int) -> Message:
+    if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        raise DataLossError("a message that its sender can still change")
+    size = os.lseek(file, 0, os.SEEK_END)
+    if not _LENGTH.size <= size <= most:
+        raise DataLossError(f"a message of {size} bytes; at most {most} are expected")
+    data = memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
+    [length] = _LENGTH.unpack_from(data)
+    if length > min(MOST_TEXT, size - _LENGTH.size):
+        raise DataLossError(f"a message with a text of {length} bytes")
+    head = json.loads(bytes(data[_LENGTH.size : _LENGTH.size + length]))
+    if not isinstance(head, dict):
+        raise DataLossError("a message that is no mapping")
+    return Message(head, data[aligned(_LENGTH.size + length) :])

@@ -1,0 +1,133 @@
+"""What the child does: a session, whose modules and calls come as messages."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import socket
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.api.array import Array
+from jitree.api.builtin_modules import BUILTIN_MODULES
+from jitree.api.calls.native.image import RECIPE as CALLS
+from jitree.api.executables import create_loaders
+from jitree.api.limits import Limits
+from jitree.api.process import messages, values
+from jitree.api.process.confinement import confine
+from jitree.api.sandbox import Charging, Sandbox
+from jitree.api.session import Session
+from jitree.codegen import image
+from jitree.dispatch.fast.engine import attach_library
+from jitree.dispatch.fast.image import LOOP
+from jitree.errors import StatusError
+from jitree.hal.guarded import GUARD, GuardedAllocator
+from jitree.hal.local.executor.recipe import RECIPE as EXECUTOR
+from jitree.loaders.cpu_data import host_cpu_data
+from jitree.loaders.vmvx_images import SPANS
+from jitree.modules.hal.native.image import RECIPE as HAL
+from jitree.modules.vmvx.native import RECIPE as VMVX
+from jitree.regs.machine import Machine
+from jitree.vmfb.native.image import RECIPE as LOAD
+
+_PREPARED: Final = (
+    "base", "codegen.image", "vmfb", "regs", "dispatch", "hal", "loaders", "params", "modules", "api",
+)  # fmt: skip
+_NEVER: Final = ("numba", "llvmlite", "cuda")
+"""Not for a process that compiles nothing."""
+SPARE: Final = 1 << 30
+"""Bytes of address space that the child may have beside what its program may: threads, call stacks."""
+GUARDS: Final = SPARE + 256 * GUARD
+"""The same with guard pages."""
+MOST: Final = 1 << 40
+
+
+def serve(connection: socket.socket, options: dict[str, Any]) -> None:
+    """Confines the process, and answers messages until the parent ends."""
+    limits = Limits(**options["limits"])
+    try:
+        kind, spare = (GuardedSandbox, GUARDS) if options["guard_pages"] else (NativeSandbox, SPARE)
+        session = _prepared(options["device"], kind(limits))
+        memory = None if limits.memory is None else limits.memory + spare
+        confine(options["parent"], memory, options["most"])
+    except BaseException as error:
+        messages.send(connection, {"error": _described(error)}, [])
+        return
+    messages.send(connection, {"ready": True}, [])
+    while (message := messages.receive(connection, MOST)) is not None:
+        head: dict[str, Any] = {}
+        parts: list[memoryview] = []
+        try:
+            parts = _answer(session, message, head)
+        except Exception as error:
+            head, parts = {"error": _described(error)}, []
+        try:
+            messages.send(connection, head, parts)
+        except OSError as error:
+            messages.send(connection, {"error": [8, f"the results cannot be sent: {error}", [], []]}, [])
+
+
+def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -> list[memoryview]:
+    request = message.head
+    given = values.unpack(request["arguments"], message.data)
+    if "load" in request:
+        modules = session.load(*(array.data for array in given))
+        found = modules if isinstance(modules, tuple) else (modules,)
+        head["modules"] = [
+            [module.name, {name: module[name].declaration for name in module}] for module in found
+        ]
+        return []
+    results = session.lookup(request["call"])(*given)
+    listed = () if results is None else results if isinstance(results, tuple) else (results,)
+    return values.pack([_on_host(result) for result in listed], "results", head)
+
+
+def _on_host(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, Array) else value
+
+
+def _described(error: BaseException) -> list[Any]:
+    if isinstance(error, StatusError):
+        return [int(error.code), error.message, error.contexts, error.backtrace]
+    return [2, f"{type(error).__name__}: {error}", [], []]
+
+
+def _prepared(device: str, sandbox: Sandbox) -> Session:
+    """A session for which nothing will be read from a file any more."""
+    for name in _NEVER:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for part in _PREPARED:
+        package = import_module(f"jitree.{part}")
+        for module in pkgutil.walk_packages(package.__path__, f"jitree.{part}."):
+            try:
+                import_module(module.name)
+            except (ImportError, SystemExit):
+                continue  # what compiles
+    import_module("ml_dtypes")
+    for recipe in (LOOP, CALLS, HAL, EXECUTOR, LOAD, SPANS, VMVX):
+        image.wait(recipe)
+    host_cpu_data()
+    os.environ.clear()
+    session = Session(device, sandbox=sandbox)
+    for make in BUILTIN_MODULES.values():
+        make(session).export_names()
+    attach_library(Machine(session.context.table, session.context.invoker.functions))
+    return session
+
+
+class NativeSandbox(Sandbox):
+    """One that the system guards: executables may be native code. It compiles nothing."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits, "fast", ())
+        native = create_loaders("fast")[:-1]
+        self.loaders = (*(Charging(loader, self._allocator, bool) for loader in native), *self.loaders)
+
+
+class GuardedSandbox(NativeSandbox):
+    """One whose buffers end at pages without access."""
+
+    allocator_class = GuardedAllocator

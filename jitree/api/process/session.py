@@ -1,0 +1,202 @@
+"""Sessions whose programs run in a process of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from jitree.api.limits import Limits, check
+from jitree.api.process import values
+from jitree.api.process.worker import Child
+from jitree.api.sandbox import require_local
+from jitree.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
+from jitree.vmfb.archive import Source, content, loading, name_of
+
+
+class ProcessSession:
+    """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
+    written, over memory that the child has shared."""
+
+    def __init__(self, device: Any, limits: Limits | None, options: dict[str, Any]) -> None:
+        """PERMISSION_DENIED for devices of others, UNIMPLEMENTED for what the child could not have."""
+        self._guard_pages = bool(options.pop("guard_pages", False))
+        options.pop("zero_memory", None)  # it is, always
+        given = [name for name, value in options.items() if value]
+        if given:
+            raise UnimplementedError(
+                f"{', '.join(given)}: a sandbox in a process of its own has no such option"
+            )
+        self._device = require_local("local-sync" if device is None else device)
+        self._limits = Limits() if limits is None else check(limits)
+        if self._limits.instructions is not None:
+            raise UnimplementedError("limits: instructions of native code are not counted; limit the time")
+        self._lock = threading.RLock()
+        self._worker: Child | None = None
+        self._sources: list[list[memoryview]] = []
+        self._loaded = 0
+        self._modules: dict[str, ProcessModule] = {}
+        self.closed = False
+
+    @property
+    def modules(self) -> dict[str, ProcessModule]:
+        return dict(self._modules)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process; None while there is none."""
+        return None if self._worker is None else self._worker.pid
+
+    def load(self, *sources: Source) -> Any:
+        """As :meth:`jitree.Session.load`, of compiled modules."""
+        with self._lock:
+            self._require_open()
+            if not sources:
+                raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
+            parts = [self._read(source) for source in sources]
+            modules = [
+                ProcessModule(self, name, functions) for name, functions in self._load(self._alive(), parts)
+            ]
+            self._sources.append(parts)
+            self._modules.update((module.name, module) for module in modules)
+        return modules[0] if len(modules) == 1 else tuple(modules)
+
+    def _read(self, source: Source) -> memoryview:
+        most = self._limits.load_size
+        with loading(name_of(source)):
+            data = content(source, -1 if most is None else most - self._loaded + 1)
+            if most is not None and self._loaded + data.nbytes > most:
+                raise ResourceExhaustedError(
+                    f"the module has {data.nbytes} bytes or more, and {self._loaded} of {most} bytes are "
+                    "loaded (the limit on load size)"
+                )
+        self._loaded += data.nbytes
+        return data
+
+    def _load(self, worker: Child, parts: list[memoryview]) -> list[tuple[str, dict[str, str]]]:
+        head: dict[str, Any] = {"load": True, "arguments": [["ui8", [part.nbytes]] for part in parts]}
+        answer = worker.ask(head, parts, self._limits.load_time, "while modules were loaded")
+        found: list[tuple[str, dict[str, str]]] = []
+        for item in _listed(worker, answer.head.get("modules")):
+            match item:
+                case [str(name), dict(functions)] if all(
+                    isinstance(text, str) for text in functions.values()
+                ):
+                    found.append((name, functions))
+                case _:
+                    raise _wrong(worker)
+        return found
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls ``module.function``: arrays and numbers, None for a null argument."""
+        with self._lock:
+            self._require_open()
+            head: dict[str, Any] = {"call": name}
+            parts = values.pack(arguments, "arguments", head)
+            worker = self._alive()
+            answer = worker.ask(head, parts, self._limits.time, f"while {name} ran")
+            try:
+                results = values.unpack(answer.head.get("results"), answer.data)
+            except DataLossError as error:
+                raise _wrong(worker) from error
+        return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+    def lookup(self, name: str) -> ProcessFunction:
+        module, _, function = name.partition(".")
+        if module not in self._modules:
+            raise NotFoundError(
+                f"no module '{module}' is loaded; there are: {', '.join(self._modules) or 'none'}"
+            )
+        return self._modules[module][function]
+
+    __getitem__ = lookup
+
+    def _alive(self) -> Child:
+        """The child; a new one with the modules that were loaded if the last one has ended."""
+        if self._worker is None or not self._worker.is_alive:
+            self._worker = None
+            worker = Child(self._device, self._limits, self._guard_pages)
+            for parts in self._sources:
+                self._load(worker, parts)
+            self._worker = worker
+        return self._worker
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise FailedPreconditionError("the session has been closed")
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.closed = True
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.end()
+
+    def __enter__(self) -> ProcessSession:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<jitree.Session in process {self.pid}; modules: {', '.join(self._modules) or 'none'}>"
+
+
+class ProcessModule:
+    """A module that the child has loaded; its functions are attributes and items."""
+
+    def __init__(self, session: ProcessSession, name: str, functions: dict[str, str]) -> None:
+        self.session = session
+        self.name = name
+        self._functions = functions
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._functions)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __getitem__(self, name: str) -> ProcessFunction:
+        if name not in self._functions:
+            known = ", ".join(self._functions) or "none"
+            raise NotFoundError(f"no function '{name}' exported by module '{self.name}'; there are: {known}")
+        return ProcessFunction(self.session, f"{self.name}.{name}", self._functions[name])
+
+    def __getattr__(self, name: str) -> ProcessFunction:
+        if name.startswith("_") or name not in self._functions:
+            raise AttributeError(f"module '{self.name}' has no function '{name}'")
+        return self[name]
+
+
+class ProcessFunction:
+    """A function of such a module."""
+
+    def __init__(self, session: ProcessSession, full_name: str, declaration: str) -> None:
+        self.session = session
+        self.full_name = full_name
+        self.declaration = declaration
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.session.call(self.full_name, *arguments)
+
+
+def _listed(worker: Child, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _wrong(worker)
+    return value
+
+
+def _wrong(worker: Child) -> AbortedError:
+    worker.end()
+    return AbortedError(
+        "the process of the sandbox sent what no session does; the next call starts another one"
+    )

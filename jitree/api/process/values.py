@@ -1,0 +1,75 @@
+"""Arguments and results in messages: arrays, numbers and None."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.api.calls.refusal import refused
+from jitree.api.calls.tensor_packing import as_array
+from jitree.api.calls.transfers import native_row
+from jitree.api.process.messages import aligned
+from jitree.errors import DataLossError
+from jitree.types import BY_NAME
+
+_MOST_DIMENSIONS: Final = 32
+_LARGEST: Final = 1 << 48
+
+
+def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
+    """Describes values in the head of a message, under a name; the parts of the message. INVALID_ARGUMENT for
+    what is neither an array nor a number."""
+    rows: list[Any] = []
+    parts: list[memoryview] = []
+    for index, value in enumerate(values):
+        if value is None or isinstance(value, (bool, int, float)):
+            rows.append(value)
+            continue
+        array = as_array(value)
+        row = None if array is None else native_row(array.dtype)
+        if array is None or row is None:
+            raise refused(f"{names} {index}", "an array or a number", value)
+        array = np.asarray(array, order="C")
+        rows.append([row.name, list(array.shape)])
+        parts.append(array.reshape(-1).view(np.uint8).data)
+    head[names] = rows
+    return parts
+
+
+def unpack(rows: Any, data: memoryview) -> list[Any]:
+    """The values that a message describes: arrays over its bytes. DATA_LOSS for rows that do not describe
+    it."""
+    if not isinstance(rows, list):
+        raise DataLossError("values that are no list")
+    position, values = 0, list[Any]()
+    for row in rows:
+        if row is None or isinstance(row, (bool, int, float)):
+            values.append(row)
+            continue
+        name, shape = _described(row)
+        dtype = BY_NAME[name].dtype
+        count = 1
+        for size in shape:
+            count *= size
+        position = aligned(position)
+        if count * dtype.itemsize > len(data) - position:
+            raise DataLossError(f"an array of {count} elements that the message has no room for")
+        array = np.frombuffer(data, dtype, count, position) if count else np.empty(0, dtype)
+        try:
+            values.append(array.reshape(shape))
+        except ValueError as error:  # an empty one, of huge dimensions
+            raise DataLossError(f"an array of shape {shape}: {error}") from None
+        position += count * dtype.itemsize
+    return values
+
+
+def _described(row: Any) -> tuple[str, tuple[int, ...]]:
+    if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str) or row[0] not in BY_NAME:
+        raise DataLossError("a value of no type that there is")
+    shape = row[1]
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+        raise DataLossError("an array without a shape")
+    if not all(type(size) is int and 0 <= size < _LARGEST for size in shape):
+        raise DataLossError("an array whose shape has other than sizes")
+    return row[0], tuple(shape)

@@ -1,0 +1,302 @@
+"""A sandbox in a process of its own: what native code does ends or fools the child, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+import jitree
+from jitree.api.process import messages, values
+from jitree.errors import (
+    AbortedError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    StatusError,
+    UnimplementedError,
+)
+from jitree.hal.guarded import GUARD, GuardedAllocator
+from tests.security.programs import NATIVE, PROGRAM, VMVX
+from tests.security.test_mutants import mutant
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+IMAGE = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
+TRAP = b"\x0f\x0b"
+LOOP = b"\xeb\xfe"
+"""For x86-64."""
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the example's code is for x86-64")
+
+
+def confined(**options: Any) -> Any:
+    limits = jitree.Limits(**options.pop("limits", {"memory": 1 << 28}))
+    return jitree.Session("local-sync", sandbox="process", limits=limits, **options)
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    with confined() as session:
+        session.load(NATIVE)
+        yield session
+
+
+def with_kernels(code: bytes) -> bytes:
+    """The example with other kernels; the function that describes its library stays."""
+    data = bytearray(NATIVE.read_bytes())
+    begin = data.index(b"\x7fELF")
+    elf = ELFFile(io.BytesIO(data[begin:]))
+    [query] = [symbol for symbol in elf.get_section_by_name(".dynsym").iter_symbols() if symbol.name]
+    kept = range(query["st_value"], query["st_value"] + max(query["st_size"], 64))
+    for segment in elf.iter_segments("PT_LOAD"):
+        if segment["p_flags"] & 1:
+            for place in range(0, segment["p_filesz"] - 1, 2):
+                if segment["p_vaddr"] + place not in kept:
+                    at = begin + segment["p_offset"] + place
+                    data[at : at + 2] = code
+    return bytes(data)
+
+
+def test_results_are_those_of_an_ordinary_session(session: Any) -> None:
+    with jitree.Session("local-sync") as ordinary:
+        expected = np.asarray(ordinary.load(NATIVE).classify(IMAGE))
+    for _ in range(4):
+        result = session["module.classify"](IMAGE)
+        assert (result == expected).all() and not result.flags.writeable
+    with confined() as other:
+        assert np.allclose(other.load(VMVX).classify(IMAGE), expected, atol=1e-5)
+
+
+def test_what_the_program_refuses_is_its_status(session: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="expected 8 but have 4"):
+        session.modules["module"].classify(IMAGE[:4])
+    with pytest.raises(InvalidArgumentError, match="expected an array or a number"):
+        session.call("module.classify", "text")
+
+
+def test_a_crash_is_a_status_and_the_session_opens_again(session: Any) -> None:
+    expected = session.call("module.classify", IMAGE)
+    child = session.pid
+    os.kill(child, signal.SIGSEGV)
+    with pytest.raises(AbortedError, match="ended by SIGSEGV") if session._worker.is_alive else _nothing():
+        session.call("module.classify", IMAGE)
+    assert (session.call("module.classify", IMAGE) == expected).all()
+    assert session.pid != child
+
+
+class _nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+
+def test_kernels_that_crash_or_never_end() -> None:
+    with confined(limits={"time": 1.0}) as session:
+        session.load(with_kernels(LOOP))
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError, match=r"module.classify ran.*within 1 s"):
+                session.call("module.classify", IMAGE)
+    with confined() as session:
+        session.load(with_kernels(TRAP))
+        for _ in range(2):
+            with pytest.raises(
+                AbortedError, match=r"ended by SIG(ILL|SEGV|TRAP|BUS) while module.classify ran"
+            ):
+                session.call("module.classify", IMAGE)
+
+
+def test_limits_reach_the_child() -> None:
+    with confined(limits={"memory": 1000}) as session:
+        with pytest.raises(ResourceExhaustedError, match="of 1000 bytes are in use"):
+            session.load(NATIVE)
+        session.load(PROGRAM)
+        with pytest.raises(ResourceExhaustedError, match="of 1000 bytes are in use"):
+            session.call("hostile.hoard", 1, 1000)
+    small = confined(limits={"load_size": 100})
+    with small, pytest.raises(ResourceExhaustedError, match="load size"):
+        small.load(NATIVE)
+
+
+def test_what_a_child_cannot_have_is_refused() -> None:
+    with pytest.raises(UnimplementedError, match="parameters"):
+        jitree.Session("local-sync", sandbox="process", parameters={"w": IMAGE})
+    with pytest.raises(UnimplementedError, match="instructions"):
+        confined(limits={"instructions": 5})
+    with pytest.raises(PermissionDeniedError, match="devices of its own"):
+        jitree.Session("cuda", sandbox="process")
+    with pytest.raises(InvalidArgumentError, match="guard_pages"):
+        jitree.Session("local-sync", guard_pages=True)
+    session = confined()
+    session.close()
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        session.load(NATIVE)
+
+
+ATTEMPTS = {
+    "open": "open('/etc/passwd').read()",
+    "create": "open('/tmp/made', 'w')",
+    "socket": "__import__('socket').socket()",
+    "fork": "os.fork()",
+    "start": "os.execv('/bin/true', ['true'])",
+    "signal": "os.kill(parent, 9)",
+    "list": "os.listdir('/')",
+    "look": "os.stat('/etc/passwd')",
+    "trace": "ctypes.CDLL(None, use_errno=True).ptrace(16, parent, 0, 0) == 0 or 1 / 0",
+    "memory": "np.zeros(1 << 31, np.uint8)",
+}
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_a_confined_process_has_nothing(attempt: str) -> None:
+    text = (
+        "import ctypes, os, socket, sys, numpy as np\n"
+        "from jitree.api.process.confinement import confine\n"
+        "parent = os.getppid()\n"
+        "confine(parent, 1 << 30, 1 << 20)\n"
+        f"try:\n    {ATTEMPTS[attempt]}\n"
+        "except (PermissionError, MemoryError, ZeroDivisionError):\n    os.write(1, b'refused')\n"
+        "os._exit(0)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == "refused", result.stderr
+
+
+def test_a_confined_process_may_make_threads() -> None:
+    text = (
+        "import os, threading\n"
+        "from jitree.api.process.confinement import confine\n"
+        "confine(os.getppid(), None, 1 << 20)\n"
+        "thread = threading.Thread(target=os.write, args=(1, b'made'))\n"
+        "thread.start()\nthread.join()\nos._exit(0)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == "made", result.stderr
+
+
+def _unsealed(to: socket.socket) -> None:
+    file = os.memfd_create("message")
+    os.pwrite(file, bytes(100), 0)
+    socket.send_fds(to, [b"m"], [file])
+
+
+def _sealed(text: bytes, length: int) -> Callable[[socket.socket], None]:
+    def send(to: socket.socket) -> None:
+        file = os.memfd_create("message", os.MFD_ALLOW_SEALING)
+        os.pwrite(file, struct.pack("<Q", length) + text, 0)
+        import fcntl
+
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, 15)
+        socket.send_fds(to, [b"m"], [file])
+
+    return send
+
+
+HOSTILE_MESSAGES: dict[str, Callable[[socket.socket], object]] = {
+    "no file": lambda to: to.send(b"m"),
+    "a file that can change": _unsealed,
+    "an empty file": _sealed(b"", 0),
+    "a length beyond the file": _sealed(b"{}", 1 << 62),
+    "no JSON": _sealed(b"\xff{", 2),
+    "no mapping": _sealed(b"[]", 2),
+    "deep JSON": _sealed(b"[" * 100_000, 100_000),
+    "a long number": _sealed(b"1" * 100_000, 100_000),
+    "a large file": _sealed(bytes(1 << 21), 2),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_MESSAGES)
+def test_hostile_messages_are_refused(name: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        HOSTILE_MESSAGES[name](theirs)
+        with pytest.raises(DataLossError):
+            messages.receive(ours, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None, 5, [["f32"]], [["nothing", [1]]], [["f32", 5]], [["f32", [-1]]], [["f32", [1 << 60]]],
+        [["f32", [1 << 40, 1 << 40]]], [["f32", [1.0]]], [["f32", [True]]], [["f32", [1] * 100]], [{}],
+        ["text"], [["f32", [17]]], [["f32", [0, 1 << 47, 1 << 47]]],
+    ],
+)  # fmt: skip
+def test_hostile_values_are_refused(rows: Any) -> None:
+    try:
+        found = values.unpack(rows, memoryview(bytes(64)))
+    except DataLossError:
+        return
+    assert all(array.size == 0 for array in found)
+
+
+def test_values_pass_unchanged() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sent = [IMAGE, None, 5, 2.5, np.zeros((0, 3), np.int64), np.array(7, np.uint8), IMAGE.T]
+    head: dict[str, Any] = {}
+    with ours, theirs:
+        parts = values.pack(sent, "arguments", head)
+        messages.send(theirs, head, parts)
+        message = messages.receive(ours, 1 << 20)
+    assert message is not None
+    for one, other in zip(sent, values.unpack(message.head["arguments"], message.data), strict=True):
+        assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one is other or one == other
+
+
+def test_guarded_buffers_end_at_a_page() -> None:
+    allocator = GuardedAllocator(limit=10_000, is_zeroed=True)
+    for size in (1, 64, 4096, 5000):
+        buffer = allocator.allocate(0, 0, size)
+        assert (buffer.address + -(-size // 64) * 64) % 4096 == 0 and buffer.address % 64 == 0
+        buffer.host_array()[:] = 7
+        del buffer
+        assert not allocator.allocate(0, 0, size).host_array().any()
+    with pytest.raises(ResourceExhaustedError, match="of 10000 bytes"):
+        allocator.allocate(0, 0, 10_001)
+    assert GUARD >= 1 << 22
+
+
+def test_sizes_that_disagree_are_a_status_with_guard_pages() -> None:
+    """A kernel of two dynamic shapes reads as many elements of the second as the first has."""
+    with confined(guard_pages=True, limits={}) as session:
+        add = session.load(Path(__file__).with_name("addd.vmfb")).addd
+        ones = np.ones(1 << 20, np.float32)
+        assert (add(ones, ones) == 2).all()
+        for _ in range(2):
+            with pytest.raises(AbortedError, match=r"ended by SIGSEGV while module.addd ran"):
+                add(ones, np.ones(1, np.float32))
+        assert (add(ones, ones) == 2).all()
+
+
+def test_mutants_of_native_modules_never_harm_the_parent() -> None:
+    rng, data = random.Random(5), NATIVE.read_bytes()
+    with confined(limits={"memory": 1 << 26, "time": 5.0, "load_time": 5.0}) as session:
+        session.load(NATIVE)
+        expected = session.call("module.classify", IMAGE)
+    for _ in range(3):
+        with confined(limits={"memory": 1 << 26, "time": 5.0, "load_time": 5.0}) as session:
+            for _ in range(4):
+                try:
+                    session.load(mutant(data, rng))
+                    session.call("module.classify", IMAGE)
+                    break
+                except StatusError:
+                    continue
+    assert expected.shape == (10,)
