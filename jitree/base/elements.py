@@ -101,8 +101,8 @@ def element_bytes(row: ElementType, data: Bytes, count: int) -> Iterator[bytes]:
     """The bytes of each element in turn, for the types that print as hex."""
     size = (row.bits + 7) // 8
     raw = data.tobytes()
-    for start in range(0, count * size, size):
-        yield raw[start : start + size]
+    for number in range(count):
+        yield raw[number * size : number * size + size]
 
 
 class _Budget:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 from jitree import Instance, Session
 from jitree.codegen import image
-from jitree.errors import ResourceExhaustedError, StatusError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator, size_class
@@ -28,6 +28,7 @@ from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
 from jitree.regs.objects import VmBuffer
+from tests.assembler import Assembler
 from tests.hal.native_kernels import MULTIPLY
 from tests.modules.hal_programs import (
     ALLOCATOR,
@@ -439,3 +440,23 @@ def test_profiles_have_every_operation() -> None:
 @pytest.mark.parametrize("size", [*range(0, 3000, 7), *(1 << bits for bits in range(11, 27)), 1025])
 def test_sizes_have_the_pool_of_their_class(size: int) -> None:
     assert buffers.class_of(size) == class_index(size_class(size)) < POOL_COUNT
+
+
+def test_an_execution_by_what_is_no_device() -> None:
+    """The fast path has no device to ask whether it may go on."""
+    name = "device.queue.execute"
+    module = (
+        Assembler("m")
+        .import_function(f"hal.{name}", ROWS[name])
+        .function(
+            "run",
+            "0r_v",
+            f"%i0:1 = const.i64 0\ncall @hal.{name} [%r0, %i0:1, %r1, %r2, %r3, %i0:1]\nreturn []",
+        )
+    )
+    with Session("local-sync", tier="fast") as session:
+        run = session.load(module.build()).run.vm_function
+        for odd, message in ((None, "ref is null"), (VmBuffer(4), "ref type mismatch")):
+            for _ in range(3):
+                with pytest.raises(InvalidArgumentError, match=f"{message}; hal.{name} needs a hal.device"):
+                    session.context.invoke(run, [odd])

@@ -256,6 +256,11 @@ def test_trace_prints(hal: Hal, monkeypatch: pytest.MonkeyPatch) -> None:
         hal("buffer_view.trace", text("key"), [view] * 129)
 
 
+def test_trace_prints_elements_without_bits(hal: Hal, capsys: pytest.CaptureFixture[str]) -> None:
+    hal("buffer_view.trace", text("key"), [BufferView(hal.buffer(b"\x01"), (2,), 0)])
+    assert "2x*0= \n" in capsys.readouterr().err
+
+
 def test_executables(hal: Hal) -> None:
     arguments = (hal.device, ANY, text("no-such-format"), VmBuffer(64))
     with pytest.raises(NotFoundError, match="no-such-format"):

@@ -161,6 +161,7 @@ def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> C
 
 def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
     """An execution; the fast path may have given up because it failed."""
+    from jitree.hal.device import Device
     from jitree.hal.list_command_buffer import ListCommandBuffer  # for what Python executes
     from jitree.hal.local.command_buffer import LocalCommandBuffer
 
@@ -174,7 +175,7 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
     ) -> Any:
         handle_pool = state.supplier.refill() if state.supplier.is_local else None
-        if handle_pool is None or not device.queue_record():
+        if handle_pool is None or not isinstance(device, Device) or not device.queue_record():
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands
         if device.shared_stream is not None and isinstance(local, ListCommandBuffer):
