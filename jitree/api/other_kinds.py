@@ -25,13 +25,13 @@ NUMPY: Final = "numpy"
 def taker(kind: str) -> Callable[[Array], Any]:
     """What makes an array one of a library, over the same memory. INVALID_ARGUMENT for libraries that are not
     known, UNAVAILABLE for those that are not installed."""
-    if kind == NUMPY:
-        return np.asarray
-    if not isinstance(kind, str) or kind not in _TAKES:
+    if not isinstance(kind, str) or kind not in (NUMPY, *_TAKES):
         known = ", ".join(sorted([NUMPY, *_TAKES]))
         raise InvalidArgumentError(
             f"to: expected the name of a library but got {describe(kind)}; there are: {known}"
         )
+    if kind == NUMPY:
+        return np.asarray
     module, name = _TAKES[kind]
     try:
         take: Callable[[Array], Any] = getattr(importlib.import_module(module), name)

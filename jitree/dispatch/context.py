@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-from jitree.base.arguments import object_of
+from jitree.base.arguments import items, object_of
 from jitree.base.flags import Flags
 from jitree.base.identity import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -107,7 +107,8 @@ class Context(Unique):
                 raise FailedPreconditionError("the context is frozen; modules can no longer be registered")
             before = len(self._instances)
             try:
-                for module in modules:
+                for module in items("modules", modules):
+                    object_of("module", module, BytecodeModule, HostModule)
                     with error_context(f"registering module '{module.name}'"):
                         self._add(module)
             except BaseException:

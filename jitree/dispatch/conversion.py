@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+from jitree.base.arguments import items
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
 
@@ -73,9 +74,10 @@ def _sequence(value: object, index: int) -> Sequence[object]:
 
 def require_count(convention: CallingConvention, values: Sequence[object]) -> None:
     """INVALID_ARGUMENT unless there are as many values as arguments."""
-    if len(values) != len(convention.arguments):
+    count = len(items("arguments", values))
+    if count != len(convention.arguments):
         raise InvalidArgumentError(
-            f"expected {len(convention.arguments)} arguments but passed {len(values)}",
+            f"expected {len(convention.arguments)} arguments but passed {count}",
             f"signature {convention}",
         )
 

@@ -127,7 +127,11 @@ class BytecodeFunction(VmFunction):
         INVALID_ARGUMENT if number or kind of the arguments is wrong (the frame may hold references then), or
         if the machine is of another context.
         """
-        if len(arguments) != self._argument_count:
+        try:
+            is_complete = len(arguments) == self._argument_count
+        except TypeError:
+            is_complete = False
+        if not is_complete:
             conversion.require_count(self.convention, arguments)
         if machine.functions.get(self.host.address) is not self.host:
             raise InvalidArgumentError(f"function '{self.full_name}' belongs to another context")

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from jitree.base.arguments import object_of
 from jitree.base.endings import require_interpreter
 from jitree.base.records import NamedTuple
 from jitree.dispatch import conversion, forks
@@ -313,8 +314,7 @@ class Invoker:
         if isinstance(function, BytecodeFunction):
             take, start = partial(self._take_machine, policy), partial(function.begin, arguments=arguments)
             return self._run(function, take, start, function.unpack, self._give_back)
-        assert isinstance(function, HostFunction)
-        return self._run_host(function, arguments)
+        return self._run_host(object_of("function", function, VmFunction), arguments)
 
     def _run(
         self,

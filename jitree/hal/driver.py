@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from jitree.base.arguments import object_of
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -130,7 +131,7 @@ class DriverRegistry(Unique):
     def unregister(self, name: str) -> None:
         """NOT_FOUND for an unknown name. Devices made by the driver live on."""
         with self._lock:
-            if self._row(name) is None:
+            if self._row(object_of("name", name, str)) is None:
                 raise NotFoundError(f"no driver '{name}' registered")
             del self._factories[name]
             self._drivers.pop(name, None)
@@ -144,7 +145,7 @@ class DriverRegistry(Unique):
     def driver(self, name: str) -> Driver:
         """NOT_FOUND for an unknown name; UNAVAILABLE when the driver cannot start."""
         with self._lock:
-            driver = self._drivers.get(name)
+            driver = self._drivers.get(object_of("name", name, str))
             row = self._row(name)
         if driver is not None:
             return driver

@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import ClassVar, Final, Protocol
 
+from jitree.base.arguments import integer, object_of
 from jitree.base.endings import Ending
 from jitree.base.identity import Unique
 from jitree.errors import (
@@ -170,8 +171,10 @@ def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1
 
     INVALID_ARGUMENT without any access; for errors of opening see :meth:`DescriptorFile.open`.
     """
-    if not access & MemoryAccess.ALL:
+    if not integer("access", access) & MemoryAccess.ALL:
         raise InvalidArgumentError("a file must be imported for reading, writing or both")
+    object_of("source", source, memoryview, bytes, bytearray, str, os.PathLike)
+    offset, length = integer("offset", offset), integer("length", length)
     if not isinstance(source, memoryview | bytes | bytearray):
         return DescriptorFile.open(source, access)
     view = memoryview(source)

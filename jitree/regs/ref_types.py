@@ -11,6 +11,7 @@ from _thread import allocate_lock
 from collections.abc import Iterable
 from typing import Final
 
+from jitree.base.arguments import object_of
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.regs.layout import (
     KIND_BUFFER,
@@ -59,7 +60,8 @@ class RefTypes:
         Registering the same pair again returns the same number; ALREADY_EXISTS if the name or the class
         belongs to another one.
         """
-        name = name.removeprefix("!")
+        name = object_of("name", name, str).removeprefix("!")
+        object_of("cls", cls, type)
         with self._lock:
             known, owner = self._ids.get(name), self._number_of(cls)
             if known is not None and known == owner:
@@ -79,7 +81,7 @@ class RefTypes:
 
     def lookup(self, name: str) -> int:
         """The number of a registered type; NOT_FOUND if there is none of that name."""
-        number = self._ids.get(name.removeprefix("!"))
+        number = self._ids.get(object_of("name", name, str).removeprefix("!"))
         if number is None:
             known = ", ".join(sorted(self._ids))
             raise NotFoundError(f"ref type '{name}' is not registered; registered are {known}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jitree import Instance, Session, VmBuffer, VmList
 from jitree.errors import StatusError
 from jitree.hal.heap import HeapAllocator
+from tests.api.programs import ARITHMETIC
 
 ODD = [
     None, 1.5, "text", b"\xff", float("nan"), object(), [], {}, (1, 2), np.zeros((2, 0)), np.array(["a"]), 1j,
@@ -21,6 +23,13 @@ ODD = [
 def some(odd: Any) -> Any:
     """Not what means that there is no argument."""
     return 1 if odd is None or (isinstance(odd, dict) and not odd) else odd
+
+
+@cache
+def _session() -> Session:
+    session = Session("local-sync")
+    session.load(ARITHMETIC)
+    return session
 
 
 CALLS: dict[str, Callable[[Any], object]] = {
@@ -42,6 +51,19 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "create_device, parameters": lambda odd: Instance.default().create_device("local-sync", some(odd)),
     "driver": lambda odd: Instance.default().driver(odd),
     "Session": lambda odd: Session(some(odd)),
+    "DriverRegistry.driver": lambda odd: Instance.default().driver_registry.driver(odd),
+    "DriverRegistry.unregister": lambda odd: Instance.default().driver_registry.unregister(odd),
+    "RefTypes.lookup": lambda odd: Instance.default().ref_types.lookup(odd),
+    "RefTypes.register": lambda odd: Instance.default().ref_types.register(odd, odd),
+    "Context.invoke": lambda odd: _session().context.invoke(odd),
+    "Context.invoke, arguments": lambda odd: _session().context.invoke(
+        _session().lookup("arithmetic.add").vm_function, odd
+    ),
+    "Context.register": lambda odd: _session().context.register([odd]),
+    "to": lambda odd: _session().lookup("arithmetic.add").to(odd),
+    "import_file": lambda odd: _session().device.import_file(0, 1, cast("Any", [odd])),
+    "import_file, access": lambda odd: _session().device.import_file(0, odd, b""),
+    "import_file, offset": lambda odd: _session().device.import_file(0, 1, b"", odd),
 }
 
 
