@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 
 import pytest
 
 import jitree.compat.iree_runtime as rt
 from jitree.compat.iree_runtime import flags
 from jitree.compat.iree_runtime.names import SUBMODULES
+from tests.compat import signatures
 from tests.compat.transcript import FOLDER, Group, read, run
 
 GROUPS = [
@@ -35,3 +37,19 @@ def test_every_name_is_called() -> None:
     text = "".join(path.read_text() for path in FOLDER.glob("*.txt"))
     names = {name for name in rt.__all__ if not name.startswith("Tokenizer")} - {*SUBMODULES}
     assert {name for name in names if not re.search(rf"\b{name}\b", text)} == set()
+
+
+OTHERWISE = {
+    "HalDriver.create_device": "one function takes what two take there",
+    "HalModuleBufferViewTraceCallback": "a type",
+}
+
+
+@pytest.mark.parametrize(("name", "there"), signatures.read().items())
+def test_arguments_have_the_names_and_defaults_of_those_there(name: str, there: str) -> None:
+    found = attrgetter(name)(rt)
+    if name in OTHERWISE:
+        return
+    expected, here = there.split(), (signatures.arguments(found) or "").split()
+    assert len(here) == len(expected), here
+    assert all(one in ("_", other) for one, other in zip(expected, here, strict=True)), here

@@ -106,8 +106,8 @@ class DeviceArray(ImplicitTransfer):
             return self
         return self.to_host().astype(dtype, casting=casting, copy=copy)
 
-    def reshape(self, *shape: Any) -> npt.NDArray[Any]:
-        return self.to_host().reshape(*shape)
+    def reshape(self, *args: Any) -> npt.NDArray[Any]:
+        return self.to_host().reshape(*args)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.to_host())

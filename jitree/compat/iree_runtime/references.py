@@ -36,11 +36,11 @@ class VmRef:
         _require_class(cls)
         return cls.__iree_vm_cast__(self) is not None
 
-    def deref(self, cls: Any, optional: bool = False) -> Any:
-        """The object as an instance of ``cls``, which has ``__iree_vm_cast__``. TypeError if it is of another
+    def deref(self, value: Any, optional: bool = False) -> Any:
+        """The object as an instance of a class that has ``__iree_vm_cast__``. TypeError if it is of another
         type; None then with ``optional``."""
-        _require_class(cls)
-        found = cls.__iree_vm_cast__(self)
+        _require_class(value)
+        found = value.__iree_vm_cast__(self)
         if found is None and not optional:
             raise TypeError("Cannot dereference to specific type")
         return found
