@@ -18,11 +18,12 @@ def decode_module(module: ModuleTables) -> DecodedModule:
     Raises the status of the failed check with function, byte offset and mnemonic as contexts.
     """
     signatures = read_signatures(module)
-    program = Decoding(module, signatures).run(compiled() or interpreted())
+    decoding = Decoding(module, signatures)
+    program = decoding.run(compiled() or interpreted())
     if program is None:
         from jitree.vmfb.refusals import require_sound
 
-        for function in module.functions:
+        for function in module.functions[decoding.accepted :]:
             require_sound(module, function, signatures)
         raise InternalError(f"module '{module.name}' is refused, but no check of its functions says why")
     if may_compute_sizes(module, program):

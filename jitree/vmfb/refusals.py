@@ -22,7 +22,7 @@ from jitree.vmfb.instructions import (
     Moves,
     read_instruction,
 )
-from jitree.vmfb.isa import BY_MNEMONIC, PREFIXES
+from jitree.vmfb.isa import BY_MNEMONIC, PREFIXES, Instruction, Operand
 from jitree.vmfb.native.decoding import FIRST_MOVING_VERSION
 from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, FunctionRow, ModuleTables
 from jitree.vmfb.signature import FunctionSignature
@@ -78,6 +78,8 @@ class _BodyCheck:
             "case_table": self._check_cases,
         }
         """By kind of operand; the others have any bits."""
+        self._plans: dict[int, list[Callable[[Any], None] | None]] = {}
+        """By number of an instruction, those of its operands."""
 
     def check(self) -> None:
         at, markers = 0, set()
@@ -121,23 +123,19 @@ class _BodyCheck:
 
     def _check_instruction(self, record: InstructionRecord) -> None:
         row, values = record.instruction, record.operands
-        if row.block_marker:
-            raise InvalidArgumentError("block marker inside a block: a terminator is missing")
-        named = record.named
-        if "callee" in named:
-            self._check_call(named)
-            return
-        if row.mnemonic == "return":
+        if row.mnemonic.startswith("call"):
+            self._check_call(record.named)
+        elif row.mnemonic == "return":
             self._check_registers("return", values[0], self._signature.cconv.result_tags)
-            return
-        for operand, value in zip(row.operands, values, strict=True):
-            kind = operand.kind
-            if kind == "imm.gbyte":
-                kind = "gbyte64" if row.mnemonic.endswith("64") else "gbyte32"
-            elif kind == "r.ref" and not (operand.output or operand.movable):
-                kind = "kept"
-            if kind in self._checks:
-                self._checks[kind](value)
+        elif row.block_marker:
+            raise InvalidArgumentError("block marker inside a block: a terminator is missing")
+        else:
+            if row.index not in self._plans:
+                kinds = (_kind(row, operand) for operand in row.operands)
+                self._plans[row.index] = [self._checks.get(kind) for kind in kinds]
+            for check, value in zip(self._plans[row.index], values, strict=True):
+                if check is not None:
+                    check(value)
 
     def _check_call(self, named: Mapping[str, Any]) -> None:
         callee, arguments = named["callee"], named["args"]
@@ -220,6 +218,12 @@ class _BodyCheck:
         for target, moves in cases:
             self._check_target(target)
             self._check_moves(moves)
+
+
+def _kind(row: Instruction, operand: Operand) -> str:
+    if operand.kind == "imm.gbyte":
+        return "gbyte64" if row.mnemonic.endswith("64") else "gbyte32"
+    return "kept" if operand.kind == "r.ref" and not (operand.output or operand.movable) else operand.kind
 
 
 def _check_each(check: Callable[[int], None], entries: Sequence[int]) -> None:

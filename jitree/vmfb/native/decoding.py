@@ -86,6 +86,11 @@ class Decoding:
             instruction_offsets=array("i", self.instruction_offsets[:instructions].tobytes()),
         )
 
+    @property
+    def accepted(self) -> int:
+        """How many functions were accepted before the first that was not."""
+        return int(np.argmin(self._rows[:, _END] > 0))
+
     def _set(self, field: str, value: int) -> None:
         self._record[DECODER.word(field)] = value
 
